@@ -1,0 +1,100 @@
+# Two commands matter: `make setup` and `make test`. All others: `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first of these that runs and is 3.11 or newer; another one: make setup PYTHON=...
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && break; done)
+UV ?= $(shell command -v uv 2>/dev/null)
+
+BIN := .venv/bin
+BENCH_BIN := .venv-bench/bin
+PYTEST := $(BIN)/python -m pytest
+# Options for the tests that may run side by side, and for all of them: make test PYTEST_ARGS='-x -k splice'
+PYTEST_PARALLEL ?= -n 2 --dist loadfile
+PYTEST_ARGS ?=
+
+# $(call create,DIRECTORY): an empty virtual environment
+define create
+	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 found; give one with PYTHON=..." >&2; exit 1; }
+	$(if $(UV),"$(UV)" venv --quiet --allow-existing --no-python-downloads --python "$(PYTHON)" $(1),\
+	test -x $(1)/bin/pip || { PYTHON="$(PYTHON)" scripts/need venv; "$(PYTHON)" -m venv $(1); })
+endef
+# $(call install,DIRECTORY,ARGUMENTS): install into it, with uv or with its own pip
+install = $(if $(UV),"$(UV)" pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check) $(2)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: .venv/.project ## Make .venv with every extra and the test tools, from the lock (instant when nothing changed)
+	@:
+
+# Everything is built without isolation: what builds it comes from the lock too, so every file is hashed.
+.venv/.locked: requirements/build.txt requirements/lock.txt
+	$(call create,.venv)
+	$(call install,.venv,--require-hashes -r requirements/build.txt)
+	$(call install,.venv,--require-hashes --no-build-isolation -r requirements/lock.txt)
+	@touch $@
+
+.venv/.project: .venv/.locked pyproject.toml
+	$(call install,.venv,--no-deps --no-build-isolation --editable .)
+	@touch $@
+
+.venv-bench/.locked: requirements/bench.txt
+	$(call create,.venv-bench)
+	$(call install,.venv-bench,--require-hashes -r requirements/bench.txt)
+	@touch $@
+
+.PHONY: setup-test
+setup-test: ## Install the Debian packages that tests need, if we may; otherwise say what is missing
+	@scripts/need strace
+
+.PHONY: test
+test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 20 minutes on 2 cores)
+	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=quick
+
+.PHONY: test-all
+test-all: setup setup-test lint ## The same with the long profiles
+	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=thorough INLAY_TEST_LONG=1
+
+# Spark tests share one session in a process of their own. Exit code 5: no such test (yet, or after -k).
+.PHONY: pytest
+pytest: export HYPOTHESIS_PROFILE ?= quick
+pytest: export INLAY_TEST_LONG ?=
+pytest:
+	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(PYTEST) -m spark $(PYTEST_ARGS) || test $$? -eq 5
+
+.PHONY: lint
+lint: setup ## Check style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: setup .venv-bench/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
+	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+# Needs uv. Nothing of the machine that runs it may reach the files: no index, no path, no header.
+COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)
+.PHONY: lock
+lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--upgrade)
+	$(COMPILE) --all-extras pyproject.toml --output-file requirements/lock.txt
+	$(COMPILE) --constraints requirements/lock.txt requirements/build.in --output-file requirements/build.txt
+	$(COMPILE) requirements/bench.in --output-file requirements/bench.txt
+
+.PHONY: clean
+clean: ## Remove the virtual environments and every cache
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov dist build
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,61 @@
+"""Profiles, engines and the long tests: what every test file shares."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+
+# Every engine that the suite knows, with the marks of its tests.
+ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "pyarrow": (),
+}
+
+# Examples of Arrow data are slow to build under load: no deadline, and slowness is no failure.
+_SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("quick", max_examples=25, **_SHARED)
+hypothesis.settings.register_profile("thorough", max_examples=200, **_SHARED)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engines",
+        default=",".join(ENGINES),
+        help=f"engines to run the shared suites on, comma-separated (default: {','.join(ENGINES)})",
+    )
+
+
+def _chosen_engines(config: pytest.Config) -> list[str]:
+    names = [name.strip() for name in config.getoption("--engines").split(",") if name.strip()]
+    if unknown := sorted(set(names) - ENGINES.keys()):
+        raise pytest.UsageError(f"--engines: unknown {', '.join(unknown)}; known: {', '.join(ENGINES)}")
+    return names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _chosen_engines(config)  # a wrong name fails before anything is collected
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "engine" in metafunc.fixturenames:
+        names = _chosen_engines(metafunc.config)
+        metafunc.parametrize("engine", [pytest.param(n, marks=ENGINES[n]) for n in names], indirect=True)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """The name of an engine; a test that asks for it runs once on each."""
+    name: str = request.param
+    return name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests are deselected, not skipped: a skip in the report always means something is missing."""
+    if os.environ.get("INLAY_TEST_LONG") == "1":
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
