@@ -1,0 +1,122 @@
+"""What holds for the repository itself: nothing of one machine in it, and a lock that is complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# Each pattern is written so that it does not match itself.
+FORBIDDEN = {
+    "an address of a package index": re.compile(
+        r"https?://[^\s\"'<>)]*(?:[p]ypi|[p]ythonhosted|/[s]imple\b|[a]rtifactory|[n]exus|[d]evpi)",
+        re.IGNORECASE,
+    ),
+    "a registry host": re.compile(r"\b(?:files\.)?[p]ythonhosted\.org|\b[p]ypi\.org", re.IGNORECASE),
+    "an index option": re.compile(
+        r"^\s*--?(?:[e]xtra-[i]ndex-url|[i]ndex-url|[f]ind-links|[t]rusted-host)\b", re.MULTILINE
+    ),
+    "a path of one machine": re.compile(
+        r"(?<![\w.}])/(?:[r]oot|[h]ome/\w+|[U]sers/\w+|[w]ork/(?:main|shared)|[o]pt/wheels)\b"
+    ),
+}
+
+
+def tracked_files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: nothing is tracked")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    paths = [ROOT / name for name in listed.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]  # deleted, not yet committed
+
+
+def pins(lock: Path) -> dict[str, list[tuple[Requirement, str]]]:
+    """Per package its pinned requirements (several if markers split it), each with the text of its entry."""
+    found: dict[str, list[tuple[Requirement, str]]] = {}
+    for entry in re.split(r"^(?=[A-Za-z0-9])", lock.read_text(), flags=re.MULTILINE):
+        if not entry.strip() or entry.lstrip().startswith("#"):
+            continue
+        requirement = Requirement(entry.split("\\\n")[0].split("--hash")[0].split("#")[0].strip())
+        found.setdefault(canonicalize_name(requirement.name), []).append((requirement, entry))
+    return found
+
+
+def declared_requirements() -> list[Requirement]:
+    """The project's requirements with all extras, without its references to itself."""
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    requirements = [Requirement(text) for group in groups for text in group]
+    return [r for r in requirements if r.name != PROJECT["name"]]
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_tracked_file_contains(what: str) -> None:
+    pattern = FORBIDDEN[what]
+    hits = [
+        f"{path.relative_to(ROOT)}: {match.group()!r}"
+        for path in tracked_files()
+        for match in pattern.finditer(path.read_bytes().decode("utf-8", errors="replace"))
+    ]
+    assert not hits, f"{what} in:\n" + "\n".join(hits)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("an address of a package index", "https:" + "//mirror.example/si" + "mple/numpy"),
+        ("a registry host", "from py" + "pi.org"),
+        ("an index option", "--ind" + "ex-url x"),
+        ("an index option", "--fi" + "nd-links x"),
+        ("a path of one machine", "see /ro" + "ot/x"),
+        ("a path of one machine", "`/ho" + "me/someone/x`"),
+    ],
+)
+def test_the_patterns_find_what_they_forbid(what: str, text: str) -> None:
+    assert FORBIDDEN[what].search(text)
+
+
+def test_no_other_lock_is_tracked() -> None:
+    names = {path.name for path in tracked_files()}
+    assert not names & {"uv.lock", "pylock.toml", "poetry.lock", "Pipfile.lock"}
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_pin_is_exact_and_hashed(lock: Path) -> None:
+    packages = pins(lock)
+    assert packages
+    for requirement, entry in (pin for found in packages.values() for pin in found):
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), (
+            f"{requirement} is not one exact version"
+        )
+        assert not requirement.url, f"{requirement} comes from an address"
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), f"{requirement} has no hash"
+
+
+@pytest.mark.parametrize("requirement", declared_requirements(), ids=str)
+def test_the_lock_satisfies_pyproject(requirement: Requirement) -> None:
+    found = pins(ROOT / "requirements/lock.txt").get(canonicalize_name(requirement.name))
+    assert found, f"{requirement.name} is not in requirements/lock.txt; run `make lock`"
+    for pin, _ in found:
+        version = Version(str(pin.specifier).removeprefix("=="))
+        assert version in requirement.specifier, f"{pin} is outside {requirement}; run `make lock`"
+
+
+def test_the_build_lock_agrees_with_the_lock() -> None:
+    lock = pins(ROOT / "requirements/lock.txt")
+    for name, found in pins(ROOT / "requirements/build.txt").items():
+        assert {str(pin) for pin, _ in found} <= {str(pin) for pin, _ in lock.get(name, found)}, name
+
+
+def test_make_help_names_every_target_people_use() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ("setup", "setup-test", "test", "test-all", "lint", "format", "bench", "clean"):
+        assert f"make {target} " in shown
