@@ -1,0 +1,57 @@
+"""delta-rs: the same files turned into a Delta table in place, then one MERGE."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from deltalake import DeltaTable, Schema, convert_to_deltalake
+
+from benchmarks.measure import Spec, UnsupportedError, main
+
+
+class Delta:
+    packages: ClassVar[tuple[str, ...]] = ("deltalake", "pyarrow")
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.source = spec.load_source()
+        self.predicate = self._predicate()
+        partitions = Schema.from_arrow(self.source.select(spec.partition_columns).schema)
+        if spec.partition_columns:
+            convert_to_deltalake(spec.target, partition_by=partitions, partition_strategy="hive")
+        else:
+            convert_to_deltalake(spec.target)
+        self.table = DeltaTable(spec.target)
+
+    def _predicate(self) -> str:
+        terms = [f"target.{key} = source.{key}" for key in self.spec.key_columns]
+        if self.spec.options.get("tuned"):
+            terms.append(self._literal())
+        return " AND ".join(terms)
+
+    def _literal(self) -> str:
+        """The extra condition an experienced user writes; it needs to know where the keys lie."""
+        if self.spec.strategy == "full_merge":
+            raise UnsupportedError("a key range in the predicate would change what full_merge deletes")
+        if self.spec.days:
+            return "target.day IN (" + ", ".join(f"'{day}'" for day in self.spec.days) + ")"
+        if not self.spec.key_ranges:
+            raise UnsupportedError("the keys have no ranges to name")
+        key = f"target.{self.spec.key_columns[0]}"
+        ranges = (f"({key} >= {low} AND {key} <= {high})" for low, high in self.spec.key_ranges)
+        return "(" + " OR ".join(ranges) + ")"
+
+    def run(self) -> dict[str, Any]:
+        merger = self.table.merge(self.source, self.predicate, source_alias="source", target_alias="target")
+        merger = merger.when_matched_update_all().when_not_matched_insert_all()
+        if self.spec.strategy == "full_merge":
+            merger = merger.when_not_matched_by_source_delete()
+        return dict(merger.execute())
+
+    def files(self) -> list[str]:
+        self.table.update_incremental()
+        return [uri.removeprefix("file://") for uri in self.table.file_uris()]
+
+
+if __name__ == "__main__":
+    main(Delta)

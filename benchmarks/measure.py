@@ -1,0 +1,162 @@
+"""The protocol of a contestant: a JSON spec on argv, a JSON result on stdout, one timed call between."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a contestant is given. `touched_files`, `key_ranges` and `days` are for those told the truth."""
+
+    target: str
+    source: str
+    work: str
+    strategy: str
+    key_columns: list[str]
+    partition_columns: list[str]
+    touched_files: list[str] = field(default_factory=list)
+    key_ranges: list[list[int | str]] = field(default_factory=list)
+    days: list[str] = field(default_factory=list)
+    row_group_size: int = 100_000
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def load_source(self) -> pa.Table:
+        """The source table, in memory of its own (no memory map)."""
+        with pa.OSFile(self.source, "rb") as file:
+            return pa.ipc.open_file(file).read_all()
+
+
+class Contestant(Protocol):
+    """`__init__` prepares outside the clock, `run` is timed, `files` names the resulting data files."""
+
+    packages: ClassVar[tuple[str, ...]]
+
+    def __init__(self, spec: Spec) -> None: ...
+    def run(self) -> dict[str, Any] | None: ...
+    def files(self) -> list[str]: ...
+
+
+class UnsupportedError(Exception):
+    """The contestant has no such operation."""
+
+
+def dataset_files(path: str) -> list[str]:
+    """Data files below a directory, as any reader sees them: no hidden and no underscore names."""
+    root = Path(path)
+    found = (p for p in sorted(root.rglob("*.parquet")) if p.is_file())
+    return [str(p) for p in found if not any(part[0] in "._" for part in p.relative_to(root).parts)]
+
+
+def _cpu() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in usages)
+
+
+def _proc_field(file: str, name: str) -> int:
+    for line in Path(f"/proc/self/{file}").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+def _reset_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def measure(call: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """Wall and CPU seconds, peak resident memory and bytes written of one call."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    reset = _reset_peak()
+    rss = _proc_field("status", "VmRSS")
+    written, stored = _proc_field("io", "wchar"), _proc_field("io", "write_bytes")
+    cpu, wall = _cpu(), time.perf_counter()
+    detail = call()
+    wall, cpu = time.perf_counter() - wall, _cpu() - cpu
+    peak = _proc_field("status", "VmHWM")
+    return {
+        "wall": wall,
+        "cpu": cpu,
+        "peak_mb": peak / 1024,
+        "growth_mb": (peak - rss) / 1024,
+        "peak_was_reset": reset,
+        "written_mb": (_proc_field("io", "wchar") - written) / 1e6,
+        "to_disk_mb": (_proc_field("io", "write_bytes") - stored) / 1e6,
+        "detail": detail or {},
+    }
+
+
+def _stamps(files: list[str]) -> dict[str, tuple[int, int, int]]:
+    stats = ((f, os.stat(f)) for f in files)
+    return {f: (s.st_ino, s.st_size, s.st_mtime_ns) for f, s in stats}
+
+
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "source tree"
+    return found
+
+
+def _rehearse(kind: type[Contestant], spec: Spec) -> None:
+    """A merge of 20 rows into 10 first: what libraries import or start lazily is not what is measured."""
+    work = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=spec.work))
+    folder = work.joinpath("target", *(f"day={day}" for day in spec.days[:1]))
+    folder.mkdir(parents=True)
+    rows = spec.load_source().slice(0, 20)
+    with pa.OSFile(str(work / "source.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    pq.write_table(rows.slice(0, 10).drop_columns(spec.partition_columns), folder / "part-0.parquet")
+    file = str((folder / "part-0.parquet").relative_to(work / "target"))
+    small = replace(spec, target=f"{work}/target", source=f"{work}/source.arrow", work=str(work))
+    kind(replace(small, touched_files=[file])).run()
+
+
+def _result(kind: type[Contestant], spec: Spec) -> dict[str, Any]:
+    _rehearse(kind, spec)
+    contestant = kind(spec)
+    before = _stamps(contestant.files())
+    result = measure(contestant.run)
+    files = contestant.files()
+    after = _stamps(files)
+    changed = [f for f in after if before.get(f) != after[f]]
+    result["new_data_mb"] = sum(after[f][1] for f in changed) / 1e6
+    return {"status": "ok", **result, "files": files, "versions": _versions(kind.packages)}
+
+
+def main(kind: type[Contestant]) -> None:
+    """Entry point of every contestant script. Stray prints of a library go to stderr, not into the JSON."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    spec = Spec(**json.loads(sys.argv[1]))
+    try:
+        answer = _result(kind, spec)
+    except UnsupportedError as reason:
+        answer = {"status": "unsupported", "reason": str(reason)}
+    except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
+        answer = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
+    out.write(json.dumps(answer))
+    out.flush()
+    os._exit(0)

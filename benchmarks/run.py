@@ -1,0 +1,256 @@
+"""Run the benchmarks: every contestant of a workload in turn, each in a fresh process on a fresh copy."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+REDUCED = 0.1
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the whole run."""
+
+    interpreters: dict[str, Path]
+    data: Path
+    out: Path
+    repeats: int
+    time_limit: float
+    contestants: list[str]
+
+    @property
+    def runs(self) -> Path:
+        return self.data / "runs"
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    add = parser.add_argument
+    add("--workloads", help="names, comma-separated (default: all; 'list' shows them)")
+    add("--contestants", help="names, comma-separated (default: all)")
+    add("--scale", type=float, default=1.0, help="share of the rows and keys (default 1.0)")
+    add("--repeats", type=int, default=2, help="runs per contestant; the minimum counts (default 2)")
+    add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="where the report goes")
+    add("--data", type=Path, default=Path(tempfile.gettempdir()) / "inlay-benchmarks", help="generated data")
+    add("--inlay-python", type=Path, default=ROOT / ".venv" / "bin" / "python")
+    bench = os.environ.get("INLAY_BENCH_PYTHON", ROOT / ".venv-bench" / "bin" / "python")
+    add("--bench-python", type=Path, default=Path(bench))
+    add("--time-limit", type=float, default=600, help="seconds per run, set-up included (default 600)")
+    add("--keep", action="store_true", help="keep workloads of an earlier report that are not run now")
+    return parser.parse_args(argv)
+
+
+def _use_bench_environment(python: Path, argv: list[str]) -> None:
+    """The harness needs the peers' packages too: start over in their environment unless there already."""
+    if not python.exists():
+        raise SystemExit("no environment with the peers: `make bench` makes one, or give --bench-python")
+    if Path(sys.prefix) != python.absolute().parent.parent:
+        os.chdir(ROOT)
+        os.execv(python, [str(python), "-m", "benchmarks.run", *argv])
+
+
+def _copy(source: str, target: Path) -> None:
+    """A fresh copy, written back before the clock starts."""
+    subprocess.run(["cp", "-r", "--reflink=auto", source, str(target)], check=True)
+    os.sync()
+
+
+def _spawn(settings: Settings, environment: str, module: str, spec: Result) -> Result:
+    """Run a contestant script to its JSON answer, or to the time limit."""
+    command = [str(settings.interpreters[environment]), "-m", f"benchmarks.contestants.{module}"]
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [*command, json.dumps(spec)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=settings.time_limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return {"status": "timeout", "reason": f"not done after {settings.time_limit:.0f} s"}
+    if process.returncode or not out:
+        last = (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        return {"status": "failed", "reason": last[:500]}
+    answer: Result = json.loads(out)
+    return answer
+
+
+def _hide_paths(settings: Settings, result: Result) -> Result:
+    if "reason" in result:
+        for path, word in ((settings.data, "<data>"), (ROOT, "<repository>"), (Path.home(), "~")):
+            result["reason"] = result["reason"].replace(str(path), word)
+    return result
+
+
+class Case:
+    """One workload at one scale: its data, and how a contestant is run and verified on it."""
+
+    def __init__(self, settings: Settings, name: str, scale: float) -> None:
+        from benchmarks import data, fingerprint
+        from benchmarks.measure import dataset_files
+        from benchmarks.workloads import DATASETS, WORKLOADS
+
+        self.settings, self.scale = settings, scale
+        self.workload = WORKLOADS[name].scaled(scale)
+        self.dataset = DATASETS[self.workload.dataset].scaled(scale)
+        self.delta = data.make(self.dataset, self.workload, settings.data)
+        self.fingerprint, target = fingerprint.of_files, self.delta.target
+        if self.workload.kind == "merge":
+            self.before = fingerprint.of_files(self.dataset, dataset_files(target))
+            self.after = fingerprint.expected(self.dataset, self.workload, target, self.delta.source)
+
+    def spec(self, work: Path, options: Result) -> Result:
+        told = {k: v for k, v in asdict(self.delta).items() if k != "touched_row_groups"}
+        return told | {
+            "target": str(work / "target"),
+            "work": str(work),
+            "strategy": self.workload.strategy,
+            "key_columns": list(self.dataset.keys),
+            "partition_columns": self.dataset.partition_columns,
+            "row_group_size": self.dataset.rows // self.dataset.row_groups,
+            "options": options,
+        }
+
+    def run(self, name: str) -> Result:
+        from benchmarks.contestants import CONTESTANTS
+
+        entry = CONTESTANTS[name]
+        with tempfile.TemporaryDirectory(dir=self.settings.runs) as folder:
+            work = Path(folder)
+            _copy(self.delta.target, work / "target")
+            spec = self.spec(work, entry.options)
+            result = _spawn(self.settings, entry.environment, entry.module, spec)
+            self._verify(result, self.before if entry.leaves_target else self.after)
+        return _hide_paths(self.settings, result)
+
+    def _verify(self, result: Result, wanted: str) -> None:
+        if result["status"] == "ok":
+            found = self.fingerprint(self.dataset, result.pop("files"))
+            if found != wanted:
+                result |= {"status": "WRONG", "reason": f"fingerprint {found} instead of {wanted}"}
+
+    def replan(self) -> dict[str, Result]:
+        """Read all footers, plan cold, plan again: three fresh processes, one copy of the files."""
+        steps = {"pyarrow-footers": {"footers": True}, "inlay-cold": {}, "inlay-again": {}}
+        with tempfile.TemporaryDirectory(dir=self.settings.runs) as folder:
+            work = Path(folder)
+            _copy(self.delta.target, work / "target")
+            answers = {
+                name: _spawn(self.settings, "inlay", "replan", self.spec(work, options))
+                for name, options in steps.items()
+            }
+        for answer in answers.values():
+            answer.pop("files", None)
+        return {name: _hide_paths(self.settings, answer) for name, answer in answers.items()}
+
+
+def _say(text: str) -> None:
+    print(f"{dt.datetime.now(dt.UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def _told(result: Result) -> str:
+    if result["status"] != "ok":
+        return f"{result['status']}: {result['reason']}"
+    return f"cpu {result['cpu']:.2f} s, wall {result['wall']:.2f} s, peak {result['peak_mb']:.0f} MB"
+
+
+def _interleaved(case: Case, contestants: list[str], repeats: int) -> dict[str, list[Result]]:
+    """Contestants in turn, then again; one that could not do it is not asked again."""
+    results: dict[str, list[Result]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, earlier in results.items():
+            if all(r["status"] == "ok" for r in earlier):
+                earlier.append(case.run(name))
+                _say(f"  {name}: {_told(earlier[-1])}")
+    return results
+
+
+def _reduced(settings: Settings, name: str, scale: float, results: dict[str, list[Result]]) -> Result | None:
+    """Who ran into the time limit is measured beside inlay on a tenth of the data."""
+    late = [c for c, runs in results.items() if runs[-1]["status"] == "timeout" and c != "inlay"]
+    if not late or scale < 0.05:
+        return None
+    _say(f"  again at {scale * REDUCED:g} scale: {', '.join(late)}")
+    case = Case(settings, name, scale * REDUCED)
+    return {"scale": scale * REDUCED, "results": _interleaved(case, ["inlay", *late], settings.repeats)}
+
+
+def _measure(settings: Settings, name: str, scale: float) -> Result:
+    _say(name)
+    case = Case(settings, name, scale)
+    entry: Result = {
+        "title": case.workload.title,
+        "kind": case.workload.kind,
+        "scale": scale,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "load_average": os.getloadavg()[0],
+        "files": case.dataset.files,
+        "rows": case.dataset.total,
+        "touched_row_groups": case.delta.touched_row_groups,
+        "repeats": settings.repeats,
+    }
+    if case.workload.kind == "replan":
+        rounds = [case.replan() for _ in range(settings.repeats)]
+        entry["results"] = {step: [r[step] for r in rounds] for step in rounds[0]}
+        for step, runs in entry["results"].items():
+            _say(f"  {step}: {_told(runs[-1])}")
+        return entry
+    entry["results"] = _interleaved(case, settings.contestants, settings.repeats)
+    entry["reduced"] = _reduced(settings, name, scale, entry["results"])
+    return entry
+
+
+def _chosen(text: str | None, known: list[str]) -> list[str]:
+    names = text.split(",") if text else known
+    unknown = [n for n in names if n not in known]
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    return names
+
+
+def main(argv: list[str]) -> None:
+    options = _arguments(argv)
+    _use_bench_environment(options.bench_python, argv)
+    from benchmarks import report
+    from benchmarks.contestants import CONTESTANTS
+    from benchmarks.workloads import WORKLOADS
+
+    if options.workloads == "list":
+        print("\n".join(f"{name}: {workload.title}" for name, workload in WORKLOADS.items()))
+        return
+    workloads = _chosen(options.workloads, list(WORKLOADS))
+    interpreters = {"inlay": options.inlay_python.absolute(), "bench": options.bench_python.absolute()}
+    contestants = _chosen(options.contestants, list(CONTESTANTS))
+    settings = Settings(
+        interpreters, options.data, options.out, options.repeats, options.time_limit, contestants
+    )
+    shutil.rmtree(settings.runs, ignore_errors=True)
+    settings.runs.mkdir(parents=True)
+    raw = report.load(settings.out) if options.keep else report.empty()
+    for name in workloads:
+        raw["workloads"][name] = _measure(settings, name, options.scale)
+        report.write(raw, settings.out)
+    _say("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,130 @@
+"""The workloads, as data: which datasets exist and which deltas are merged into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["id", "tenant", "order", "text", "float", "ts", "low", "int"]
+Columns = tuple[tuple[str, Kind], ...]
+
+SIX: Columns = (
+    ("id", "id"),
+    ("name", "text"),
+    ("value", "float"),
+    ("ts", "ts"),
+    ("category", "low"),
+    ("quantity", "int"),
+)
+STRINGS: Columns = (("tenant", "tenant"), ("order_no", "order"), *SIX[1:])
+
+
+def wide(count: int) -> Columns:
+    """`count` columns: the key and a fixed rotation of the value kinds (floats most frequent)."""
+    kinds: tuple[Kind, ...] = ("float", "int", "text", "float", "low", "int", "float", "text", "float", "ts")
+    return (("id", "id"), *((f"c{i:02}", kinds[i % len(kinds)]) for i in range(1, count)))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A target: `files` files of `rows` rows in `row_groups` row groups; row n has a key derived from n."""
+
+    name: str
+    files: int
+    rows: int
+    row_groups: int = 1
+    columns: Columns = SIX
+    keys: tuple[str, ...] = ("id",)
+    by_day: bool = False
+    scale_by: Literal["rows", "files"] = "rows"
+
+    @property
+    def total(self) -> int:
+        return self.files * self.rows
+
+    @property
+    def partition_columns(self) -> list[str]:
+        return ["day"] if self.by_day else []
+
+    def scaled(self, scale: float) -> Dataset:
+        if self.scale_by == "files":
+            return replace(self, files=max(10, round(self.files * scale)))
+        per_group = max(10, round(self.rows * scale / self.row_groups))
+        return replace(self, rows=per_group * self.row_groups)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A delta: `keys` source rows, `hits` of them existing keys, in a share `touched` of files."""
+
+    name: str
+    title: str
+    dataset: str
+    touched: float = 1.0
+    keys: int = 10_000
+    hits: float = 0.9
+    one_row_group: bool = False
+    strategy: Literal["upsert", "full_merge"] = "upsert"
+    kind: Literal["merge", "replan"] = "merge"
+
+    def scaled(self, scale: float) -> Workload:
+        return replace(self, keys=max(100, round(self.keys * scale)))
+
+
+DATASETS = {
+    d.name: d
+    for d in (
+        Dataset("flat", files=100, rows=100_000),
+        Dataset("grouped", files=10, rows=1_000_000, row_groups=10),
+        Dataset("strings", files=100, rows=100_000, columns=STRINGS, keys=("tenant", "order_no")),
+        Dataset("daily", files=100, rows=100_000, by_day=True),
+        Dataset("wide", files=20, rows=100_000, columns=wide(50)),
+        Dataset("small", files=2_000, rows=1_000, scale_by="files"),
+        Dataset("footers", files=10_000, rows=40, row_groups=4, columns=wide(10), scale_by="files"),
+    )
+}
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("keys-1", "10M rows in 100 files, 10k keys in 1 file", "flat", touched=0.01),
+        Workload("keys-10", "10M rows in 100 files, 10k keys in 10 files", "flat", touched=0.1),
+        Workload("keys-100", "10M rows in 100 files, 10k keys in 100 files", "flat"),
+        Workload(
+            "clustered",
+            "10M rows in 10 files of 10 row groups, 10k keys in one row group of each file",
+            "grouped",
+            one_row_group=True,
+        ),
+        Workload("random-1m", "10M rows in 100 files, 1M random keys", "flat", keys=1_000_000),
+        Workload(
+            "strings", "two string keys, unordered, 10k keys in 10 of 100 files", "strings", touched=0.1
+        ),
+        Workload("day", "10M rows partitioned by day (100 days), a delta for one day", "daily", touched=0.01),
+        Workload("wide", "2M rows of 50 columns in 20 files, 10k keys in 2 files", "wide", touched=0.1),
+        Workload("small", "2M rows in 2,000 files, 10k keys in 200 files", "small", touched=0.1),
+        Workload(
+            "full-clustered",
+            "full_merge of a 10M-row snapshot, 1 % changed, all in 1 of 100 row groups",
+            "flat",
+            touched=0.01,
+            keys=100_000,
+            strategy="full_merge",
+        ),
+        Workload(
+            "full-scattered",
+            "full_merge of a 10M-row snapshot, 1 % changed, spread over all 100 row groups",
+            "flat",
+            keys=100_000,
+            strategy="full_merge",
+        ),
+        Workload(
+            "replan",
+            "plan again: 10,000 files of 10 columns x 4 row groups, keys in 1 % of them",
+            "footers",
+            touched=0.01,
+            keys=1_000,
+            kind="replan",
+        ),
+    )
+}
