@@ -239,7 +239,7 @@ def _plot(raw: Raw, file: Path) -> None:
     axes.set_yscale("log")
     axes.set_ylabel("CPU seconds (log scale)")
     axes.set_xticks(range(len(merges)), list(merges), rotation=20, ha="right")
-    axes.legend(ncols=4, fontsize="small")
+    axes.legend(ncols=len(shown), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axes.grid(axis="y", alpha=0.3)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
