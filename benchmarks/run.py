@@ -6,7 +6,6 @@ import argparse
 import datetime as dt
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,14 +25,10 @@ class Settings:
 
     interpreters: dict[str, Path]
     data: Path
-    out: Path
     repeats: int
     time_limit: float
     contestants: list[str]
-
-    @property
-    def runs(self) -> Path:
-        return self.data / "runs"
+    runs: Path
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
@@ -84,9 +79,11 @@ def _spawn(settings: Settings, environment: str, module: str, spec: Result) -> R
     try:
         out, err = process.communicate(timeout=settings.time_limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return {"status": "timeout", "reason": f"not done after {settings.time_limit:.0f} s"}
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     if process.returncode or not out:
         last = (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         return {"status": "failed", "reason": last[:500]}
@@ -240,15 +237,15 @@ def main(argv: list[str]) -> None:
     workloads = _chosen(options.workloads, list(WORKLOADS))
     interpreters = {"inlay": options.inlay_python.absolute(), "bench": options.bench_python.absolute()}
     contestants = _chosen(options.contestants, list(CONTESTANTS))
-    settings = Settings(
-        interpreters, options.data, options.out, options.repeats, options.time_limit, contestants
-    )
-    shutil.rmtree(settings.runs, ignore_errors=True)
-    settings.runs.mkdir(parents=True)
-    raw = report.load(settings.out) if options.keep else report.empty()
-    for name in workloads:
-        raw["workloads"][name] = _measure(settings, name, options.scale)
-        report.write(raw, settings.out)
+    options.data.mkdir(parents=True, exist_ok=True)
+    raw = report.load(options.out) if options.keep else report.empty()
+    with tempfile.TemporaryDirectory(prefix="runs-", dir=options.data) as runs:
+        settings = Settings(
+            interpreters, options.data, options.repeats, options.time_limit, contestants, Path(runs)
+        )
+        for name in workloads:
+            raw["workloads"][name] = _measure(settings, name, options.scale)
+            report.write(raw, options.out)
     _say("done")
 
 
