@@ -32,6 +32,9 @@ _BLOOM_HEADER = {1: int}
 _ENCODING_STATS = {1: int, 2: int}
 _PAGE_HEADER = {1: int, 3: int, 4: int, 5: {2: int}, 8: {4: int}}
 
+_PHYSICAL_TYPES = dict(
+    enumerate(("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"))
+)
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4", 6: "zstd", 7: "lz4"}
 _ENCODINGS = {
     0: "PLAIN",
@@ -64,6 +67,8 @@ class ChunkSettings:
     """How one column chunk was written, in the words of pyarrow's writer."""
 
     path: str
+    physical_type: str
+    """BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY or FIXED_LEN_BYTE_ARRAY."""
     codec: str
     dictionary: bool
     """All data pages are dictionary-encoded; a chunk that fell back half-way is not."""
@@ -242,7 +247,7 @@ class ParquetBytes:
                 if 8 in chunk or 9 in chunk:
                     raise FooterError(f"column {leaf.path} is encrypted")
                 meta = chunk.struct(3)
-                if meta.number(1) != leaf.physical or meta[3][1] != leaf.encoded_path:
+                if meta.number(1) != leaf.physical or meta.text(3) != leaf.encoded_path:
                     raise FooterError(f"a column chunk does not fit column {leaf.path} of the schema")
 
     def _check_ranges(self) -> tuple[int, int, bool]:
@@ -278,6 +283,7 @@ class ParquetBytes:
         bloom = self.bloom_filter(meta)
         return ChunkSettings(
             path=path,
+            physical_type=_PHYSICAL_TYPES.get(meta.number(1), "?"),
             codec=_CODECS[meta.number(4)],
             dictionary=bool(encodings) and encodings <= _DICTIONARY_ENCODINGS,
             encoding=_ENCODINGS.get(min(encodings - _DICTIONARY_ENCODINGS, default=0), "PLAIN"),
@@ -300,9 +306,9 @@ class ParquetBytes:
 
     def _data_pages(self, meta: Struct) -> Iterator[Struct]:
         """Headers of the data pages of a chunk; not more than any sane chunk has."""
-        (_, end), at = extent_of(meta), meta.number(9)
+        (start, end), at = extent_of(meta), meta.number(9)
         for _ in range(1000):
-            if at >= end:
+            if not start <= at < end:
                 return
             header, used = self._page_header(at, end)
             if 5 in header or 8 in header:
@@ -326,12 +332,11 @@ def _page_encoding(header: Struct) -> int:
 
 def extent_of(meta: Struct) -> tuple[int, int]:
     """First byte of a chunk's pages and the one after the last."""
-    start = meta.number(9)
-    dictionary = meta.number(11, 0)
-    if 0 < dictionary < start:
-        start = dictionary
+    # An offset of 0 means that there is no such page: not even a data page where there are no rows.
+    offsets = [at for at in (meta.number(9), meta.number(10, 0), meta.number(11, 0)) if at > 0]
+    start = min(offsets, default=len(MAGIC))
     end = start + meta.number(7)
-    if not all(start <= at < end for at in (meta.number(10, 0), dictionary) if at > 0):
+    if start < end <= max(offsets, default=start):
         raise FooterError("a page offset points outside its column chunk")
     return start, end
 
