@@ -1,0 +1,93 @@
+"""inlay keeps plain Parquet datasets current.
+
+Names are imported when they are first used, so that `import inlay` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inlay.errors import DatasetMergeError, InlayError
+    from inlay.incremental import (
+        FilePlan,
+        MergeFileMetadata,
+        MergePlan,
+        MergeResult,
+        MergeStats,
+        Progress,
+        RecoveryReport,
+        WriteResult,
+        compact,
+        list_dataset_files,
+        merge,
+        plan_merge,
+        read_parquet,
+        recover,
+        write_dataset,
+    )
+    from inlay.io import PyArrowDatasetIO, merge_parquet_dataset_pyarrow
+    from inlay.storage import PathValidator
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "inlay.errors": ("DatasetMergeError", "InlayError"),
+    "inlay.incremental": (
+        "FilePlan",
+        "MergeFileMetadata",
+        "MergePlan",
+        "MergeResult",
+        "MergeStats",
+        "Progress",
+        "RecoveryReport",
+        "WriteResult",
+        "compact",
+        "list_dataset_files",
+        "merge",
+        "plan_merge",
+        "read_parquet",
+        "recover",
+        "write_dataset",
+    ),
+    "inlay.io": ("PyArrowDatasetIO", "merge_parquet_dataset_pyarrow"),
+    "inlay.storage": ("PathValidator",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DatasetMergeError",
+    "FilePlan",
+    "InlayError",
+    "MergeFileMetadata",
+    "MergePlan",
+    "MergeResult",
+    "MergeStats",
+    "PathValidator",
+    "Progress",
+    "PyArrowDatasetIO",
+    "RecoveryReport",
+    "WriteResult",
+    "__version__",
+    "compact",
+    "list_dataset_files",
+    "merge",
+    "merge_parquet_dataset_pyarrow",
+    "plan_merge",
+    "read_parquet",
+    "recover",
+    "write_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'inlay' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

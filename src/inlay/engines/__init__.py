@@ -1,0 +1,32 @@
+"""The engines, by name. An engine is imported when it is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+from inlay.engines.base import Engine
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError
+
+__all__ = ["get_engine"]
+
+# name -> (module, class, what to install)
+_ENGINES = {
+    "pyarrow": ("inlay.engines.arrow", "ArrowEngine", "inlay"),
+}
+
+
+def get_engine(name: str | Engine = "auto", data: Any = None) -> Engine:  # noqa: ARG001
+    """The engine of this name; `auto` is pyarrow."""
+    if not isinstance(name, str):
+        return name
+    chosen = "pyarrow" if name == "auto" else name
+    if chosen not in _ENGINES:
+        raise InvalidArgumentError(f"Unknown engine {name!r}; known: auto, {', '.join(_ENGINES)}.")
+    module, class_, install = _ENGINES[chosen]
+    try:
+        return cast(Engine, getattr(importlib.import_module(module), class_)())
+    except ImportError as error:
+        raise EngineNotInstalledError(
+            f"The {chosen} engine is not installed: {error}.", hint=f"pip install '{install}'"
+        ) from error

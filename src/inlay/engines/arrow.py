@@ -1,0 +1,252 @@
+"""The pyarrow engine: kernels on a pool of threads, memory bounded by the row groups in flight."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, GroupMatch, Target, Written
+from inlay.engines.kernels import append_rows, combine_files, rewrite_file
+from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
+from inlay.engines.source import ArrowSource, load_source, open_batches
+from inlay.errors import UnreadableFileError
+from inlay.parquet.footers import bounds_of, group_ranges, open_parquet
+from inlay.storage import Location
+
+__all__ = ["ArrowEngine"]
+
+# a lookup builds a hash table of the source keys in range: look up enough rows at once to be worth it
+_ROWS_PER_KEY = 4
+_MAX_ROWS_AT_ONCE = 2_000_000
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ArrowEngine:
+    name = "pyarrow"
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or len(os.sched_getaffinity(0))
+
+    def open(self, data: Any) -> pa.Table | pa.RecordBatchReader:
+        return open_batches(data)
+
+    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
+        return load_source(data, conform, key_columns)
+
+    def match(
+        self, location: Location, source: ArrowSource, key_columns: Sequence[str], targets: Sequence[Target]
+    ) -> Iterator[FileMatch]:
+        with ThreadPoolExecutor(self.workers, "inlay-match") as pool:
+            opened = list(pool.map(lambda target: _open(location, target), targets))
+            found: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+            scanned: set[tuple[int, int]] = set()
+            for start, index in source.indexes():
+                if not len(index):
+                    continue
+                keys = _Keys(location, key_columns, source.schema, index, start)
+                units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
+                scanned.update((unit.file, unit.group) for unit in units)
+                for hits in _bounded_map(pool, self.workers, keys.find, _batches(units, len(index))):
+                    for unit, positions, rows in hits:
+                        found.setdefault((unit.file, unit.group), []).append((positions, rows))
+        for at, file in enumerate(opened):
+            groups = [
+                _group_match(group, file.group_rows[group], found[at, group])
+                for group in range(len(file.group_rows))
+                if (at, group) in found
+            ]
+            yield FileMatch(
+                file.target.path,
+                file.group_rows,
+                sum((at, g) in scanned for g in range(len(file.group_rows))),
+                groups,
+            )
+
+    def rewrite(
+        self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
+    ) -> Iterator[Written]:
+        """Files side by side; row groups of one file side by side only when there are too few files."""
+        outer = min(self.workers, len(edits)) or 1
+        inner = max(1, self.workers // outer)
+        with (
+            ThreadPoolExecutor(outer, "inlay-file") as pool,
+            ThreadPoolExecutor(inner, "inlay-group") as groups,
+        ):
+
+            def map_groups(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+                return map(function, items) if inner == 1 else _bounded_map(groups, inner, function, items)
+
+            yield from _bounded_map(
+                pool,
+                outer,
+                lambda edit: rewrite_file(location, edit, source.take, map_groups, dry_run=dry_run),
+                edits,
+            )
+
+    def append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
+        with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
+            yield from _bounded_map(
+                pool, self.workers, lambda append: append_rows(location, append, source.take), appends
+            )
+
+    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
+        with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
+            yield from _bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
+
+
+def _bounded_map(
+    pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]
+) -> Iterator[R]:
+    """`map` in order, with no more results waiting than there are workers."""
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+# -------------------------------------------------------------------------------------------------------- matching
+class _Opened(NamedTuple):
+    target: Target
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    group_rows: list[int]
+
+
+class _Unit(NamedTuple):
+    """A row group to be searched, and the part of the sorted source keys that can be in it."""
+
+    file: int
+    group: int
+    rows: int
+    span: tuple[int, int]
+    opened: _Opened
+
+
+def _open(location: Location, target: Target) -> _Opened:
+    with open_parquet(location, target.path) as parquet:
+        metadata = parquet.metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return _Opened(target, metadata, parquet.schema_arrow, rows)
+
+
+def _batches(units: Sequence[_Unit], keys: int) -> Iterator[list[_Unit]]:
+    enough = min(_ROWS_PER_KEY * keys, _MAX_ROWS_AT_ONCE)
+    batch: list[_Unit] = []
+    rows = 0
+    for unit in units:
+        batch.append(unit)
+        rows += unit.rows
+        if rows >= enough:
+            yield batch
+            batch, rows = [], 0
+    if batch:
+        yield batch
+
+
+def _group_match(group: int, rows: int, hits: list[tuple[np.ndarray, np.ndarray]]) -> GroupMatch:
+    positions, sources = (np.concatenate(parts) for parts in zip(*hits, strict=True))
+    order = np.argsort(positions, kind="stable")
+    return GroupMatch(group, rows, positions[order], sources[order])
+
+
+class _Keys:
+    """One bucket of source keys against many row groups."""
+
+    def __init__(
+        self, location: Location, columns: Sequence[str], schema: pa.Schema, index: KeyIndex, start: int
+    ) -> None:
+        self.location = location
+        self.columns = list(columns)
+        self.types = [schema.field(name).type for name in columns]
+        self.index = index
+        self.start = start
+
+    def units(self, at: int, file: _Opened) -> Iterator[_Unit]:
+        """The row groups that statistics do not exclude."""
+        count = len(file.group_rows)
+        possible = np.fromiter((rows > 0 for rows in file.group_rows), np.bool_, count)
+        first: tuple[pa.Array, pa.Array, np.ndarray] | None = None
+        for position, (name, type_) in enumerate(zip(self.columns, self.types, strict=True)):
+            bounds = self._bounds(file, name, canonical_type(type_))
+            first = first or bounds
+            possible &= self.index.touches(position, *bounds)
+        for group in np.flatnonzero(possible) if first is not None else ():
+            lows, highs, known = first
+            span = self.index.span(lows[group], highs[group]) if known[group] else (0, len(self.index))
+            yield _Unit(at, int(group), file.group_rows[group], span, file)
+
+    def _bounds(self, file: _Opened, name: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
+        count = len(file.group_rows)
+        if name in file.target.constants:
+            constant = canonical_keys(pa.chunked_array([pa.array([file.target.constants[name]])]), type_)
+            values = pa.repeat(constant[0], count)
+            return values, values, np.asarray(values.is_valid())
+        if file.schema.get_field_index(name) < 0:
+            return (
+                bounds_of([], type_)
+                if not count
+                else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
+            )
+        return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
+
+    def find(self, units: Sequence[_Unit]) -> list[tuple[_Unit, np.ndarray, np.ndarray]]:
+        """Positions and source rows of the keys found, per row group."""
+        parts = [self._read(unit) for unit in units]
+        columns = [
+            pa.chunked_array([chunk for part in parts for chunk in part[i].chunks], parts[0][i].type)
+            for i in range(len(self.columns))
+        ]
+        span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
+        rows = self.index.find(columns, span)
+        hits, offset = [], 0
+        for unit in units:
+            here = rows[offset : offset + unit.rows]
+            offset += unit.rows
+            positions = np.flatnonzero(here >= 0)
+            if len(positions):
+                hits.append((unit, positions, here[positions] + self.start))
+        return hits
+
+    def _read(self, unit: _Unit) -> list[pa.ChunkedArray]:
+        """The key columns of a row group, and nothing else of it."""
+        file = unit.opened
+        physical = [name for name in self.columns if file.schema.get_field_index(name) >= 0]
+        table = self._read_columns(unit, physical) if physical else None
+        columns = []
+        for name, type_ in zip(self.columns, self.types, strict=True):
+            if name in file.target.constants:
+                value: Any = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
+            elif table is not None and name in physical:
+                value = table.column(name)
+            else:
+                value = pa.chunked_array([pa.nulls(unit.rows, type_)])
+            columns.append(canonical_keys(value, type_))
+        return columns
+
+    def _read_columns(self, unit: _Unit, names: list[str]) -> pa.Table:
+        path = unit.opened.target.path
+        try:
+            with pq.ParquetFile(
+                self.location.store.open_arrow(self.location.full(path)), metadata=unit.opened.metadata
+            ) as parquet:
+                return parquet.read_row_group(unit.group, columns=names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            shown = self.location.shown(path)
+            raise UnreadableFileError(
+                f"Cannot read row group {unit.group} of {shown!r}: {error}", operation="read", files=[shown]
+            ) from error

@@ -1,0 +1,148 @@
+"""What an engine does. The plan passes it plain data; it needs nothing from the layers above.
+
+load     take the source in, in the dataset's types, with its keys indexed
+match    find source keys in files, reading key columns only
+rewrite  apply replacements and deletions to files, into staged files
+append   write source rows into new staged files
+combine  write several files as one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from inlay.parquet.writer import WriterSettings
+from inlay.storage import Location
+
+__all__ = [
+    "Append",
+    "Combine",
+    "Conform",
+    "Engine",
+    "FileEdit",
+    "FileMatch",
+    "GroupEdit",
+    "GroupMatch",
+    "Source",
+    "Target",
+    "Written",
+]
+
+Conform = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A data file that may hold source keys. `constants` are key columns whose value its path gives."""
+
+    path: str
+    constants: dict[str, pa.Scalar] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GroupMatch:
+    """Rows of one row group whose key is in the source: their positions, ascending, and the source rows."""
+
+    group: int
+    rows: int
+    positions: np.ndarray
+    sources: np.ndarray
+
+
+@dataclass(slots=True)
+class FileMatch:
+    """Where source keys were found in a file; row groups that statistics exclude were not read."""
+
+    path: str
+    group_rows: list[int]
+    scanned: int
+    groups: list[GroupMatch]
+
+
+@dataclass(slots=True)
+class GroupEdit:
+    """What to do to a row group: replace rows by source rows; keep the others, or delete them."""
+
+    group: int
+    positions: np.ndarray
+    sources: np.ndarray
+    keep_others: bool = True
+
+
+@dataclass(slots=True)
+class FileEdit:
+    """A file to be rewritten into `stage`; `schema` is None while it keeps its own."""
+
+    path: str
+    stage: str
+    groups: list[GroupEdit]
+    schema: pa.Schema | None = None
+
+
+@dataclass(slots=True)
+class Append:
+    """Source rows that become a new file."""
+
+    stage: str
+    rows: np.ndarray
+    schema: pa.Schema
+    settings: WriterSettings
+
+
+@dataclass(slots=True)
+class Combine:
+    """Files that become one, optionally sorted."""
+
+    stage: str
+    paths: list[str]
+    schema: pa.Schema
+    settings: WriterSettings
+    sort_by: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Written:
+    """What an engine did for one edit or append; `stage` is None when nothing had to change."""
+
+    stage: str | None
+    rows: int
+    size: int = 0
+    unchanged: int = 0
+    bytes_copied: int = 0
+    groups_rewritten: int = 0
+
+
+class Source(Protocol):
+    """The source rows, in the dataset's types."""
+
+    schema: pa.Schema
+    num_rows: int
+
+    def column(self, name: str) -> pa.ChunkedArray: ...
+    def take(self, rows: np.ndarray) -> pa.Table: ...
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    name: str
+
+    def open(self, data: Any) -> Any: ...
+
+    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> Source: ...
+
+    def match(
+        self, location: Location, source: Any, key_columns: Sequence[str], targets: Sequence[Target]
+    ) -> Iterator[FileMatch]: ...
+
+    def rewrite(
+        self, location: Location, source: Any, edits: Sequence[FileEdit], *, dry_run: bool
+    ) -> Iterator[Written]: ...
+
+    def append(self, location: Location, source: Any, appends: Sequence[Append]) -> Iterator[Written]: ...
+
+    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]: ...

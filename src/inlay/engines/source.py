@@ -1,0 +1,332 @@
+"""The rows of a merge: anything that speaks Arrow, kept in memory or, when large, on disk in ranges of keys.
+
+A source on disk is cut into buckets by key, so that each fits in memory by itself and all rows of one key lie in
+the same bucket. A source in memory is one bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inlay.engines.base import Conform
+from inlay.engines.keys import KeyIndex, canonical_keys
+from inlay.errors import InvalidArgumentError, NotFoundError
+from inlay.storage import expand_glob, filesystem_of
+
+__all__ = ["ArrowSource", "load_source", "open_batches"]
+
+SPILL_BYTES = 128 << 20
+_BUCKET_BYTES = 32 << 20
+_BATCH_ROWS = 32_768
+_SAMPLE = 10_000
+_TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+# -------------------------------------------------------------------------------------------------- what people have
+def open_batches(data: Any, filesystem: Any = None) -> pa.Table | pa.RecordBatchReader:
+    """Anything with rows in it, as a table or a stream of batches."""
+    import pyarrow.dataset as ds
+
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return open_batches(_open_path(os.fspath(data), filesystem))
+    if isinstance(data, (ds.Dataset, ds.Scanner)):
+        scanner = data if isinstance(data, ds.Scanner) else data.scanner(batch_size=_BATCH_ROWS)
+        return scanner.to_reader()
+    return _open_foreign(data)
+
+
+def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
+    module = type(data).__module__.split(".")[0]
+    if module == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "polars" and hasattr(data, "collect"):
+        data = data.collect()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    if isinstance(data, dict):
+        return pa.table(data)
+    if isinstance(data, list) and all(isinstance(row, dict) for row in data):
+        return pa.Table.from_pylist(data)
+    raise InvalidArgumentError(
+        f"Cannot read rows from {type(data).__name__}.",
+        hint="Pass a pyarrow, pandas, polars or DuckDB table, a pyarrow dataset or reader, or a path.",
+    )
+
+
+def _open_path(path: str, filesystem: Any) -> Any:
+    import pyarrow.dataset as ds
+
+    files = list(expand_glob(path, filesystem)) if any(c in path for c in "*?[") else None
+    if files == []:
+        raise NotFoundError(f"No file matches {path!r}.")
+    names = files or [path]
+    suffix = os.path.splitext(names[0].removesuffix(".gz").removesuffix(".zst").lower())[1]
+    store, bare = filesystem_of(names, filesystem)
+    try:
+        return ds.dataset(
+            bare if files else bare[0],
+            format=_TEXT_FORMATS.get(suffix, "parquet"),
+            filesystem=store,
+            partitioning=None if suffix in _TEXT_FORMATS else "hive",
+        )
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no source at {path!r}.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidArgumentError(f"Cannot read the source {path!r}: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------------ the source
+class ArrowSource:
+    """Source rows in the dataset's types. Rows are numbered bucket after bucket."""
+
+    def __init__(
+        self, schema: pa.Schema, key_columns: Sequence[str], buckets: Sequence[_Bucket], given: int
+    ) -> None:
+        self.schema = schema
+        self.key_columns = list(key_columns)
+        self.buckets = list(buckets)
+        self.num_given = given  # rows as given, before deduplication
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._number()
+
+    def _number(self) -> None:
+        sizes = [bucket.num_rows for bucket in self.buckets]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.num_rows = int(self.starts[-1])
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        chunks = [chunk for bucket in self.buckets for chunk in bucket.read([name]).column(name).chunks]
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
+    def indexes(self) -> Iterator[tuple[int, KeyIndex]]:
+        """The key index of every bucket, one at a time, with the number of its first row."""
+        for start, bucket in zip(self.starts[:-1], self.buckets, strict=True):
+            yield int(start), bucket.index(self.key_columns)
+
+    def take(self, rows: np.ndarray) -> pa.Table:
+        """Rows by number, in the order asked for."""
+        if len(self.buckets) == 1:
+            return self.buckets[0].take(rows)
+        homes = np.searchsorted(self.starts, rows, side="right") - 1
+        order = np.argsort(homes, kind="stable")
+        pieces = []
+        for home in np.unique(homes):
+            wanted = rows[order[homes[order] == home]] - self.starts[home]
+            pieces.append(self.buckets[home].take(wanted))
+        if not pieces:
+            return self.schema.empty_table()
+        place = np.empty(len(rows), np.int64)
+        place[order] = np.arange(len(rows))
+        return pa.concat_tables(pieces).take(pa.array(place))
+
+    def reduce(self, order_by: Sequence[str]) -> None:
+        """Keep one row per key: the last by `order_by`, NULLs lowest, ties by source order."""
+        for bucket in self.buckets:
+            bucket.keep(last_per_key(bucket.read([*self.key_columns, *order_by]), self.key_columns, order_by))
+        self._number()
+
+    def close(self) -> None:
+        self.buckets.clear()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+
+def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence[str]) -> np.ndarray:
+    keys = [canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns]
+    by = [table.column(name) for name in order_by]
+    names = [f"k{i}" for i in range(len(keys))] + [f"o{i}" for i in range(len(by))]
+    sortable = pa.table([*keys, *by], names)
+    order = pc.sort_indices(sortable, [(name, "ascending") for name in names], null_placement="at_start")
+    rows = order.to_numpy().astype(np.int64)
+    repeated = np.zeros(len(rows), np.bool_)
+    sorted_keys = KeyIndex.adjacent_equal([key.take(order) for key in keys])
+    repeated[:-1] = sorted_keys
+    return np.sort(rows[~repeated])
+
+
+class _Bucket:
+    """Rows in memory, or in an Arrow file that is read when needed."""
+
+    def __init__(self, table: pa.Table | None, path: str | None = None, num_rows: int = 0) -> None:
+        self._table = None if table is None else table.combine_chunks()
+        self._path = path
+        self._kept: np.ndarray | None = None
+        self._index: KeyIndex | None = None
+        self.num_rows = num_rows if table is None else table.num_rows
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        table = self._table if self._table is not None else self._load()
+        if self._kept is not None and self._table is None:
+            table = table.take(pa.array(self._kept))
+        return table if columns is None else table.select(list(dict.fromkeys(columns)))
+
+    def _load(self) -> pa.Table:
+        assert self._path is not None
+        with pa.OSFile(self._path) as file, pa.ipc.open_file(file) as reader:
+            return reader.read_all()
+
+    def index(self, key_columns: Sequence[str]) -> KeyIndex:
+        if self._index is not None:
+            return self._index
+        table = self.read(key_columns)
+        index = KeyIndex([canonical_keys(table.column(c), table.schema.field(c).type) for c in key_columns])
+        if self._table is not None:
+            self._index = index
+        return index
+
+    def take(self, rows: np.ndarray) -> pa.Table:
+        table = self.read()
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+            return table.slice(int(rows[0]), len(rows))
+        return take_rows(table, rows)
+
+    def keep(self, rows: np.ndarray) -> None:
+        self._index = None
+        self.num_rows = len(rows)
+        if self._table is not None:
+            self._table = take_rows(self._table, rows)
+        else:
+            self._kept = rows
+
+
+def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Take, also for the view types that Arrow cannot take from."""
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    schema = table.schema
+    if any(field.type in views for field in schema):
+        plain = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
+        return table.cast(plain).take(pa.array(rows)).cast(schema)
+    return table.take(pa.array(rows))
+
+
+# --------------------------------------------------------------------------------------------------------- loading
+def load_source(
+    data: pa.Table | pa.RecordBatchReader,
+    conform: Conform,
+    key_columns: Sequence[str],
+    spill_bytes: int = SPILL_BYTES,
+) -> ArrowSource:
+    """Take a source in; a stream that outgrows `spill_bytes` goes to disk."""
+    if isinstance(data, pa.Table):
+        table = conform(data)
+        return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows)
+    batches = _conformed(data, conform)
+    kept, size = [], 0
+    for table in batches:
+        kept.append(table)
+        size += table.nbytes
+        if size > spill_bytes:
+            return _spill(kept, batches, key_columns)
+    table = pa.concat_tables(kept) if kept else conform(data.schema.empty_table())
+    return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows)
+
+
+def _conformed(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa.Table]:
+    for batch in reader:
+        yield conform(pa.Table.from_batches([batch]))
+
+
+def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequence[str]) -> ArrowSource:
+    """First pass: write the stream down and sample its keys. Second pass: cut it into ranges of keys."""
+    directory = tempfile.TemporaryDirectory(prefix="inlay-source-")
+    schema = first[0].schema
+    raw = os.path.join(directory.name, "raw.arrow")
+    sample: list[pa.Table] = []
+    rows = size = 0
+    with pa.OSFile(raw, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        while first:
+            rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
+        for table in rest:
+            rows, size = _write_down(table, writer, sample, key_columns, rows, size)
+    cut = (
+        _cut_by_key(_splitters(sample, key_columns, size), schema)
+        if key_columns
+        else _cut_by_arrival(size, rows)
+    )
+    buckets = _cut(raw, directory.name, schema, cut)
+    os.unlink(raw)
+    source = ArrowSource(schema, key_columns, buckets, rows)
+    source._directory = directory
+    return source
+
+
+def _write_down(
+    table: pa.Table, writer: Any, sample: list[pa.Table], key_columns: Sequence[str], rows: int, size: int
+) -> tuple[int, int]:
+    writer.write_table(table, max_chunksize=_BATCH_ROWS)
+    step = max(1, table.num_rows * 64 // _SAMPLE)
+    if key_columns:
+        sample.append(take_rows(table.select(key_columns), np.arange(0, table.num_rows, step)))
+    return rows + table.num_rows, size + table.nbytes
+
+
+# how many buckets, and to which of them the rows of a batch (and the number of its first row) belong
+_Cut = tuple[int, Callable[[pa.Table, int], np.ndarray]]
+
+
+def _splitters(sample: list[pa.Table], key_columns: Sequence[str], size: int) -> tuple[str, pa.Array]:
+    """Cut points on the key column with the most values, which spreads rows best."""
+    table = pa.concat_tables(sample)
+    columns = {
+        name: canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns
+    }
+    name = max(columns, key=lambda n: len(pc.unique(columns[n])))
+    values = pc.unique(columns[name].drop_null())
+    ordered = values.take(pc.sort_indices(values))
+    count = min(max(1, size // _BUCKET_BYTES), max(1, len(ordered)))
+    return name, ordered.take(
+        pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:])
+    )
+
+
+def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
+    name, cuts = splitters
+    type_ = schema.field(name).type
+
+    def homes(table: pa.Table, _: int) -> np.ndarray:
+        keys = pa.concat_arrays(canonical_keys(table.column(name), type_).chunks)
+        return KeyIndex.places(cuts, keys) if len(cuts) else np.zeros(len(keys), np.int64)
+
+    return len(cuts) + 1, homes
+
+
+def _cut_by_arrival(size: int, rows: int) -> _Cut:
+    count = max(1, size // _BUCKET_BYTES)
+    step = -(-rows // count)
+    return count, lambda table, first: (first + np.arange(table.num_rows)) // step
+
+
+def _cut(raw: str, directory: str, schema: pa.Schema, cut: _Cut) -> list[_Bucket]:
+    count, homes_of = cut
+    paths = [os.path.join(directory, f"{i}.arrow") for i in range(count)]
+    counts = [0] * count
+    first = 0
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(pa.OSFile(raw))
+        sinks = [stack.enter_context(pa.OSFile(path, "wb")) for path in paths]
+        writers = [stack.enter_context(pa.ipc.new_file(sink, schema)) for sink in sinks]
+        for batch in stack.enter_context(pa.ipc.open_stream(file)):
+            table = pa.Table.from_batches([batch])
+            homes = homes_of(table, first)
+            first += table.num_rows
+            for home in np.unique(homes):
+                part = take_rows(table, np.flatnonzero(homes == home))
+                writers[home].write_table(part)
+                counts[home] += part.num_rows
+    return [_Bucket(None, path, rows) for path, rows in zip(paths, counts, strict=True) if rows]

@@ -1,0 +1,175 @@
+"""Every error inlay raises.
+
+    InlayError
+    ├── InvalidArgumentError       (ValueError)   the call itself is wrong
+    ├── RejectedDataError          (ValueError)   the rows, keys or columns do not fit
+    │   ├── NullKeyError
+    │   ├── DuplicateKeyError
+    │   ├── SchemaMismatchError
+    │   └── PartitionMoveError
+    ├── NotFoundError              (FileNotFoundError)
+    ├── EngineNotInstalledError    (ImportError)
+    ├── ConflictError                             somebody else was there
+    │   ├── ConcurrentModificationError
+    │   └── LockTimeoutError       (TimeoutError)
+    └── DatasetMergeError                         a failure while merging
+        ├── DatasetIOError         (OSError)
+        ├── UnreadableFileError    (OSError)      a data file that cannot be read
+        ├── MergeCancelledError
+        ├── CommitPendingError                    committed; completes at the next open
+        ├── CommitStateUnknownError               known at the next open
+        └── CorruptJournalError                   nothing was touched
+
+`code` is stable: it names the error in JSON output and in the documentation. `exit_code` is what the command
+line ends with, `http_status` what the service answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "CommitPendingError",
+    "CommitStateUnknownError",
+    "ConcurrentModificationError",
+    "ConflictError",
+    "CorruptJournalError",
+    "DatasetIOError",
+    "DatasetMergeError",
+    "DuplicateKeyError",
+    "EngineNotInstalledError",
+    "InlayError",
+    "InvalidArgumentError",
+    "LockTimeoutError",
+    "MergeCancelledError",
+    "NotFoundError",
+    "NullKeyError",
+    "PartitionMoveError",
+    "RejectedDataError",
+    "SchemaMismatchError",
+    "UnreadableFileError",
+]
+
+
+class InlayError(Exception):
+    """Base of all errors; `hint` says what to do about it."""
+
+    code: ClassVar[str] = "failure"
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\nHint: {hint}")
+        self.message = message
+        self.hint = hint
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+class InvalidArgumentError(InlayError, ValueError):
+    code = "invalid_argument"
+    exit_code = 2
+    http_status = 400
+
+
+class RejectedDataError(InlayError, ValueError):
+    code = "rejected_data"
+    exit_code = 3
+    http_status = 422
+
+
+class NullKeyError(RejectedDataError):
+    code = "null_key"
+
+
+class DuplicateKeyError(RejectedDataError):
+    code = "duplicate_key"
+
+
+class SchemaMismatchError(RejectedDataError):
+    code = "schema_mismatch"
+
+
+class PartitionMoveError(RejectedDataError):
+    code = "partition_move"
+
+
+class NotFoundError(InlayError, FileNotFoundError):
+    code = "not_found"
+    exit_code = 5
+    http_status = 404
+
+
+class EngineNotInstalledError(InlayError, ImportError):
+    code = "engine_not_installed"
+    exit_code = 2
+
+
+class ConflictError(InlayError):
+    code = "conflict"
+    exit_code = 4
+    http_status = 409
+
+
+class ConcurrentModificationError(ConflictError):
+    code = "concurrent_modification"
+
+
+class LockTimeoutError(ConflictError, TimeoutError):
+    code = "lock_timeout"
+
+
+class DatasetMergeError(InlayError):
+    """A failure while merging, with what was being done; the cause is `__cause__`."""
+
+    code = "merge_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str | None = None,
+        strategy: str | None = None,
+        key_columns: Sequence[str] = (),
+        files: Sequence[str] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.operation = operation
+        self.strategy = strategy
+        self.key_columns = list(key_columns)
+        self.files = list(files)
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {
+            "operation": self.operation,
+            "strategy": self.strategy,
+            "key_columns": self.key_columns,
+            "files": self.files,
+        }
+
+
+class DatasetIOError(DatasetMergeError, OSError):
+    code = "io_error"
+
+
+class UnreadableFileError(DatasetMergeError, OSError):
+    code = "unreadable_file"
+
+
+class MergeCancelledError(DatasetMergeError):
+    code = "cancelled"
+
+
+class CommitPendingError(DatasetMergeError):
+    code = "commit_pending"
+
+
+class CommitStateUnknownError(DatasetMergeError):
+    code = "commit_state_unknown"
+
+
+class CorruptJournalError(DatasetMergeError):
+    code = "corrupt_journal"

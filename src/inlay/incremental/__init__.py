@@ -1,0 +1,68 @@
+"""The incremental core: what a merge means, how it is planned, and how it becomes true."""
+
+from inlay.incremental.commit import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
+from inlay.incremental.compact import compact
+from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan, plan_incremental_rewrite
+from inlay.incremental.prune import (
+    ConservativeMembershipChecker,
+    ParquetFileMetadata,
+    ParquetMetadataAnalyzer,
+    PartitionPruner,
+    RowGroupMetadata,
+    confirm_affected_files,
+)
+from inlay.incremental.result import (
+    MergeFileMetadata,
+    MergeResult,
+    MergeStats,
+    WriteResult,
+    compute_merge_stats,
+)
+from inlay.incremental.run import Progress, merge, plan_merge
+from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
+from inlay.incremental.validate import (
+    TableLike,
+    normalize_keys,
+    validate_keys_and_schema,
+    validate_no_null_keys,
+    validate_partition_column_immutability,
+)
+from inlay.incremental.write import read_parquet, write_dataset
+from inlay.parquet.layout import parse_hive_partition_path
+
+__all__ = [
+    "STRATEGIES",
+    "ConservativeMembershipChecker",
+    "FilePlan",
+    "IncrementalFileManager",
+    "IncrementalRewritePlan",
+    "MergeFileMetadata",
+    "MergePlan",
+    "MergeResult",
+    "MergeStats",
+    "MergeStrategy",
+    "ParquetFileMetadata",
+    "ParquetMetadataAnalyzer",
+    "PartitionPruner",
+    "Progress",
+    "RecoveryReport",
+    "RowGroupMetadata",
+    "Strategy",
+    "TableLike",
+    "WriteResult",
+    "compact",
+    "compute_merge_stats",
+    "confirm_affected_files",
+    "list_dataset_files",
+    "merge",
+    "normalize_keys",
+    "parse_hive_partition_path",
+    "plan_incremental_rewrite",
+    "plan_merge",
+    "read_parquet",
+    "recover",
+    "validate_keys_and_schema",
+    "validate_no_null_keys",
+    "validate_partition_column_immutability",
+    "write_dataset",
+]

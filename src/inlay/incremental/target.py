@@ -1,0 +1,185 @@
+"""The dataset as a merge finds it: files, one schema for all of them, and their partitions."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inlay.engines.base import Source
+from inlay.errors import InvalidArgumentError, UnreadableFileError
+from inlay.parquet.footers import FooterCache, Footers, read_footers
+from inlay.parquet.layout import hive_segment, parse_hive_partition_path, typed_partition_value
+from inlay.schema import unify
+from inlay.storage import FileStat, Location
+
+__all__ = ["Partitions", "TargetState"]
+
+_ELSEWHERE = -1  # a partition that the source does not have
+_UNKNOWN = -2  # a file whose path does not say
+
+
+@dataclass(slots=True)
+class TargetState:
+    """What is there before the merge."""
+
+    location: Location
+    footers: Footers
+    schema: pa.Schema | None  # of the files; None while there are none
+    partition_columns: list[str]
+
+    @classmethod
+    def read(
+        cls,
+        location: Location,
+        files: Sequence[FileStat],
+        key_columns: Sequence[str],
+        partition_columns: Sequence[str] | None,
+        cache: FooterCache | None,
+    ) -> TargetState:
+        footers = read_footers(location, files, key_columns, cache)
+        for footer in footers:
+            if footer.error is not None:
+                shown = location.shown(footer.file.path)
+                raise UnreadableFileError(footer.error, operation="plan", files=[shown])
+        schema = _dataset_schema(location, footers)
+        return cls(location, footers, schema, _partition_columns(footers, partition_columns))
+
+    @property
+    def rows(self) -> int:
+        return self.footers.total_rows
+
+
+def _dataset_schema(location: Location, footers: Footers) -> pa.Schema | None:
+    distinct = {id(footer.schema): footer for footer in footers}.values()
+    schemas = [footer.schema for footer in distinct if footer.schema is not None]
+    if not schemas:
+        return None
+    return unify(schemas, [location.shown(footer.file.path) for footer in distinct])
+
+
+def _partition_columns(footers: Footers, given: Sequence[str] | None) -> list[str]:
+    """As given, or as the paths say; where both speak they must agree."""
+    found = list(parse_hive_partition_path(footers[0].file.path)) if footers else []
+    if given is None:
+        return found
+    if found and list(given) != found:
+        raise InvalidArgumentError(
+            f"The dataset is partitioned by {', '.join(found)}, not by {', '.join(given) or 'nothing'}."
+        )
+    return list(given)
+
+
+@dataclass(slots=True)
+class Partitions:
+    """The partitions of the source's rows, numbered, and where the dataset's files lie among them.
+
+    Values compare by how a path spells them after they were read as values of the column's type: the directory
+    `p=01` holds the integer 1.
+    """
+
+    columns: list[str]
+    values: list[tuple[str | None, ...]]  # by number
+    rows: np.ndarray  # number of every source row
+    directories: dict[tuple[str | None, ...], str] = field(default_factory=dict)
+    _types: list[pa.DataType] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: Source, columns: Sequence[str], footers: Footers) -> Partitions:
+        types = [source.schema.field(name).type for name in columns]
+        values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
+        partitions = cls(list(columns), values, rows, {}, types)
+        for footer in footers:
+            known = partitions.values_of(footer.file.path)
+            if known is not None:
+                partitions.directories.setdefault(known, posixpath.dirname(footer.file.path))
+        return partitions
+
+    def values_of(self, path: str) -> tuple[str | None, ...] | None:
+        """The partition of a file; None when its path does not say or says what the type cannot hold."""
+        found = parse_hive_partition_path(path, self.columns)
+        if len(found) != len(self.columns):
+            return None
+        values = [typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True)]
+        if any(value is None for value in values):
+            return None
+        return tuple(
+            value.cast(pa.string()).as_py() if value.is_valid else None
+            for value in values
+            if value is not None
+        )
+
+    def constants_of(self, path: str) -> dict[str, pa.Scalar]:
+        """The typed values that a file's path gives its rows."""
+        found = parse_hive_partition_path(path, self.columns)
+        typed = {
+            c: typed_partition_value(found[c], t)
+            for c, t in zip(self.columns, self._types, strict=True)
+            if c in found
+        }
+        return {column: value for column, value in typed.items() if value is not None}
+
+    def number_of(self, path: str) -> int:
+        values = self.values_of(path)
+        if values is None:
+            return _UNKNOWN
+        return self._numbers.get(values, _ELSEWHERE)
+
+    @property
+    def _numbers(self) -> dict[tuple[str | None, ...], int]:
+        return {values: number for number, values in enumerate(self.values)}
+
+    def numbers_of(self, footers: Footers) -> np.ndarray:
+        """The partition number of every file: -1 where the source has no rows for it, -2 where nobody knows."""
+        if not self.columns:
+            return np.zeros(len(footers), np.int64)
+        numbers = self._numbers
+        seen: dict[str, int] = {}
+        result = np.empty(len(footers), np.int64)
+        for at, footer in enumerate(footers):
+            directory = posixpath.dirname(footer.file.path)
+            if directory not in seen:
+                values = self.values_of(footer.file.path)
+                seen[directory] = _UNKNOWN if values is None else numbers.get(values, _ELSEWHERE)
+            result[at] = seen[directory]
+        return result
+
+    def directory(self, number: int) -> str:
+        """Where new files of a partition go: beside the existing ones if there are any."""
+        if not self.columns:
+            return ""
+        values = self.values[number]
+        if values in self.directories:
+            return self.directories[values]
+        return "/".join(
+            hive_segment(column, value) for column, value in zip(self.columns, values, strict=True)
+        )
+
+    def shown(self, number: int) -> str:
+        return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.string()).dictionary_encode()
+
+
+def _numbered(
+    columns: Sequence[pa.ChunkedArray], rows: int
+) -> tuple[list[tuple[str | None, ...]], np.ndarray]:
+    """Number the distinct tuples in order of appearance of their values."""
+    if not columns:
+        return [()], np.zeros(rows, np.int64)
+    codes, dictionaries = [], []
+    for column in columns:
+        unified = column.unify_dictionaries()
+        values = unified.chunk(0).dictionary.to_pylist() if unified.num_chunks else []
+        indices = [np.asarray(pc.fill_null(chunk.indices, len(values))) for chunk in unified.chunks]
+        codes.append(np.concatenate(indices) if indices else np.empty(0, np.int64))
+        dictionaries.append([*values, None])
+    distinct, numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    tuples = [tuple(d[code] for d, code in zip(dictionaries, row, strict=True)) for row in distinct]
+    return tuples, numbers.reshape(-1)

@@ -1,0 +1,280 @@
+"""Every check on a merge's input. All of them come before the first write."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from inlay.engines.kernels import bit_equal
+from inlay.engines.keys import KeyIndex, canonical_keys, require_key_type
+from inlay.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    NullKeyError,
+    PartitionMoveError,
+    SchemaMismatchError,
+)
+from inlay.schema import lossless_cast, storage_type
+
+__all__ = [
+    "Conformer",
+    "SchemaMode",
+    "TableLike",
+    "normalize_keys",
+    "reject_duplicates",
+    "validate_keys_and_schema",
+    "validate_no_null_keys",
+    "validate_partition_column_immutability",
+]
+
+SchemaMode = Literal["strict", "evolve"]
+_EXAMPLES = 5
+
+
+class TableLike(Protocol):
+    """Minimal protocol for what the checks look at."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -> list[str]:
+    """Key columns as a list of names, each once."""
+    names = [key_columns] if isinstance(key_columns, str) else list(key_columns)
+    if not names:
+        raise InvalidArgumentError(f"At least one {what} is needed.")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"A {what} is a name, not {name!r}.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidArgumentError(f"The {what} {repeated[0]!r} is given twice.")
+    return names
+
+
+def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: str) -> None:
+    for name in names:
+        if schema.get_field_index(name) >= 0:
+            continue
+        if schema.names.count(name) > 1:
+            raise SchemaMismatchError(f"The {what} {name!r} exists more than once in {where}.")
+        close = difflib.get_close_matches(name, schema.names, 1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Columns: {', '.join(schema.names[:20])}."
+        raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
+
+
+def require_distinct_names(schema: pa.Schema) -> None:
+    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if repeated:
+        raise SchemaMismatchError(f"The source has more than one column named {repeated[0]!r}.")
+
+
+def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: list[str]) -> None:
+    """Key columns exist on both sides, columns fit, and no source key is NULL."""
+    keys = normalize_keys(key_columns)
+    require_columns(keys, source.schema, "the source", "key column")
+    if target is not None and len(target.schema):
+        require_columns(keys, target.schema, "the dataset", "key column")
+        conformer = Conformer(source.schema, target.schema, keys)
+        if isinstance(source, pa.Table):
+            conformer(source)
+    if isinstance(source, pa.Table):
+        validate_no_null_keys(source, keys)
+
+
+def validate_no_null_keys(source_table: pa.Table, key_columns: Sequence[str]) -> None:
+    """Reject NULL keys, with how many there are and where the first is."""
+    keys = normalize_keys(key_columns)
+    require_columns(keys, source_table.schema, "the source", "key column")
+    for name in keys:
+        column = source_table.column(name)
+        count = _null_count(column)
+        if count:
+            row = int(np.flatnonzero(_nulls(column))[0])
+            raise NullKeyError(
+                f"Key column {name!r} is NULL in {count:,} of {len(column):,} source rows; the first is row {row}: "
+                f"{_row_text(source_table, keys, row)}.",
+                hint="Remove these rows, fill in the keys, or choose other key columns.",
+            )
+
+
+def _nulls(column: pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_dictionary(column.type):  # the NULL can also sit in the dictionary
+        column = column.cast(column.type.value_type)
+    return np.asarray(column.is_null())
+
+
+def _null_count(column: pa.ChunkedArray) -> int:
+    return int(_nulls(column).sum()) if pa.types.is_dictionary(column.type) else int(column.null_count)
+
+
+def _row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
+    return ", ".join(f"{name}={_text(table.column(name)[row])}" for name in columns)
+
+
+def _text(scalar: pa.Scalar) -> str:
+    try:
+        return repr(scalar.as_py())
+    except (ValueError, ImportError):  # nanoseconds without pandas
+        return str(scalar)
+
+
+def reject_duplicates(keys: pa.Table, index: KeyIndex) -> None:
+    """Reject keys that the source has more than once, naming up to five."""
+    repeated = index.repeated()
+    if len(repeated):
+        examples = dict.fromkeys(
+            _row_text(keys, keys.column_names, int(row)) for row in repeated[: _EXAMPLES * 50]
+        )
+        raise DuplicateKeyError(
+            f"{len(repeated):,} source rows repeat a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
+            hint='Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
+        )
+
+
+def validate_partition_column_immutability(
+    source_table: pa.Table,
+    target_table: pa.Table,
+    key_columns: Sequence[str],
+    partition_columns: Sequence[str],
+) -> None:
+    """Reject keys that exist in the target with other values in a partition column."""
+    keys = normalize_keys(key_columns)
+    for table, where in ((source_table, "the source"), (target_table, "the dataset")):
+        require_columns([*keys, *partition_columns], table.schema, where, "column")
+    types = [target_table.schema.field(name).type for name in keys]
+    index = KeyIndex(
+        [
+            canonical_keys(lossless_cast(source_table.column(n), t, n), t)
+            for n, t in zip(keys, types, strict=True)
+        ]
+    )
+    targets = [canonical_keys(target_table.column(n), t) for n, t in zip(keys, types, strict=True)]
+    rows = index.find(targets, (0, len(index)))
+    hits = np.flatnonzero(rows >= 0)
+    for name in partition_columns:
+        before = target_table.column(name).take(pa.array(hits))
+        after = lossless_cast(source_table.column(name), before.type, name).take(pa.array(rows[hits]))
+        moved = (
+            np.flatnonzero(~bit_equal(pa.concat_arrays(before.chunks), pa.concat_arrays(after.chunks)))
+            if len(hits)
+            else []
+        )
+        if len(moved):
+            first = int(moved[0])
+            raise moved_error(
+                _row_text(source_table, keys, int(rows[hits[first]])),
+                f"{name}={_text(before[first])}",
+                f"{name}={_text(after[first])}",
+                len(moved),
+            )
+
+
+def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveError:
+    return PartitionMoveError(
+        f"Partition columns cannot change for existing keys: {key} is in {before} and the source has it in {after}"
+        f" ({count:,} such {'row' if count == 1 else 'rows'}).",
+        hint="Delete the row from its old partition first, or make the partition column part of the key.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Conformer:
+    """Brings source rows into the dataset's columns, order and types; an error names what does not fit."""
+
+    source: pa.Schema
+    target: pa.Schema | None
+    key_columns: Sequence[str]
+    partition_columns: Sequence[str] = ()
+    mode: SchemaMode = "strict"
+
+    def __post_init__(self) -> None:
+        require_distinct_names(self.source)
+        require_columns(self.key_columns, self.source, "the source", "key column")
+        require_columns(self.partition_columns, self.source, "the source", "partition column")
+        if self.target is not None:
+            self._check_names(self.target)
+        for name in self.key_columns:
+            require_key_type(name, self.schema.field(name).type)
+
+    def _check_names(self, target: pa.Schema) -> None:
+        known = {*target.names, *self.partition_columns}
+        require_columns(
+            self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column"
+        )
+        missing = [name for name in target.names if name not in self.source.names]
+        extra = [name for name in self.source.names if name not in known]
+        if self.mode == "strict" and (missing or extra):
+            raise SchemaMismatchError(
+                _names_differ(missing, extra), hint='schema_mode="evolve" would allow this.'
+            )
+        required = [name for name in missing if not target.field(name).nullable]
+        if required:
+            raise SchemaMismatchError(
+                f"Column {required[0]!r} must not be NULL, and the source does not have it."
+            )
+
+    def _path_fields(self) -> list[pa.Field]:
+        inside = set() if self.target is None else set(self.target.names)
+        fields = [self.source.field(name) for name in self.partition_columns if name not in inside]
+        return [field.with_type(storage_type(field.type)) for field in fields]
+
+    @property
+    def added(self) -> list[pa.Field]:
+        """The columns that an evolving dataset gains."""
+        known = {*(self.target or self.source).names, *self.partition_columns}
+        return [field.with_nullable(True) for field in self.source if field.name not in known]
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The schema of new files: the dataset's (or the source's) columns without those that paths hold."""
+        if self.target is not None:
+            return pa.schema([*self.target, *self.added], self.target.metadata)
+        fields = [field for field in self.source if field.name not in self.partition_columns]
+        return pa.schema(fields, self.source.metadata)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*self.file_schema, *self._path_fields()], self.file_schema.metadata)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        columns = []
+        for field in self.schema:
+            if field.name not in table.column_names:
+                columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+                continue
+            as_key = field.name in self.key_columns
+            column = lossless_cast(table.column(field.name), field.type, field.name, as_key=as_key)
+            if not field.nullable and not as_key and column.null_count:
+                raise SchemaMismatchError(
+                    f"Column {field.name!r} must not be NULL, and {column.null_count:,} source rows have no value."
+                )
+            columns.append(column)
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
+    parts = []
+    if missing:
+        parts.append(f"the source lacks {_listed(missing)}")
+    if extra:
+        close = {name: difflib.get_close_matches(name, missing, 1) for name in extra}
+        parts.append(
+            "the dataset does not have "
+            + ", ".join(
+                f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10]
+            )
+        )
+    return f"The columns of source and dataset differ: {'; '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:10]) + (" ..." if len(names) > 10 else "")

@@ -1,0 +1,127 @@
+"""The same merge behind one class per engine, and the function forms that name an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from inlay.errors import InvalidArgumentError
+from inlay.incremental import (
+    MergePlan,
+    MergeResult,
+    MergeStats,
+    WriteResult,
+    compact,
+    compute_merge_stats,
+    merge,
+    plan_merge,
+    read_parquet,
+    write_dataset,
+)
+from inlay.incremental.strategies import MergeStrategy, get_strategy
+
+__all__ = ["PyArrowDatasetIO", "merge_parquet_dataset_pyarrow"]
+
+
+class _DatasetIO:
+    """Datasets through one engine. Every method is the function of the same name with the engine filled in."""
+
+    engine: ClassVar[str]
+
+    def __init__(self, *, filesystem: Any = None, storage_options: dict[str, Any] | None = None) -> None:
+        self._where = {"filesystem": filesystem, "storage_options": storage_options}
+
+    def _arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"engine": self._engine(), **self._where, **{k: v for k, v in given.items() if v is not None}}
+
+    def _engine(self) -> Any:
+        return self.engine
+
+    def merge(
+        self,
+        data: Any,
+        path: str,
+        strategy: MergeStrategy,
+        key_columns: Sequence[str] | str,
+        partition_columns: Sequence[str] | None = None,
+        **options: Any,
+    ) -> MergeResult:
+        keys = [key_columns] if isinstance(key_columns, str) else key_columns
+        return merge(data, path, strategy, keys, partition_columns, **self._arguments(options))
+
+    def plan_merge(
+        self,
+        data: Any,
+        path: str,
+        strategy: MergeStrategy,
+        key_columns: Sequence[str],
+        partition_columns: Sequence[str] | None = None,
+        **options: Any,
+    ) -> MergePlan:
+        return plan_merge(data, path, strategy, key_columns, partition_columns, **self._arguments(options))
+
+    def write_dataset(
+        self, data: Any, path: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any
+    ) -> WriteResult:
+        return write_dataset(data, path, mode=mode, **self._arguments(options))
+
+    def compact(self, path: str, **options: Any) -> WriteResult:
+        return compact(path, **self._arguments(options))
+
+    def read_parquet(self, path: str, *, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        return read_parquet(path, columns=columns, **self._where | options)
+
+    def write_parquet_dataset(
+        self,
+        data: Any,
+        path: str,
+        mode: Literal["append", "overwrite"] = "append",
+        strategy: MergeStrategy | None = None,
+        rewrite_mode: Literal["incremental", "full"] = "full",
+        key_columns: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> MergeResult | WriteResult:
+        """Write rows; with a strategy this is `merge`, whichever rewrite mode is asked for."""
+        if rewrite_mode not in ("incremental", "full"):
+            raise InvalidArgumentError(f"Unknown rewrite_mode {rewrite_mode!r}; known: incremental, full.")
+        if strategy is None:
+            if rewrite_mode == "incremental":
+                raise InvalidArgumentError('rewrite_mode="incremental" needs a strategy and key_columns.')
+            return self.write_dataset(data, path, mode=mode, **options)
+        if key_columns is None:
+            raise InvalidArgumentError(f"strategy={strategy!r} needs key_columns.")
+        return self.merge(data, path, strategy, key_columns, **options)
+
+    def merge_parquet_dataset(
+        self,
+        data: Any,
+        path: str,
+        key_columns: Sequence[str] | str,
+        strategy: MergeStrategy = "upsert",
+        **options: Any,
+    ) -> MergeStats:
+        """`merge`, reduced to its numbers."""
+        result = self.merge(data, path, get_strategy(strategy).name, key_columns, **options)
+        return compute_merge_stats(
+            strategy=get_strategy(strategy).name,
+            target_before=result.target_count_before,
+            target_after=result.target_count_after,
+            inserted_rows=result.inserted,
+            updated_rows=result.updated,
+            deleted_rows=result.deleted,
+        )
+
+
+class PyArrowDatasetIO(_DatasetIO):
+    """Datasets through the pyarrow engine."""
+
+    engine = "pyarrow"
+
+
+def merge_parquet_dataset_pyarrow(
+    data: Any, path: str, key_columns: Sequence[str] | str, strategy: MergeStrategy = "upsert", **options: Any
+) -> MergeStats:
+    """Merge with the pyarrow engine; returns inserted, updated, deleted and total."""
+    return PyArrowDatasetIO().merge_parquet_dataset(data, path, key_columns, strategy, **options)

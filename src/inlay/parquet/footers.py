@@ -1,0 +1,396 @@
+"""What Parquet footers say: schema, rows, and value ranges that may be trusted; with a cache on disk.
+
+Planning needs, per file, the schema, the row count and the range of the key columns. The cache keeps exactly that,
+keyed by what identifies the bytes (path, size, mtime, inode or etag), so that planning costs what changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import hashlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from inlay.errors import UnreadableFileError
+from inlay.schema import storage_type
+from inlay.storage import FileStat, Location
+
+__all__ = [
+    "ColumnRange",
+    "Exactness",
+    "FooterCache",
+    "Footers",
+    "bounds_of",
+    "group_ranges",
+    "open_parquet",
+    "python_range",
+    "ranges_in",
+    "read_footers",
+    "whole_range",
+]
+
+Exactness = Literal["exact", "inexact", "unknown"]
+
+# Writers that fill min_value/max_value in the order the format defines. Others may only have the deprecated
+# min/max fields, whose order is not defined for every type, so their ranges prove nothing.
+_TRUSTED_WRITERS = re.compile(
+    r"parquet-cpp|parquet-rs|duckdb|polars|datafusion|parquet-mr version 1\.1\d", re.IGNORECASE
+)
+# Some writers cut long values without saying so (64 bytes): at that length a bound is not a value.
+_CUT_AT = 64
+_READERS = 8
+
+
+class ColumnRange(NamedTuple):
+    """The values of one column in one file or row group, as comparable raw values (int or bytes)."""
+
+    exactness: Exactness
+    low: int | bytes | None = None
+    high: int | bytes | None = None
+    null_count: int | None = None
+
+
+UNKNOWN = ColumnRange("unknown")
+
+
+@dataclass(slots=True)
+class Footer:
+    """One file's footer, reduced to what planning needs. `schema` is None when it could not be read."""
+
+    file: FileStat
+    rows: int
+    groups: int
+    schema: pa.Schema | None
+    ranges: dict[str, ColumnRange] = field(default_factory=dict)
+    error: str | None = None
+
+
+class Footers(list[Footer]):
+    """The footers of all files of a dataset at one moment, in path order."""
+
+    @property
+    def total_rows(self) -> int:
+        return sum(footer.rows for footer in self)
+
+    def bounds(self, column: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
+        """Lowest and highest value per file in the column's type, and where both are exact."""
+        ranges = [footer.ranges.get(column, UNKNOWN) for footer in self]
+        return bounds_of(ranges, type_)
+
+
+def bounds_of(ranges: Sequence[ColumnRange], type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
+    exact = np.fromiter((r.exactness == "exact" for r in ranges), np.bool_, len(ranges))
+    try:
+        lows = _as_array([r.low if known else None for r, known in zip(ranges, exact, strict=True)], type_)
+        highs = _as_array([r.high if known else None for r, known in zip(ranges, exact, strict=True)], type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
+        nothing = pa.nulls(len(ranges), type_)
+        return nothing, nothing, np.zeros(len(ranges), np.bool_)
+    return lows, highs, exact
+
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY = 86_400 * 10**9
+_DECIMAL_SCALE = 76
+
+
+def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(type_):
+        return _decimals(values, type_)
+    if pa.types.is_boolean(type_):
+        return pa.array([None if v is None else bool(v) for v in values], type_)
+    if pa.types.is_temporal(type_):
+        step = _DAY if pa.types.is_date32(type_) else _NANOSECONDS[getattr(type_, "unit", "ms")]
+        whole = values if step == 1 else [None if v is None else int(v) // step for v in values]
+        return pa.array(whole, pa.int32() if type_.bit_width == 32 else pa.int64()).view(type_)
+    if pa.types.is_large_string(type_) or pa.types.is_string(type_):
+        return pa.array(values, pa.large_binary()).cast(type_)
+    return pa.array(values, type_)
+
+
+def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Array:
+    with decimal.localcontext(prec=200):
+        return pa.array(
+            [None if v is None else decimal.Decimal(int(v)).scaleb(-_DECIMAL_SCALE) for v in values],
+            pa.decimal256(76, type_.scale),
+        ).cast(type_)
+
+
+# ------------------------------------------------------------------------------------------ reading one footer
+def open_parquet(location: Location, path: str) -> pq.ParquetFile:
+    """Open a data file for reading; what cannot be read is an error that names it."""
+    try:
+        return pq.ParquetFile(
+            location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local
+        )
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UnreadableFileError(
+            f"Cannot read {location.shown(path)!r}: {_reason(error)}",
+            operation="read",
+            files=[location.shown(path)],
+            hint="Move the file out of the dataset, or restore it from a copy.",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def read_footer(location: Location, file: FileStat, columns: Sequence[str]) -> Footer:
+    """A footer that cannot be read proves nothing: the file stays a candidate, and says why."""
+    try:
+        with open_parquet(location, file.path) as parquet:
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+            ranges = {c: whole_range(ranges_in(metadata, schema, c)) for c in columns}
+            return Footer(file, metadata.num_rows, metadata.num_row_groups, schema, ranges)
+    except UnreadableFileError as error:
+        return Footer(file, 0, 0, None, error=str(error))
+
+
+def ranges_in(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> list[ColumnRange]:
+    if schema.get_field_index(column) < 0:
+        return [UNKNOWN] * metadata.num_row_groups
+    return group_ranges(metadata, column, schema.field(column).type)
+
+
+def group_ranges(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType) -> list[ColumnRange]:
+    """The range of a top-level column in every row group."""
+    index = _leaf_index(metadata, column)
+    decode = None if index is None else _decoder(metadata.schema.column(index), arrow_type)
+    if index is None or decode is None or not _TRUSTED_WRITERS.search(metadata.created_by or ""):
+        return [UNKNOWN] * metadata.num_row_groups
+    return [_chunk_range(metadata.row_group(g).column(index), decode) for g in range(metadata.num_row_groups)]
+
+
+def python_range(found: ColumnRange, type_: pa.DataType) -> dict[str, Any]:
+    """A range as people read it: values of the column's own type."""
+    low, high = found.low, found.high
+    if low is not None and high is not None:
+        try:
+            low, high = (_as_array([bound], _plain_type(type_))[0].as_py() for bound in (low, high))
+        except (pa.ArrowException, ValueError, ImportError, OverflowError):
+            return {"min": None, "max": None, "null_count": found.null_count, "exactness": "unknown"}
+    return {"min": low, "max": high, "null_count": found.null_count, "exactness": found.exactness}
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    plain = storage_type(type_)
+    return pa.large_string() if pa.types.is_string_view(plain) else plain
+
+
+def _leaf_index(metadata: pq.FileMetaData, column: str) -> int | None:
+    schema = metadata.schema
+    return next((i for i in range(len(schema)) if schema.column(i).path == column), None)
+
+
+def _chunk_range(chunk: Any, decode: Callable[[Any], int | bytes]) -> ColumnRange:
+    statistics = chunk.statistics if chunk.is_stats_set else None
+    if statistics is None:
+        return UNKNOWN
+    nulls = statistics.null_count if statistics.has_null_count else None
+    if not statistics.has_min_max:
+        all_null = nulls is not None and nulls == chunk.num_values
+        return ColumnRange("exact" if all_null else "unknown", None, None, nulls)
+    low, high = decode(statistics.min_raw), decode(statistics.max_raw)
+    cut = isinstance(low, bytes) and isinstance(high, bytes) and max(len(low), len(high)) >= _CUT_AT
+    return ColumnRange("inexact" if cut else "exact", low, high, nulls)
+
+
+def whole_range(groups: Sequence[ColumnRange]) -> ColumnRange:
+    """One range for all row groups: only as good as the worst of them."""
+    if any(group.exactness == "unknown" for group in groups):
+        return UNKNOWN
+    lows = [group.low for group in groups if group.low is not None]
+    highs = [group.high for group in groups if group.high is not None]
+    nulls = [group.null_count for group in groups]
+    exactness: Exactness = "inexact" if any(g.exactness == "inexact" for g in groups) else "exact"
+    return ColumnRange(
+        exactness,
+        min(lows, default=None),  # type: ignore[type-var]
+        max(highs, default=None),  # type: ignore[type-var]
+        None if None in nulls else sum(n for n in nulls if n is not None),
+    )
+
+
+def _decoder(column: Any, arrow_type: pa.DataType) -> Callable[[Any], int | bytes] | None:
+    """How to read a raw bound as a value that compares across files (times in ns, decimals at one scale).
+
+    None where bounds prove nothing: NaN is left out of float bounds, INT96 has no order, lists repeat.
+    """
+    physical, logical = column.physical_type, json.loads(column.logical_type.to_json())
+    kind = logical.get("Type")
+    if (
+        column.max_repetition_level > 0
+        or physical in ("FLOAT", "DOUBLE", "INT96")
+        or kind in ("Float16", "Interval")
+    ):
+        return None
+    if kind == "Decimal":
+        return _decimal_decoder(physical, logical["scale"])
+    if physical not in ("INT32", "INT64"):
+        return int if physical == "BOOLEAN" else bytes
+    if kind == "Int" and not logical.get("isSigned", True):
+        mask = 0xFFFFFFFF if physical == "INT32" else 0xFFFFFFFFFFFFFFFF
+        return lambda raw: int(raw) & mask
+    step = _stored_step(kind, logical, arrow_type)
+    return int if step == 1 else lambda raw: int(raw) * step
+
+
+def _decimal_decoder(physical: str, scale: int) -> Callable[[Any], int]:
+    factor = 10 ** (_DECIMAL_SCALE - scale)
+    if physical in ("INT32", "INT64"):
+        return lambda raw: int(raw) * factor
+    return lambda raw: int.from_bytes(raw, "big", signed=True) * factor
+
+
+def _stored_step(kind: str | None, logical: dict[str, Any], arrow_type: pa.DataType) -> int:
+    """Nanoseconds per stored unit; the stored unit can be finer than Arrow's (seconds are stored as ms)."""
+    if kind == "Date":
+        return _DAY
+    if kind in ("Timestamp", "Time"):
+        return {"milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}[logical["timeUnit"]]
+    return _NANOSECONDS[arrow_type.unit] if pa.types.is_duration(arrow_type) else 1
+
+
+# ----------------------------------------------------------------------------------------------- many footers
+def read_footers(
+    location: Location, files: Sequence[FileStat], columns: Sequence[str], cache: FooterCache | None = None
+) -> Footers:
+    """The footers of `files` with the ranges of `columns`, from the cache where the bytes are known."""
+    known = cache.load(columns) if cache else {}
+    found: list[Footer | None] = []
+    missing = []
+    for file in files:
+        footer = known.get(file.path)
+        if footer is not None and footer.file == file:
+            found.append(footer)
+        else:
+            missing.append(len(found))
+            found.append(None)
+    if missing:
+        fresh = _read_many(location, [files[i] for i in missing], columns)
+        for i, footer in zip(missing, fresh, strict=True):
+            found[i] = footer
+        if cache:
+            cache.save(fresh, gone=known.keys() - {file.path for file in files})
+    return Footers(footer for footer in found if footer is not None)
+
+
+def _read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
+    with ThreadPoolExecutor(min(_READERS, len(files)), "inlay-footers") as pool:
+        footers = list(pool.map(lambda file: read_footer(location, file, columns), files))
+    schemas: dict[bytes, pa.Schema] = {}  # files mostly share one: comparing is then a matter of identity
+    for footer in footers:
+        if footer.schema is not None:
+            footer.schema = schemas.setdefault(footer.schema.serialize().to_pybytes(), footer.schema)
+    return footers
+
+
+class FooterCache:
+    """Footers on disk in SQLite. Losing it costs time, never correctness: any trouble with it means "not cached"."""
+
+    _TABLES = """
+        CREATE TABLE IF NOT EXISTS schemas (id TEXT PRIMARY KEY, arrow BLOB);
+        CREATE TABLE IF NOT EXISTS files (
+            path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, tag TEXT,
+            rows INTEGER, groups INTEGER, schema TEXT);
+        CREATE TABLE IF NOT EXISTS ranges (
+            column_name TEXT, path TEXT, exactness TEXT, low, high, nulls INTEGER,
+            PRIMARY KEY (column_name, path)) WITHOUT ROWID;
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.path, timeout=5)
+        try:
+            connection.execute("PRAGMA synchronous=OFF")
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+    def load(self, columns: Sequence[str]) -> dict[str, Footer]:
+        """Every cached footer that knows all of `columns`."""
+        if not os.path.exists(self.path):
+            return {}
+        try:
+            with self._open() as db:
+                return self._load(db, columns)
+        except (sqlite3.Error, pa.ArrowException):
+            self.forget()
+            return {}
+
+    def _load(self, db: sqlite3.Connection, columns: Sequence[str]) -> dict[str, Footer]:
+        schemas = {
+            id_: pa.ipc.read_schema(pa.py_buffer(arrow))
+            for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
+        }
+        footers = {
+            row[0]: Footer(FileStat(*row[:4]), row[4], row[5], schemas[row[6]])
+            for row in db.execute("SELECT path, size, mtime_ns, tag, rows, groups, schema FROM files")
+        }
+        for column in columns:
+            query = "SELECT path, exactness, low, high, nulls FROM ranges WHERE column_name = ?"
+            for path, exactness, low, high, nulls in db.execute(query, [column]):
+                if path in footers:
+                    footers[path].ranges[column] = ColumnRange(exactness, _unpack(low), _unpack(high), nulls)
+        return {path: footer for path, footer in footers.items() if len(footer.ranges) == len(columns)}
+
+    def save(self, footers: Iterable[Footer], gone: Iterable[str]) -> None:
+        try:
+            with self._open() as db:
+                db.executescript(self._TABLES)
+                self._save(db, [footer for footer in footers if footer.schema is not None])
+                for table in ("files", "ranges"):
+                    db.executemany(f"DELETE FROM {table} WHERE path = ?", [(path,) for path in gone])
+        except (sqlite3.Error, OSError):
+            self.forget()
+
+    def _save(self, db: sqlite3.Connection, footers: Sequence[Footer]) -> None:
+        schemas: dict[int, str] = {}
+        for footer in footers:
+            if id(footer.schema) not in schemas:
+                arrow = footer.schema.serialize().to_pybytes()  # type: ignore[union-attr]
+                schemas[id(footer.schema)] = hashlib.sha256(arrow).hexdigest()
+                db.execute("INSERT OR IGNORE INTO schemas VALUES (?, ?)", [schemas[id(footer.schema)], arrow])
+        # a file whose bytes changed must not keep ranges of columns that this call did not look at
+        db.executemany("DELETE FROM ranges WHERE path = ?", [(f.file.path,) for f in footers])
+        db.executemany(
+            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(*f.file, f.rows, f.groups, schemas[id(f.schema)]) for f in footers],
+        )
+        db.executemany(
+            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (column, f.file.path, r.exactness, _pack(r.low), _pack(r.high), r.null_count)
+                for f in footers
+                for column, r in f.ranges.items()
+            ],
+        )
+
+    def forget(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+def _pack(value: int | bytes | None) -> int | bytes | str | None:
+    """SQLite holds 64-bit integers; wider ones travel as text."""
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+
+
+def _unpack(value: int | bytes | str | None) -> int | bytes | None:
+    return int(value) if isinstance(value, str) else value

@@ -1,0 +1,99 @@
+"""How a dataset lies on its store: which files are data, and what their Hive paths say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from inlay.errors import InvalidArgumentError
+from inlay.storage import FileStat, Location
+
+__all__ = [
+    "NULL_PARTITION",
+    "data_files",
+    "hive_segment",
+    "infer_partition_type",
+    "parse_hive_partition_path",
+]
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_SUFFIXES = (".parquet", ".parq", ".pq")
+_READABLE_IN_PATHS = " !$&'()+,;@~-._"
+
+
+def data_files(location: Location) -> list[FileStat]:
+    """The Parquet files of a dataset, sorted by path; a missing directory is an empty dataset."""
+    return [file for file in location.store.walk(location.path, _is_visible) if _is_parquet(file.path)]
+
+
+def _is_visible(name: str) -> bool:
+    # "_day=1" is a partition of a column "_day"; "_SUCCESS", "_delta_log" and ".staging" are debris of others
+    return not name.startswith(".") and (not name.startswith("_") or "=" in name)
+
+
+def _is_parquet(path: str) -> bool:
+    return path.lower().endswith(_SUFFIXES)
+
+
+def parse_hive_partition_path(
+    file_path: str, partition_columns: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The `column=value` directories of a path, percent-decoded; NULL partitions are None.
+
+    >>> parse_hive_partition_path("/data/year=2024/city=New%20York/file.parquet")
+    {'year': '2024', 'city': 'New York'}
+    """
+    directories = re.split(r"[/\\]", file_path)[:-1]
+    values: dict[str, Any] = {}
+    for directory in directories:
+        column, equals, value = directory.partition("=")
+        if not equals or not column:
+            continue
+        name = unquote(column)
+        if partition_columns is None or name in partition_columns:
+            values[name] = None if value == NULL_PARTITION else unquote(value)
+    return values
+
+
+def hive_segment(column: str, value: Any) -> str:
+    """The directory name of one partition value, e.g. `day=2025-01-01`."""
+    if value is None:
+        return f"{_quoted(column)}={NULL_PARTITION}"
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    else:
+        text = str(value)
+    if text == NULL_PARTITION:
+        raise InvalidArgumentError(
+            f"The partition column {column!r} holds {text!r}, the name that stands for NULL."
+        )
+    return f"{_quoted(column)}={_quoted(text)}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=_READABLE_IN_PATHS)
+
+
+def infer_partition_type(values: Iterable[str | None]) -> pa.DataType:
+    """The type that readers give path values: whole numbers, ISO dates, otherwise text."""
+    known = [value for value in values if value is not None]
+    for pattern, type_ in ((r"-?\d{1,18}", pa.int64()), (r"\d{4}-\d\d-\d\d", pa.date32())):
+        if known and all(re.fullmatch(pattern, value) for value in known):
+            return type_
+    return pa.string()
+
+
+def typed_partition_value(text: str | None, type_: pa.DataType) -> pa.Scalar | None:
+    """A path value as a value of the column's type; None when it cannot be one (then nothing is known)."""
+    if text is None:
+        return pa.scalar(None, type_)
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    try:
+        return pa.scalar(text).cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None

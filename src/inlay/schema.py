@@ -1,0 +1,252 @@
+"""Types: what two schemas have in common, and casts that never change a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inlay.errors import SchemaMismatchError
+
+__all__ = ["common_type", "family", "lossless_cast", "storage_type", "unify"]
+
+_is: Any = pa.types
+
+_FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("null", _is.is_null),
+    ("boolean", _is.is_boolean),
+    ("integer", _is.is_integer),
+    ("float", _is.is_floating),
+    ("decimal", _is.is_decimal),
+    ("text", lambda t: _is.is_string(t) or _is.is_large_string(t) or _is.is_string_view(t)),
+    (
+        "binary",
+        lambda t: (
+            _is.is_binary(t) or _is.is_large_binary(t) or _is.is_binary_view(t) or _is.is_fixed_size_binary(t)
+        ),
+    ),
+    ("zoned timestamp", lambda t: _is.is_timestamp(t) and t.tz is not None),
+    ("naive timestamp", _is.is_timestamp),
+    ("date", _is.is_date),
+    ("time", _is.is_time),
+    ("duration", _is.is_duration),
+    ("map", _is.is_map),
+    ("list", lambda t: _is.is_list(t) or _is.is_large_list(t) or _is.is_fixed_size_list(t)),
+    ("struct", _is.is_struct),
+)
+# casts between families that keep every value that fits; judged value by value
+_CROSSINGS = {
+    ("integer", "float"),
+    ("float", "integer"),
+    ("integer", "decimal"),
+    ("decimal", "integer"),
+}
+_UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+_EXACT_FLOAT = {16: pa.float32(), 32: pa.float64()}
+
+
+def storage_type(type_: pa.DataType) -> pa.DataType:
+    """The plain type under dictionaries and extension types."""
+    while True:
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        elif _is.is_dictionary(type_):
+            type_ = type_.value_type
+        else:
+            return type_
+
+
+def family(type_: pa.DataType) -> str:
+    plain = storage_type(type_)
+    return next((name for name, belongs in _FAMILIES if belongs(plain)), str(plain))
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that holds every value of both; None if there is none. `left` wins where it can."""
+    if left.equals(right) or family(right) == "null":
+        return left
+    if family(left) == "null":
+        return right
+    kind = (family(left), family(right))
+    if kind[0] != kind[1]:
+        return _common_across(left, right, kind)
+    widen = _WIDEN.get(kind[0])
+    return left if widen is None else widen(storage_type(left), storage_type(right))
+
+
+def _common_across(left: pa.DataType, right: pa.DataType, kind: tuple[str, str]) -> pa.DataType | None:
+    if kind[0] != "integer":
+        return _common_across(right, left, (kind[1], kind[0])) if kind[1] == "integer" else None
+    integer, other = storage_type(left), storage_type(right)
+    if kind[1] == "decimal":
+        return _widen_decimal(pa.decimal128(_DIGITS[integer.bit_width], 0), other)
+    if kind[1] == "float" and integer.bit_width < 64:
+        return _widen_float(_EXACT_FLOAT.get(integer.bit_width, pa.float32()), other)
+    return None
+
+
+def _widen_integer(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    signs = _is.is_signed_integer(left), _is.is_signed_integer(right)
+    if signs[0] == signs[1]:
+        return max(left, right, key=lambda t: t.bit_width)
+    signed, unsigned = (left, right) if signs[0] else (right, left)
+    bits = max(signed.bit_width, unsigned.bit_width * 2)
+    return pa.decimal128(20, 0) if bits > 64 else {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits]
+
+
+def _widen_float(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    return max(left, right, key=lambda t: t.bit_width)
+
+
+def _widen_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    scale = max(left.scale, right.scale)
+    precision = max(left.precision - left.scale, right.precision - right.scale) + scale
+    if precision > 76:
+        return None
+    wide = precision > 38 or _is.is_decimal256(left) or _is.is_decimal256(right)
+    return pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale)
+
+
+def _finer(
+    make: Callable[[str, pa.DataType], pa.DataType],
+) -> Callable[[pa.DataType, pa.DataType], pa.DataType]:
+    def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+        return left if _UNITS[left.unit] >= _UNITS[right.unit] else make(right.unit, left)
+
+    return widen
+
+
+def _widen_binary(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    fixed = [_is.is_fixed_size_binary(type_) for type_ in (left, right)]
+    if all(fixed):
+        return left if left.byte_width == right.byte_width else pa.binary()
+    return right if fixed[0] else left
+
+
+def _widen_list(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    value = common_type(left.value_type, right.value_type)
+    if value is None:
+        return None
+    return left if value.equals(left.value_type) else pa.list_(left.value_field.with_type(value))
+
+
+def _widen_struct(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    fields = []
+    for field in left.fields:
+        other = right.field(field.name) if right.get_field_index(field.name) >= 0 else None
+        merged = None if other is None else _common_field(field, other)
+        if merged is None:
+            return None
+        fields.append(merged)
+    return pa.struct(fields) if len(fields) == right.num_fields else None
+
+
+def _widen_map(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    key, item = common_type(left.key_type, right.key_type), common_type(left.item_type, right.item_type)
+    return None if key is None or item is None else pa.map_(key, item)
+
+
+_WIDEN: dict[str, Callable[[pa.DataType, pa.DataType], pa.DataType | None]] = {
+    "integer": _widen_integer,
+    "float": _widen_float,
+    "decimal": _widen_decimal,
+    "binary": _widen_binary,
+    "naive timestamp": _finer(lambda unit, _: pa.timestamp(unit)),
+    "zoned timestamp": _finer(lambda unit, like: pa.timestamp(unit, like.tz)),
+    "time": _finer(lambda unit, _: pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)),
+    "duration": _finer(lambda unit, _: pa.duration(unit)),
+    "list": _widen_list,
+    "struct": _widen_struct,
+    "map": _widen_map,
+}
+
+
+def _common_field(left: pa.Field, right: pa.Field) -> pa.Field | None:
+    type_ = common_type(left.type, right.type)
+    return None if type_ is None else left.with_type(type_).with_nullable(left.nullable or right.nullable)
+
+
+def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
+    """One schema for files that differ: the first one's columns and order, widened losslessly by the others."""
+    first = schemas[0]
+    fields = {field.name: field for field in first}
+    for schema, name in zip(schemas[1:], names[1:], strict=True):
+        for field in schema:
+            known = fields.get(field.name)
+            merged = field.with_nullable(True) if known is None else _common_field(known, field)
+            if merged is None:
+                raise SchemaMismatchError(
+                    f"The files of this dataset disagree: column {field.name!r} is {fields[field.name].type} in "
+                    f"{names[0]!r} and {field.type} in {name!r}, and no type holds both."
+                )
+            fields[field.name] = merged
+        for missing in fields.keys() - set(schema.names):
+            fields[missing] = fields[missing].with_nullable(True)
+    return pa.schema(fields.values(), metadata=first.metadata)
+
+
+def lossless_cast(
+    values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_key: bool = False
+) -> pa.ChunkedArray:
+    """The same values in another type, or an error that names the column; never a changed value."""
+    if values.type.equals(to):
+        return values
+    kinds = (family(values.type), family(to))
+    crossing = kinds in _CROSSINGS and not (as_key and "float" in kinds)
+    if kinds[0] != kinds[1] and kinds[0] != "null" and not crossing:
+        raise SchemaMismatchError(_mismatch(column, values.type, to))
+    try:
+        result = _cast(values, to)
+        if not _keeps_values(values, result, kinds):
+            raise pa.ArrowInvalid("values would change")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SchemaMismatchError(f"{_mismatch(column, values.type, to)} ({_first_line(error)})") from error
+    return result
+
+
+def _mismatch(column: str, source: pa.DataType, target: pa.DataType) -> str:
+    return (
+        f"Column {column!r} is {source} in the source and {target} in the dataset, and not every value fits."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
+    plain = values
+    if isinstance(values.type, pa.BaseExtensionType):
+        plain = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    if _is.is_dictionary(plain.type):
+        plain = plain.cast(plain.type.value_type)
+    if isinstance(to, pa.BaseExtensionType):
+        storage = plain.cast(to.storage_type)
+        return pa.chunked_array([pa.ExtensionArray.from_storage(to, chunk) for chunk in storage.chunks], to)
+    if _is.is_dictionary(to):
+        return plain.cast(to.value_type).dictionary_encode().cast(to)
+    return plain.cast(to)
+
+
+def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray, kinds: tuple[str, str]) -> bool:
+    """Arrow's checked casts refuse overflow and truncation, except where floats are involved."""
+    if "float" in kinds and kinds[0] != "null":
+        plain = before.cast(storage_type(before.type))
+        back = after.cast(plain.type, safe=False)
+        same = (
+            pc.or_kleene(pc.equal(plain, back), pc.is_null(plain))
+            if kinds[0] != "float"
+            else _same_floats(plain, back)
+        )
+        return bool(pc.all(same, min_count=0).as_py())
+    return kinds[0] not in ("list", "struct", "map") or after.cast(before.type, safe=False).equals(before)
+
+
+def _same_floats(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    if _is.is_float16(left.type):
+        left, right = left.cast(pa.float32()), right.cast(pa.float32())
+    both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
+    return pc.fill_null(pc.or_(pc.equal(left, right), both_nan), True)
