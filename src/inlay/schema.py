@@ -23,9 +23,7 @@ _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("text", lambda t: _is.is_string(t) or _is.is_large_string(t) or _is.is_string_view(t)),
     (
         "binary",
-        lambda t: (
-            _is.is_binary(t) or _is.is_large_binary(t) or _is.is_binary_view(t) or _is.is_fixed_size_binary(t)
-        ),
+        lambda t: _is.is_binary(t) or _is.is_large_binary(t) or _is.is_binary_view(t) or _is.is_fixed_size_binary(t),
     ),
     ("zoned timestamp", lambda t: _is.is_timestamp(t) and t.tz is not None),
     ("naive timestamp", _is.is_timestamp),
@@ -188,9 +186,7 @@ def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
     return pa.schema(fields.values(), metadata=first.metadata)
 
 
-def lossless_cast(
-    values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_key: bool = False
-) -> pa.ChunkedArray:
+def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_key: bool = False) -> pa.ChunkedArray:
     """The same values in another type, or an error that names the column; never a changed value."""
     if values.type.equals(to):
         return values
@@ -208,9 +204,7 @@ def lossless_cast(
 
 
 def _mismatch(column: str, source: pa.DataType, target: pa.DataType) -> str:
-    return (
-        f"Column {column!r} is {source} in the source and {target} in the dataset, and not every value fits."
-    )
+    return f"Column {column!r} is {source} in the source and {target} in the dataset, and not every value fits."
 
 
 def _first_line(error: Exception) -> str:
@@ -237,9 +231,7 @@ def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray, kinds: tuple[
         plain = before.cast(storage_type(before.type))
         back = after.cast(plain.type, safe=False)
         same = (
-            pc.or_kleene(pc.equal(plain, back), pc.is_null(plain))
-            if kinds[0] != "float"
-            else _same_floats(plain, back)
+            pc.or_kleene(pc.equal(plain, back), pc.is_null(plain)) if kinds[0] != "float" else _same_floats(plain, back)
         )
         return bool(pc.all(same, min_count=0).as_py())
     return kinds[0] not in ("list", "struct", "map") or after.cast(before.type, safe=False).equals(before)

@@ -82,9 +82,7 @@ class LocalStore:
                         continue  # gone between listing and looking
                     if stat.S_ISREG(status.st_mode):
                         found.append(
-                            FileStat(
-                                prefix + entry.name, status.st_size, status.st_mtime_ns, str(status.st_ino)
-                            )
+                            FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, str(status.st_ino))
                         )
         found.sort()
         return found
@@ -119,10 +117,8 @@ class LocalStore:
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            pass
 
     def remove_tree(self, path: str) -> None:
         with contextlib.suppress(OSError):  # `ignore_errors` forgets some
@@ -226,10 +222,8 @@ class ObjectStore:
         self.filesystem.cp_file(source, target)  # `copy` would read "[" or "*" in a name as a pattern
 
     def remove(self, path: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.filesystem.rm_file(path)
-        except FileNotFoundError:
-            pass
 
     def remove_tree(self, path: str) -> None:
         self.filesystem.invalidate_cache()

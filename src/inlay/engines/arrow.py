@@ -102,9 +102,7 @@ class ArrowEngine:
             yield from _bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
 
 
-def _bounded_map(
-    pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]
-) -> Iterator[R]:
+def _bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """`map` in order, with no more results waiting than there are workers."""
     waiting: deque[Future[R]] = deque()
     try:
@@ -180,13 +178,11 @@ class _Keys:
         """The row groups that statistics do not exclude."""
         count = len(file.group_rows)
         possible = np.fromiter((rows > 0 for rows in file.group_rows), np.bool_, count)
-        first: tuple[pa.Array, pa.Array, np.ndarray] | None = None
-        for position, (name, type_) in enumerate(zip(self.columns, self.types, strict=True)):
-            bounds = self._bounds(file, name, canonical_type(type_))
-            first = first or bounds
-            possible &= self.index.touches(position, *bounds)
-        for group in np.flatnonzero(possible) if first is not None else ():
-            lows, highs, known = first
+        bounds = [self._bounds(file, n, canonical_type(t)) for n, t in zip(self.columns, self.types, strict=True)]
+        for position, ranges in enumerate(bounds):
+            possible &= self.index.touches(position, *ranges)
+        lows, highs, known = bounds[0]
+        for group in np.flatnonzero(possible):
             span = self.index.span(lows[group], highs[group]) if known[group] else (0, len(self.index))
             yield _Unit(at, int(group), file.group_rows[group], span, file)
 
@@ -197,11 +193,7 @@ class _Keys:
             values = pa.repeat(constant[0], count)
             return values, values, np.asarray(values.is_valid())
         if file.schema.get_field_index(name) < 0:
-            return (
-                bounds_of([], type_)
-                if not count
-                else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
-            )
+            return bounds_of([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
         return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
 
     def find(self, units: Sequence[_Unit]) -> list[tuple[_Unit, np.ndarray, np.ndarray]]:

@@ -87,12 +87,10 @@ def bit_equal(left: pa.Array, right: pa.Array) -> np.ndarray:
     """Row by row: are two arrays of one type the same to the bit, NULLs and NaNs included?"""
     left, right = _comparable(left), _comparable(right)
     nulls = np.asarray(left.is_null()), np.asarray(right.is_null())
-    same = nulls[0] == nulls[1]
+    same: np.ndarray = nulls[0] == nulls[1]
     both = same & ~nulls[0]
     if both.any():
-        same[both] = _equal_values(
-            *(side if both.all() else side.filter(pa.array(both)) for side in (left, right))
-        )
+        same[both] = _equal_values(*(side if both.all() else side.filter(pa.array(both)) for side in (left, right)))
     return same
 
 
@@ -131,7 +129,7 @@ def _equal_values(left: pa.Array, right: pa.Array) -> np.ndarray:
 
 def _equal_lists(left: pa.Array, right: pa.Array) -> np.ndarray:
     mine, theirs = _items(left), _items(right)
-    same = mine[1] == theirs[1]
+    same: np.ndarray = mine[1] == theirs[1]
     if not same.all():
         mine, theirs = (_items(side.filter(pa.array(same))) for side in (left, right))
     values = bit_equal(mine[0], theirs[0])
@@ -183,9 +181,7 @@ def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
             differs = not equal.all()
             changed += [name] if differs else []
             columns.append(
-                (_plain(values) if whole else replace_rows(column, edit.positions, values))
-                if differs
-                else column
+                (_plain(values) if whole else replace_rows(column, edit.positions, values)) if differs else column
             )
         else:
             changed.append(name)
@@ -248,9 +244,7 @@ class _OpenFile:
 
     def settings(self) -> WriterSettings:
         """Settings like the file's own; pyarrow's defaults where its footer is beyond us."""
-        rows = max(
-            (self.metadata.row_group(g).num_rows for g in range(self.metadata.num_row_groups)), default=0
-        )
+        rows = max((self.metadata.row_group(g).num_rows for g in range(self.metadata.num_row_groups)), default=0)
         try:
             with self.raw() as raw:
                 if raw.num_row_groups:
@@ -273,9 +267,7 @@ def rewrite_file(
     return _rewrite(file, edit, take, dry_run=dry_run)
 
 
-def _splice(
-    file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool
-) -> Written:
+def _splice(file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool) -> Written:
     with file.raw() as raw:
 
         def edit_group(group: GroupEdit) -> EditedGroup:
@@ -296,9 +288,7 @@ def _splice(
             return assembly.finish()
 
 
-def _edit_group(
-    file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, *, dry_run: bool
-) -> EditedGroup:
+def _edit_group(file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, *, dry_run: bool) -> EditedGroup:
     old = file.read_group(edit.group)
     result = _edit(old, edit, _fit(take(edit.sources), old.schema))
     if not result.changed:
@@ -338,9 +328,7 @@ class _Assembly:
         self.rows += group.rows
         self.rewritten += 1
         if self.splicer is not None:
-            self.splicer.replace(
-                self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns
-            )
+            self.splicer.replace(self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns)
 
     def drop(self) -> None:
         self._begin()
@@ -395,9 +383,7 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
     return Written(edit.stage, rows, size, unchanged, 0, rewritten)
 
 
-def _staged_writer(
-    stack: contextlib.ExitStack, file: _OpenFile, stage: str, schema: pa.Schema
-) -> pq.ParquetWriter:
+def _staged_writer(stack: contextlib.ExitStack, file: _OpenFile, stage: str, schema: pa.Schema) -> pq.ParquetWriter:
     out = stack.enter_context(file.location.store.open_write(stage))
     return stack.enter_context(file.settings().open(out, schema))
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from inlay.errors import InvalidArgumentError
 from inlay.schema import family, storage_type
 
-__all__ = ["KeyIndex", "canonical_keys", "canonical_type", "require_key_type"]
+__all__ = ["KeyIndex", "canonical_keys", "canonical_type", "contiguous", "require_key_type"]
 
 _NOT_KEYS = frozenset({"list", "map", "struct", "null"})
 _NO_ROW = -1
@@ -67,14 +67,15 @@ class KeyIndex:
         table = pa.table(list(columns), [str(i) for i in range(len(columns))])
         order = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
         self.order: np.ndarray = order.to_numpy().astype(np.int64)
-        self.columns = [_contiguous(column.take(order)) for column in table.columns]
+        self.columns = [contiguous(column.take(order)) for column in table.columns]
 
     def __len__(self) -> int:
         return len(self.order)
 
     def repeated(self) -> np.ndarray:
         """Source rows whose key equals the key before it in sorted order (every duplicate but the first)."""
-        return self.order[1:][self.adjacent_equal([pa.chunked_array([column]) for column in self.columns])]
+        again: np.ndarray = self.order[1:][self.adjacent_equal([pa.chunked_array([column]) for column in self.columns])]
+        return again
 
     @staticmethod
     def adjacent_equal(columns: Sequence[pa.ChunkedArray]) -> np.ndarray:
@@ -122,18 +123,18 @@ class KeyIndex:
         """For every target row the source row with its key, or -1."""
         start, end = span
         slices = [column.slice(start, end - start) for column in self.columns]
-        places = (
-            _positions(targets[0], slices[0]) if len(slices) == 1 else _composite_positions(targets, slices)
-        )
+        places = _positions(targets[0], slices[0]) if len(slices) == 1 else _composite_positions(targets, slices)
         rows = np.full(len(places), _NO_ROW, np.int64)
         hits = places >= 0
         rows[hits] = self.order[start + places[hits]]
         return rows
 
 
-def _contiguous(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+def contiguous(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 def _search(values: pa.Array, lows: pa.Array, highs: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Conform
-from inlay.engines.keys import KeyIndex, canonical_keys
+from inlay.engines.keys import KeyIndex, canonical_keys, contiguous
 from inlay.errors import InvalidArgumentError, NotFoundError
 from inlay.storage import expand_glob, filesystem_of
 
@@ -96,13 +96,18 @@ class ArrowSource:
     """Source rows in the dataset's types. Rows are numbered bucket after bucket."""
 
     def __init__(
-        self, schema: pa.Schema, key_columns: Sequence[str], buckets: Sequence[_Bucket], given: int
+        self,
+        schema: pa.Schema,
+        key_columns: Sequence[str],
+        buckets: Sequence[_Bucket],
+        given: int,
+        directory: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
         self.schema = schema
         self.key_columns = list(key_columns)
         self.buckets = list(buckets)
         self.num_given = given  # rows as given, before deduplication
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory = directory
         self._number()
 
     def _number(self) -> None:
@@ -163,7 +168,7 @@ def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence
 class _Bucket:
     """Rows in memory, or in an Arrow file that is read when needed."""
 
-    def __init__(self, table: pa.Table | None, path: str | None = None, num_rows: int = 0) -> None:
+    def __init__(self, table: pa.Table | None, path: str = "", num_rows: int = 0) -> None:
         self._table = None if table is None else table.combine_chunks()
         self._path = path
         self._kept: np.ndarray | None = None
@@ -177,7 +182,6 @@ class _Bucket:
         return table if columns is None else table.select(list(dict.fromkeys(columns)))
 
     def _load(self) -> pa.Table:
-        assert self._path is not None
         with pa.OSFile(self._path) as file, pa.ipc.open_file(file) as reader:
             return reader.read_all()
 
@@ -254,16 +258,10 @@ def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequenc
             rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
         for table in rest:
             rows, size = _write_down(table, writer, sample, key_columns, rows, size)
-    cut = (
-        _cut_by_key(_splitters(sample, key_columns, size), schema)
-        if key_columns
-        else _cut_by_arrival(size, rows)
-    )
+    cut = _cut_by_key(_splitters(sample, key_columns, size), schema) if key_columns else _cut_by_arrival(size, rows)
     buckets = _cut(raw, directory.name, schema, cut)
     os.unlink(raw)
-    source = ArrowSource(schema, key_columns, buckets, rows)
-    source._directory = directory
-    return source
+    return ArrowSource(schema, key_columns, buckets, rows, directory)
 
 
 def _write_down(
@@ -283,16 +281,12 @@ _Cut = tuple[int, Callable[[pa.Table, int], np.ndarray]]
 def _splitters(sample: list[pa.Table], key_columns: Sequence[str], size: int) -> tuple[str, pa.Array]:
     """Cut points on the key column with the most values, which spreads rows best."""
     table = pa.concat_tables(sample)
-    columns = {
-        name: canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns
-    }
+    columns = {name: canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns}
     name = max(columns, key=lambda n: len(pc.unique(columns[n])))
     values = pc.unique(columns[name].drop_null())
     ordered = values.take(pc.sort_indices(values))
     count = min(max(1, size // _BUCKET_BYTES), max(1, len(ordered)))
-    return name, ordered.take(
-        pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:])
-    )
+    return name, ordered.take(pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:]))
 
 
 def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
@@ -300,7 +294,7 @@ def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
     type_ = schema.field(name).type
 
     def homes(table: pa.Table, _: int) -> np.ndarray:
-        keys = pa.concat_arrays(canonical_keys(table.column(name), type_).chunks)
+        keys = contiguous(canonical_keys(table.column(name), type_))
         return KeyIndex.places(cuts, keys) if len(cuts) else np.zeros(len(keys), np.int64)
 
     return len(cuts) + 1, homes

@@ -83,10 +83,6 @@ class IncrementalFileManager:
             raise InvalidArgumentError("create_staging_directory(base_path) comes first.")
         return self._journal
 
-    def footer_cache(self) -> FooterCache | None:
-        path = self._opened.cache_path
-        return None if path is None else FooterCache(path)
-
     def snapshot(self) -> list[FileStat]:
         """List the data files; the commit will refuse if anybody changes them in between."""
         self._snapshot = data_files(self.location)
@@ -132,9 +128,7 @@ class IncrementalFileManager:
             self._staging = self._opened.stage()
         return self._opened.staged(self._staging)
 
-    def atomic_replace_files(
-        self, source_files: list[str], target_files: list[str], filesystem: Any = None
-    ) -> None:
+    def atomic_replace_files(self, source_files: list[str], target_files: list[str], filesystem: Any = None) -> None:
         """Replace every target file by the source file at the same position: all of them or none."""
         if len(source_files) != len(target_files):
             raise InvalidArgumentError(
@@ -146,10 +140,7 @@ class IncrementalFileManager:
             base = posixpath.commonpath([posixpath.dirname(name) for name in target_files])
             self.open(locate(base, filesystem or self._filesystem))
         self.commit(
-            [
-                (self._adopted(s), self.location.relative(t))
-                for s, t in zip(source_files, target_files, strict=True)
-            ]
+            [(self._adopted(s), self.location.relative(t)) for s, t in zip(source_files, target_files, strict=True)]
         )
 
     def _adopted(self, source: str) -> str:
@@ -194,6 +185,12 @@ def recover(
         journal.release()
 
 
+def footer_cache(location: Location) -> FooterCache | None:
+    """The cache of a dataset that has one; reading never makes a sidecar."""
+    path = _journal(location).cache_path
+    return None if path is None else FooterCache(path)
+
+
 def list_dataset_files(dataset_path: str, filesystem: Any = None) -> list[str]:
     """All Parquet files of a dataset, sorted; a commit that a crash interrupted is finished first."""
     location = locate(dataset_path, filesystem)
@@ -203,9 +200,7 @@ def list_dataset_files(dataset_path: str, filesystem: Any = None) -> list[str]:
 def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -> T:
     """Run `read` on one state of the dataset: exactly before or exactly after any commit."""
     if location.store.is_local and os.path.isfile(location.path):
-        raise InvalidArgumentError(
-            f"{location.given!r} is a file; a dataset is a directory of Parquet files."
-        )
+        raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
     journal = _journal(location)
     for attempt in range(_READ_ATTEMPTS):
         _finish_pending(journal)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from inlay.engines import get_engine
 from inlay.engines.base import Combine, Engine
 from inlay.errors import InvalidArgumentError
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager
+from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.run import Progress, ProgressCallback, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
@@ -52,12 +52,14 @@ def compact(
     runner = get_engine(engine)
     with IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
-        target = TargetState.read(location, files.snapshot(), [], None, files.footer_cache())
+        target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location))
         if target.schema is None:
             return WriteResult("compact", 0)
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
-        combines, names, removed = [], [], []
+        combines: list[Combine] = []
+        names: list[str] = []
+        removed: list[str] = []
         for members in _bundles(target, target_file_size, max_rows_per_file, bool(sorting)):
             paths = [footer.file.path for footer in members]
             combines.append(Combine(files.stage_path(), paths, target.schema, settings, sorting))
@@ -76,9 +78,7 @@ def compact(
         MergeFileMetadata(location.shown(name), w.rows, "inserted", w.size)
         for name, w in zip(names, written, strict=True)
     ]
-    return WriteResult(
-        "compact", sum(w.rows for w in written), metadata, [location.shown(p) for p in removed]
-    )
+    return WriteResult("compact", sum(w.rows for w in written), metadata, [location.shown(p) for p in removed])
 
 
 def _bundles(target: TargetState, size: int, rows: int, everything: bool) -> Iterator[list[Footer]]:
@@ -101,8 +101,6 @@ def _fits(bundle: Sequence[Footer], footer: Footer, size: int, rows: int) -> boo
 
 
 def _worthwhile(bundle: list[Footer], schema: pa.Schema | None, everything: bool) -> Iterator[list[Footer]]:
-    differs = any(
-        not (f.schema is not None and schema is not None and f.schema.equals(schema)) for f in bundle
-    )
+    differs = any(not (f.schema is not None and schema is not None and f.schema.equals(schema)) for f in bundle)
     if len(bundle) > 1 or (bundle and (everything or differs)):
         yield bundle

@@ -208,19 +208,17 @@ class LocalJournal:
                 hint="The next call on this dataset, or inlay.recover(path), completes it. Do not retry the merge.",
             ) from error
 
-    def roll_forward(self, record: Record) -> None:
+    def roll_forward(self, record: Record, *, resumed: bool = False) -> None:
         """Put everything in its place; doing it again, or after half of it was done, ends the same."""
         readers = _flock(self._in_sidecar("readers.lock"), fcntl.LOCK_EX, None)
         try:
+            self._make_directories(record, resumed=resumed)
             for put in record.puts:
-                target = self.location.full(put.target)
-                self._store.make_directories(os.path.dirname(target))
-                self._put(put, target)
+                self._put(put, self.location.full(put.target))
             for name in record.removes:
                 self._store.remove(self.location.full(name))
             # where files went first, where they came from last: nothing is ever in neither place
             self._sync(self._target_directories(record))
-            self._sync_parent(self.location.path)
             self._sync({os.path.dirname(self.staged(put.staged)) for put in record.puts} | {self.sidecar})
             os.unlink(self._journal)
             self._store.sync_directory(self.sidecar)
@@ -228,15 +226,23 @@ class LocalJournal:
             if readers is not None:
                 os.close(readers)
 
+    def _make_directories(self, record: Record, *, resumed: bool) -> None:
+        """A directory must be safe before a file moves into it, also one that a dead writer made."""
+        for put in record.puts:
+            for made in self._store.make_directories(os.path.dirname(self.location.full(put.target))):
+                self._store.sync_directory(os.path.dirname(made))
+        if resumed:
+            self._sync_parent(self.location.path)
+            self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})
+
     def _target_directories(self, record: Record) -> set[str]:
-        """Every directory that a commit touches, and those above: a crash may have left them made but unsynced."""
-        found: set[str] = set()
-        for name in [*(put.target for put in record.puts), *record.removes]:
-            directory = os.path.dirname(self.location.full(name))
-            while directory not in found and len(directory) >= len(self.location.path):
-                found.add(directory)
-                directory = os.path.dirname(directory)
-        return found
+        names = [*(put.target for put in record.puts), *record.removes]
+        return {os.path.dirname(self.location.full(name)) for name in names}
+
+    def _up_to_root(self, directory: str) -> Iterator[str]:
+        while len(directory) >= len(self.location.path):
+            yield directory
+            directory = os.path.dirname(directory)
 
     def _sync(self, directories: set[str]) -> None:
         for directory in sorted(directories):
@@ -287,7 +293,7 @@ class LocalJournal:
             for put in record.puts:
                 if not _is(self.staged(put.staged), put) and not _is(self.location.full(put.target), put):
                     raise self._incomplete(put)
-            self.roll_forward(record)
+            self.roll_forward(record, resumed=True)
         except OSError as error:
             raise DatasetIOError(
                 f"An earlier commit to {self.location.given!r} could not be completed: {error}.",

@@ -12,6 +12,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator
+from typing import cast
 
 from inlay.errors import (
     CommitPendingError,
@@ -37,9 +38,8 @@ class ObjectJournal:
     cache_path = None
 
     def __init__(self, location: Location) -> None:
-        assert isinstance(location.store, ObjectStore)
         self.location = location
-        self._store = location.store
+        self._store = cast(ObjectStore, location.store)
         parent, slash, name = location.path.rpartition("/")
         self.sidecar = f"{parent}/.{name}.txn" if slash else f"{location.path}/.inlay.txn"
         self._base = 0
@@ -99,9 +99,7 @@ class ObjectJournal:
     def prepare(self, staged: str, target: str) -> Put:
         stat = self._store.stat(self.staged(staged))
         if stat is None:
-            raise DatasetIOError(
-                f"The staged object {self.staged(staged)!r} is not there.", operation="commit"
-            )
+            raise DatasetIOError(f"The staged object {self.staged(staged)!r} is not there.", operation="commit")
         return Put(staged, target, stat.size)
 
     def commit(self, record: Record) -> None:

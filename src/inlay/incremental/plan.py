@@ -89,9 +89,7 @@ def plan_incremental_rewrite(
         )
     )
     possible = ConservativeMembershipChecker().files_that_might(files, keys, source_keys)
-    affected = [
-        file for file, might in zip(files, possible, strict=True) if might and file.path in candidates
-    ]
+    affected = [file for file, might in zip(files, possible, strict=True) if might and file.path in candidates]
     chosen = {file.path for file in affected}
     return IncrementalRewritePlan(
         affected_files=[file.path for file in affected],

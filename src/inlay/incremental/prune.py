@@ -90,15 +90,11 @@ class ParquetMetadataAnalyzer:
             size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
             groups.append(RowGroupMetadata(group.num_rows, size, stats))
         whole = {n: python_range(whole_range(r), schema.field(n).type) for n, r in ranges.items()}
-        return ParquetFileMetadata(
-            shown, len(groups), metadata.num_rows, whole, partitions, groups, file.size
-        )
+        return ParquetFileMetadata(shown, len(groups), metadata.num_rows, whole, partitions, groups, file.size)
 
 
 # -------------------------------------------------------------------------------------------------------- pruning
-def possible_files(
-    footers: Footers, index: KeyIndex, key_columns: Sequence[str], schema: pa.Schema
-) -> np.ndarray:
+def possible_files(footers: Footers, index: KeyIndex, key_columns: Sequence[str], schema: pa.Schema) -> np.ndarray:
     """Which files statistics do not exclude: a file is out if one key column's range holds no source key."""
     possible = np.fromiter((footer.rows > 0 for footer in footers), np.bool_, len(footers))
     for position, name in enumerate(key_columns):
@@ -204,7 +200,8 @@ class PartitionPruner:
         shared = [name for name in key_columns if schema.get_field_index(name) >= 0]
         if not shared:
             return None
-        return _key_table(source_keys, key_columns).select(shared).to_pylist()
+        keys: list[dict[str, Any]] = _key_table(source_keys, key_columns).select(shared).to_pylist()
+        return keys
 
     @staticmethod
     def _fits(file: ParquetFileMetadata, wanted: Sequence[dict[str, Any]], schema: pa.Schema) -> bool:

@@ -26,7 +26,12 @@ from inlay.errors import (
     InvalidArgumentError,
     SchemaMismatchError,
 )
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, read_consistently
+from inlay.incremental.commit import (
+    DEFAULT_LOCK_TIMEOUT,
+    IncrementalFileManager,
+    footer_cache,
+    read_consistently,
+)
 from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.prune import possible_files
 from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_merge_stats
@@ -41,7 +46,7 @@ from inlay.incremental.validate import (
     require_columns,
     validate_no_null_keys,
 )
-from inlay.parquet.footers import Footer, FooterCache
+from inlay.parquet.footers import Footer
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings, check_compression
 from inlay.schema import lossless_cast
 from inlay.storage import FileStat, Location, locate
@@ -130,7 +135,7 @@ def plan_merge(
     location = _locate(path, filesystem, storage_options)
     run = _Run(options, get_engine(engine, data), location, data)
     try:
-        return _with_context(options, lambda: read_consistently(location, lambda files: run.dry_run(files)))
+        return _with_context(options, lambda: read_consistently(location, run.dry_run))
     finally:
         run.close()
 
@@ -161,14 +166,8 @@ class _Options:
         dedup_order_by: str | Sequence[str] | None,
         progress: ProgressCallback | None,
     ) -> _Options:
-        if (
-            partition_by is not None
-            and partition_columns is not None
-            and list(partition_by) != list(partition_columns)
-        ):
-            raise InvalidArgumentError(
-                "partition_by is another name for partition_columns; give one of them."
-            )
+        if partition_by is not None and partition_columns is not None and list(partition_by) != list(partition_columns):
+            raise InvalidArgumentError("partition_by is another name for partition_columns; give one of them.")
         given = partition_by if partition_columns is None else partition_columns
         chosen = get_strategy(strategy)
         if dedup_order_by is not None and not chosen.reduces_source:
@@ -180,7 +179,7 @@ class _Options:
             ("max_rows_per_file", max_rows_per_file),
             ("row_group_size", row_group_size or 1),
         ):
-            if not isinstance(value, int) or value < 1:
+            if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {value!r}.")
         return cls(
             chosen,
@@ -198,9 +197,7 @@ class _Options:
 def _locate(path: str, filesystem: Any, storage_options: Mapping[str, Any] | None) -> Location:
     location = locate(path, filesystem, storage_options)
     if location.store.stat(location.path) is not None and not location.store.is_directory(location.path):
-        raise InvalidArgumentError(
-            f"{location.given!r} is a file; a dataset is a directory of Parquet files."
-        )
+        raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
     return location
 
 
@@ -280,19 +277,15 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------- the two ways
     def execute(self, files: IncrementalFileManager) -> MergeResult:
-        self._plan(files.snapshot(), files.footer_cache())
+        self._plan(files.snapshot())
         self._stage_paths(files)
         rewritten = self._rewrite(dry_run=False)
         appended = self._append(files)
-        puts = [
-            (w.stage, files.replacement_name(d.footer.file.path)) for d, w in rewritten if w.stage is not None
-        ]
+        puts = [(w.stage, files.replacement_name(d.footer.file.path)) for d, w in rewritten if w.stage is not None]
         puts += [(written.stage, path) for path, written in appended if written.stage is not None]
         self._verify([w for _, w in rewritten] + [w for _, w in appended])
         removed = [d.footer.file.path for d in self.decisions if d.remove]
-        replaced = {
-            d.footer.file.path: files.replacement_name(d.footer.file.path) for d, w in rewritten if w.stage
-        }
+        replaced = {d.footer.file.path: files.replacement_name(d.footer.file.path) for d, w in rewritten if w.stage}
         removed += [old for old, new in replaced.items() if old != new]
         if puts or removed:
             self._report("commit", 0, 1)
@@ -301,22 +294,19 @@ class _Run:
         return self._result(rewritten, appended, replaced)
 
     def dry_run(self, files: Sequence[FileStat]) -> MergePlan:
-        self._plan(files, None)
+        self._plan(files)
         return self._as_plan(self._rewrite(dry_run=True))
 
     # ----------------------------------------------------------------------------------------------------- planning
-    def _plan(self, files: Sequence[FileStat], cache: FooterCache | None) -> None:
+    def _plan(self, files: Sequence[FileStat]) -> None:
         options = self.options
-        self.target = TargetState.read(
-            self.location, files, options.key_columns, options.partition_columns, cache
-        )
+        cache = footer_cache(self.location)
+        self.target = TargetState.read(self.location, files, options.key_columns, options.partition_columns, cache)
         self._load()
         self.partitions = Partitions.of(self._source, self.target.partition_columns, self.target.footers)
         self.numbers = self.partitions.numbers_of(self.target.footers)
         matches = self._match()
-        self.decisions = [
-            self._decide(at, matches.get(f.file.path)) for at, f in enumerate(self.target.footers)
-        ]
+        self.decisions = [self._decide(at, matches.get(f.file.path)) for at, f in enumerate(self.target.footers)]
         found = np.zeros(self._source.num_rows, np.bool_)
         for match in matches.values():
             for group in match.groups:
@@ -328,24 +318,18 @@ class _Run:
     def _load(self) -> None:
         if self._source is not None:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
-                raise ConcurrentModificationError(
-                    "The schema of the dataset changed while it was being merged into."
-                )
+                raise ConcurrentModificationError("The schema of the dataset changed while it was being merged into.")
             return
         opened = self.engine.open(self._data)
         self._conformer = self._conform_to(opened.schema)
-        require_columns(
-            self.options.dedup_order_by, self._conformer.schema, "the source", "dedup_order_by column"
-        )
+        require_columns(self.options.dedup_order_by, self._conformer.schema, "the source", "dedup_order_by column")
         self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
         self._data = None
         self._check_keys()
 
     def _conform_to(self, source: pa.Schema) -> Conformer:
         target, options = self.target, self.options
-        return Conformer(
-            source, target.schema, options.key_columns, target.partition_columns, options.schema_mode
-        )
+        return Conformer(source, target.schema, options.key_columns, target.partition_columns, options.schema_mode)
 
     def _check_keys(self) -> None:
         for bucket in self._source.buckets:
@@ -484,15 +468,9 @@ class _Run:
         if own is None or set(own.names) != set(schema.names):
             return schema
         for name in own.names:
-            if not own.field(name).type.equals(schema.field(name).type) and not self._fits(
-                name, own.field(name)
-            ):
+            if not own.field(name).type.equals(schema.field(name).type) and not self._fits(name, own.field(name)):
                 return schema
-            if (
-                not own.field(name).nullable
-                and schema.field(name).nullable
-                and self._source.column(name).null_count
-            ):
+            if not own.field(name).nullable and schema.field(name).nullable and self._source.column(name).null_count:
                 return schema
         return None
 
@@ -522,9 +500,7 @@ class _Run:
         return results
 
     def _settings(self) -> WriterSettings:
-        return new_file_settings(
-            self.location, self.target, self.options.compression, self.options.row_group_size
-        )
+        return new_file_settings(self.location, self.target, self.options.compression, self.options.row_group_size)
 
     def _verify(self, written: Sequence[Written]) -> None:
         verify_staged(self.location, written)
@@ -547,9 +523,7 @@ class _Run:
                 shown = self.location.shown(replaced[old.path])
                 entry = MergeFileMetadata(shown, written.rows, "rewritten", written.size)
             else:
-                entry = MergeFileMetadata(
-                    self.location.shown(old.path), decision.footer.rows, "preserved", old.size
-                )
+                entry = MergeFileMetadata(self.location.shown(old.path), decision.footer.rows, "preserved", old.size)
             files.append(entry)
         files += [MergeFileMetadata(self.location.shown(p), w.rows, "inserted", w.size) for p, w in appended]
         after = sum(file.row_count for file in files)
@@ -616,8 +590,7 @@ class _Run:
         """New files get their final names only when they are written; a plan says where and how many."""
         chunks = _partition_chunks(self.new_rows, self.partitions, self.options.max_rows_per_file)
         names = [
-            f"{self.partitions.directory(number)}/part-*-{at:05d}.parquet"
-            for at, (number, _) in enumerate(chunks)
+            f"{self.partitions.directory(number)}/part-*-{at:05d}.parquet" for at, (number, _) in enumerate(chunks)
         ]
         return [self.location.shown(name.lstrip("/")) for name in names]
 
@@ -686,9 +659,7 @@ def verify_staged(location: Location, written: Sequence[Written]) -> None:
             with location.store.open_arrow(outcome.stage) as file:
                 rows = pq.read_metadata(file).num_rows
         except (pa.ArrowException, OSError) as error:
-            raise DatasetMergeError(
-                f"A staged file cannot be read back: {error}", operation="verify"
-            ) from error
+            raise DatasetMergeError(f"A staged file cannot be read back: {error}", operation="verify") from error
         if rows != outcome.rows:
             raise DatasetMergeError(
                 f"A staged file has {rows:,} rows instead of {outcome.rows:,}; nothing changed.",

@@ -108,18 +108,14 @@ class Partitions:
         if any(value is None for value in values):
             return None
         return tuple(
-            value.cast(pa.string()).as_py() if value.is_valid else None
-            for value in values
-            if value is not None
+            value.cast(pa.string()).as_py() if value.is_valid else None for value in values if value is not None
         )
 
     def constants_of(self, path: str) -> dict[str, pa.Scalar]:
         """The typed values that a file's path gives its rows."""
         found = parse_hive_partition_path(path, self.columns)
         typed = {
-            c: typed_partition_value(found[c], t)
-            for c, t in zip(self.columns, self._types, strict=True)
-            if c in found
+            c: typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True) if c in found
         }
         return {column: value for column, value in typed.items() if value is not None}
 
@@ -155,9 +151,7 @@ class Partitions:
         values = self.values[number]
         if values in self.directories:
             return self.directories[values]
-        return "/".join(
-            hive_segment(column, value) for column, value in zip(self.columns, values, strict=True)
-        )
+        return "/".join(hive_segment(column, value) for column, value in zip(self.columns, values, strict=True))
 
     def shown(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
@@ -167,9 +161,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string()).dictionary_encode()
 
 
-def _numbered(
-    columns: Sequence[pa.ChunkedArray], rows: int
-) -> tuple[list[tuple[str | None, ...]], np.ndarray]:
+def _numbered(columns: Sequence[pa.ChunkedArray], rows: int) -> tuple[list[tuple[str | None, ...]], np.ndarray]:
     """Number the distinct tuples in order of appearance of their values."""
     if not columns:
         return [()], np.zeros(rows, np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines.kernels import bit_equal
-from inlay.engines.keys import KeyIndex, canonical_keys, require_key_type
+from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, require_key_type
 from inlay.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -52,7 +52,7 @@ def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -
     if not names:
         raise InvalidArgumentError(f"At least one {what} is needed.")
     for name in names:
-        if not isinstance(name, str) or not name:
+        if not name or not isinstance(name, str):
             raise InvalidArgumentError(f"A {what} is a name, not {name!r}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -131,9 +131,7 @@ def reject_duplicates(keys: pa.Table, index: KeyIndex) -> None:
     """Reject keys that the source has more than once, naming up to five."""
     repeated = index.repeated()
     if len(repeated):
-        examples = dict.fromkeys(
-            _row_text(keys, keys.column_names, int(row)) for row in repeated[: _EXAMPLES * 50]
-        )
+        examples = dict.fromkeys(_row_text(keys, keys.column_names, int(row)) for row in repeated[: _EXAMPLES * 50])
         raise DuplicateKeyError(
             f"{len(repeated):,} source rows repeat a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
             hint='Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
@@ -152,10 +150,7 @@ def validate_partition_column_immutability(
         require_columns([*keys, *partition_columns], table.schema, where, "column")
     types = [target_table.schema.field(name).type for name in keys]
     index = KeyIndex(
-        [
-            canonical_keys(lossless_cast(source_table.column(n), t, n), t)
-            for n, t in zip(keys, types, strict=True)
-        ]
+        [canonical_keys(lossless_cast(source_table.column(n), t, n), t) for n, t in zip(keys, types, strict=True)]
     )
     targets = [canonical_keys(target_table.column(n), t) for n, t in zip(keys, types, strict=True)]
     rows = index.find(targets, (0, len(index)))
@@ -163,11 +158,7 @@ def validate_partition_column_immutability(
     for name in partition_columns:
         before = target_table.column(name).take(pa.array(hits))
         after = lossless_cast(source_table.column(name), before.type, name).take(pa.array(rows[hits]))
-        moved = (
-            np.flatnonzero(~bit_equal(pa.concat_arrays(before.chunks), pa.concat_arrays(after.chunks)))
-            if len(hits)
-            else []
-        )
+        moved = np.flatnonzero(~bit_equal(contiguous(before), contiguous(after)))
         if len(moved):
             first = int(moved[0])
             raise moved_error(
@@ -207,20 +198,14 @@ class Conformer:
 
     def _check_names(self, target: pa.Schema) -> None:
         known = {*target.names, *self.partition_columns}
-        require_columns(
-            self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column"
-        )
+        require_columns(self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column")
         missing = [name for name in target.names if name not in self.source.names]
         extra = [name for name in self.source.names if name not in known]
         if self.mode == "strict" and (missing or extra):
-            raise SchemaMismatchError(
-                _names_differ(missing, extra), hint='schema_mode="evolve" would allow this.'
-            )
+            raise SchemaMismatchError(_names_differ(missing, extra), hint='schema_mode="evolve" would allow this.')
         required = [name for name in missing if not target.field(name).nullable]
         if required:
-            raise SchemaMismatchError(
-                f"Column {required[0]!r} must not be NULL, and the source does not have it."
-            )
+            raise SchemaMismatchError(f"Column {required[0]!r} must not be NULL, and the source does not have it.")
 
     def _path_fields(self) -> list[pa.Field]:
         inside = set() if self.target is None else set(self.target.names)
@@ -269,9 +254,7 @@ def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
         close = {name: difflib.get_close_matches(name, missing, 1) for name in extra}
         parts.append(
             "the dataset does not have "
-            + ", ".join(
-                f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10]
-            )
+            + ", ".join(f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10])
         )
     return f"The columns of source and dataset differ: {'; '.join(parts)}."
 

@@ -13,7 +13,12 @@ import pyarrow.dataset as ds
 from inlay.engines import get_engine
 from inlay.engines.base import Engine
 from inlay.errors import InvalidArgumentError, NotFoundError
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, read_consistently
+from inlay.incremental.commit import (
+    DEFAULT_LOCK_TIMEOUT,
+    IncrementalFileManager,
+    footer_cache,
+    read_consistently,
+)
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.run import Progress, ProgressCallback, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
@@ -55,7 +60,7 @@ def write_dataset(
         files.open(location)
         found = files.snapshot()
         keep = found if mode == "append" else []
-        target = TargetState.read(location, keep, [], partition_columns, files.footer_cache())
+        target = TargetState.read(location, keep, [], partition_columns, footer_cache(location))
         opened = runner.open(source)
         conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
         loaded = runner.load(opened, conformer, [])
@@ -65,9 +70,7 @@ def write_dataset(
             rows = np.arange(loaded.num_rows)
             schema = conformer.file_schema
             # a dataset without rows still has a schema: one file without rows keeps it
-            appends = plan_appends(
-                rows, partitions, schema, settings, max_rows_per_file, files, empty=not keep
-            )
+            appends = plan_appends(rows, partitions, schema, settings, max_rows_per_file, files, empty=not keep)
             written = []
             for outcome in runner.append(location, loaded, [append for _, append in appends]):
                 written.append(outcome)
@@ -85,9 +88,7 @@ def write_dataset(
         MergeFileMetadata(location.shown(name), w.rows, "inserted", w.size)
         for name, w in zip(names, written, strict=True)
     ]
-    return WriteResult(
-        mode, sum(w.rows for w in written), metadata, [location.shown(name) for name in removed]
-    )
+    return WriteResult(mode, sum(w.rows for w in written), metadata, [location.shown(name) for name in removed])
 
 
 def read_parquet(
@@ -111,7 +112,7 @@ def _read(
 ) -> pa.Table:
     if not files:
         raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
-    footers = read_footers(location, files, [])
+    footers = read_footers(location, files, [], footer_cache(location))
     dataset = ds.dataset(
         [location.full(file.path) for file in files],
         schema=dataset_schema(location, footers),

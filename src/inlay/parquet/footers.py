@@ -131,9 +131,7 @@ def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Ar
 def open_parquet(location: Location, path: str) -> pq.ParquetFile:
     """Open a data file for reading; what cannot be read is an error that names it."""
     try:
-        return pq.ParquetFile(
-            location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local
-        )
+        return pq.ParquetFile(location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(
             f"Cannot read {location.shown(path)!r}: {_reason(error)}",
@@ -217,8 +215,8 @@ def whole_range(groups: Sequence[ColumnRange]) -> ColumnRange:
     exactness: Exactness = "inexact" if any(g.exactness == "inexact" for g in groups) else "exact"
     return ColumnRange(
         exactness,
-        min(lows, default=None),  # type: ignore[type-var]
-        max(highs, default=None),  # type: ignore[type-var]
+        min(lows, default=None),
+        max(highs, default=None),
         None if None in nulls else sum(n for n in nulls if n is not None),
     )
 
@@ -230,11 +228,7 @@ def _decoder(column: Any, arrow_type: pa.DataType) -> Callable[[Any], int | byte
     """
     physical, logical = column.physical_type, json.loads(column.logical_type.to_json())
     kind = logical.get("Type")
-    if (
-        column.max_repetition_level > 0
-        or physical in ("FLOAT", "DOUBLE", "INT96")
-        or kind in ("Float16", "Interval")
-    ):
+    if column.max_repetition_level > 0 or physical in ("FLOAT", "DOUBLE", "INT96") or kind in ("Float16", "Interval"):
         return None
     if kind == "Decimal":
         return _decimal_decoder(physical, logical["scale"])
@@ -336,8 +330,7 @@ class FooterCache:
 
     def _load(self, db: sqlite3.Connection, columns: Sequence[str]) -> dict[str, Footer]:
         schemas = {
-            id_: pa.ipc.read_schema(pa.py_buffer(arrow))
-            for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
+            id_: pa.ipc.read_schema(pa.py_buffer(arrow)) for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
         }
         footers = {
             row[0]: Footer(FileStat(*row[:4]), row[4], row[5], schemas[row[6]])
@@ -355,8 +348,8 @@ class FooterCache:
             with self._open() as db:
                 db.executescript(self._TABLES)
                 self._save(db, [footer for footer in footers if footer.schema is not None])
-                for table in ("files", "ranges"):
-                    db.executemany(f"DELETE FROM {table} WHERE path = ?", [(path,) for path in gone])
+                for forget in ("DELETE FROM files WHERE path = ?", "DELETE FROM ranges WHERE path = ?"):
+                    db.executemany(forget, [(path,) for path in gone])
         except (sqlite3.Error, OSError):
             self.forget()
 
@@ -368,7 +361,11 @@ class FooterCache:
                 schemas[id(footer.schema)] = hashlib.sha256(arrow).hexdigest()
                 db.execute("INSERT OR IGNORE INTO schemas VALUES (?, ?)", [schemas[id(footer.schema)], arrow])
         # a file whose bytes changed must not keep ranges of columns that this call did not look at
-        db.executemany("DELETE FROM ranges WHERE path = ?", [(f.file.path,) for f in footers])
+        db.executemany(
+            "DELETE FROM ranges WHERE path = ?1 AND NOT EXISTS"
+            " (SELECT 1 FROM files WHERE path = ?1 AND size = ?2 AND mtime_ns = ?3 AND tag = ?4)",
+            [f.file for f in footers],
+        )
         db.executemany(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(*f.file, f.rows, f.groups, schemas[id(f.schema)]) for f in footers],

@@ -39,9 +39,7 @@ def _is_parquet(path: str) -> bool:
     return path.lower().endswith(_SUFFIXES)
 
 
-def parse_hive_partition_path(
-    file_path: str, partition_columns: Sequence[str] | None = None
-) -> dict[str, Any]:
+def parse_hive_partition_path(file_path: str, partition_columns: Sequence[str] | None = None) -> dict[str, Any]:
     """The `column=value` directories of a path, percent-decoded; NULL partitions are None.
 
     >>> parse_hive_partition_path("/data/year=2024/city=New%20York/file.parquet")
@@ -63,14 +61,9 @@ def hive_segment(column: str, value: Any) -> str:
     """The directory name of one partition value, e.g. `day=2025-01-01`."""
     if value is None:
         return f"{_quoted(column)}={NULL_PARTITION}"
-    if isinstance(value, bool):
-        text = "true" if value else "false"
-    else:
-        text = str(value)
+    text = str(value)
     if text == NULL_PARTITION:
-        raise InvalidArgumentError(
-            f"The partition column {column!r} holds {text!r}, the name that stands for NULL."
-        )
+        raise InvalidArgumentError(f"The partition column {column!r} holds {text!r}, the name that stands for NULL.")
     return f"{_quoted(column)}={_quoted(text)}"
 
 

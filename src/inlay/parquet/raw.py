@@ -181,10 +181,7 @@ class ParquetBytes:
     def chunk_settings(self, row_group: int) -> list[ChunkSettings]:
         chunks = self.row_groups[row_group].structs(1)
         with refusing(f"{self.name}: row group {row_group}"):
-            return [
-                self._settings(chunk, leaf.path)
-                for chunk, leaf in zip(chunks, self.schema.leaves, strict=True)
-            ]
+            return [self._settings(chunk, leaf.path) for chunk, leaf in zip(chunks, self.schema.leaves, strict=True)]
 
     def read(self, start: int, length: int) -> bytes:
         return bytes(self.input.read(start, length))
@@ -262,11 +259,7 @@ class ParquetBytes:
                     taken.append((meta.number(14), meta.number(14) + meta.number(15)))
                 elif bloom := self.bloom_filter(meta):
                     taken.append((bloom[0], bloom[0] + bloom[1]))
-                indexes += [
-                    (chunk.number(at), chunk.number(at) + chunk.number(at + 1))
-                    for at in (4, 6)
-                    if at in chunk
-                ]
+                indexes += [(chunk.number(at), chunk.number(at) + chunk.number(at + 1)) for at in (4, 6) if at in chunk]
         taken += indexes
         _check_apart(taken, self.end)
         low, high = min((low for low, _ in indexes), default=0), max((high for _, high in indexes), default=0)
@@ -345,9 +338,7 @@ def _check_apart(ranges: list[tuple[int, int]], end: int) -> None:
     ranges.sort()
     for low, high in ranges:
         if not len(MAGIC) <= low <= high <= end:
-            raise FooterError(
-                f"bytes {low} to {high} are not in the data part of the file, which ends at {end}"
-            )
+            raise FooterError(f"bytes {low} to {high} are not in the data part of the file, which ends at {end}")
     for (_, high), (low, _) in pairwise(span for span in ranges if span[0] < span[1]):
         if low < high:
             raise FooterError(f"byte ranges overlap at {low}")

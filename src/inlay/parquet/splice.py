@@ -148,9 +148,7 @@ class Splicer:
         replaced = {
             mine: theirs
             for name in columns
-            for mine, theirs in zip(
-                source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True
-            )
+            for mine, theirs in zip(source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True)
         }
         picks = [_Pick(source, chunk, kept=True) for chunk in group.structs(1)]
         for mine, theirs in replaced.items():
@@ -197,8 +195,7 @@ class Splicer:
         chunk.put(2, I64, chunk.number(2) + shift if start <= chunk.number(2, 0) < end else 0)
         chunk.put(3, STRUCT, meta)
         column_index, offset_index = (
-            pick.source.read_index(chunk.number(at), chunk.number(at + 1)) if at in chunk else b""
-            for at in (6, 4)
+            pick.source.read_index(chunk.number(at), chunk.number(at + 1)) if at in chunk else b"" for at in (6, 4)
         )
         return _Placed(chunk, column_index, _moved_offset_index(offset_index, shift, start, end))
 
@@ -263,9 +260,7 @@ class _Output:
         if self.descriptor is not None:
             out.flush()
             if os.fstat(self.descriptor).st_size:
-                raise ValueError(
-                    "the output file is not empty: offsets in a Parquet file count from its start"
-                )
+                raise ValueError("the output file is not empty: offsets in a Parquet file count from its start")
 
     @property
     def end(self) -> int:
@@ -299,9 +294,7 @@ class _Output:
         if source.descriptor is None or self.descriptor is None or not hasattr(os, "copy_file_range"):
             return 0
         try:
-            done = os.copy_file_range(
-                source.descriptor, self.descriptor, min(length, 1 << 30), start, self.position
-            )
+            done = os.copy_file_range(source.descriptor, self.descriptor, min(length, 1 << 30), start, self.position)
         except OSError as error:
             if error.errno not in _NO_KERNEL_COPY:
                 raise

@@ -30,9 +30,7 @@ class WriterSettings:
     row_group_size: int = DEFAULT_ROW_GROUP_SIZE
 
     @classmethod
-    def like(
-        cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int
-    ) -> WriterSettings:
+    def like(cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
         """Settings that write as the given row group was written: codec, encodings, indexes, checksums."""
         options: dict[str, Any] = {
             "compression": {chunk.path: chunk.codec for chunk in chunks},
