@@ -75,9 +75,7 @@ def write_datafusion(table: pa.Table, path: Path) -> None:
     context = datafusion.SessionContext()
     context.from_arrow(table, "t")
     rows = f"'format.max_row_group_size' {GROUP}, 'format.bloom_filter_on_write' true"
-    context.sql(
-        f"COPY (SELECT * FROM t ORDER BY id) TO '{path}' STORED AS PARQUET OPTIONS ({rows})"
-    ).collect()
+    context.sql(f"COPY (SELECT * FROM t ORDER BY id) TO '{path}' STORED AS PARQUET OPTIONS ({rows})").collect()
 
 
 WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {

@@ -198,9 +198,7 @@ def test_kernel_copies(fault: str, source: Path, tmp_path: Path, monkeypatch: py
     assert kernel.calls
 
 
-def test_short_writes_and_reads_of_descriptors(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_and_reads_of_descriptors(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, read = os.pwrite, os.pread
     monkeypatch.delattr(os, "copy_file_range")
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:500], at))

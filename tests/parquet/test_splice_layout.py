@@ -231,6 +231,29 @@ def test_sorting_columns(
     assert [column.column_index for column in metadata.row_group(1).sorting_columns] == [0]
 
 
+def test_sorting_by_a_column_that_the_target_lacks(rich: bytes) -> None:
+    base = ParquetBytes(rich)
+    rows = sample(0, GROUP).select(["id"]).append_column("other", pa.array(range(GROUP)))
+    fresh = ParquetBytes(table_bytes(rows, sorting_columns=[pq.SortingColumn(1)]))
+    result = spliced(base, [lambda s: s.replace(base, 0, fresh, ["id"])])
+    metadata = pq.ParquetFile(pa.BufferReader(result)).metadata
+    assert metadata.row_group(0).sorting_columns == ()
+    assert metadata.num_columns == len(base.schema.leaves)
+
+
+def test_sizes_of_a_mixed_row_group(rich: bytes) -> None:
+    base = ParquetBytes(rich)
+    fresh = fresh_like(base, sample(0, GROUP).select(["text", "score"]), compression="none", use_dictionary=True)
+    result = spliced(base, [lambda s: s.replace(base, 0, fresh, ["text", "score"])])
+    (group,) = ParquetBytes(result).row_groups
+    metadata = pq.ParquetFile(pa.BufferReader(result)).metadata.row_group(0)
+    columns = [metadata.column(at) for at in range(metadata.num_columns)]
+    assert metadata.total_byte_size == sum(column.total_uncompressed_size for column in columns)
+    assert group.number(6) == sum(column.total_compressed_size for column in columns)
+    assert group.number(2) != base.row_groups[0].number(2)
+    assert group.number(6) != base.row_groups[0].number(6)
+
+
 def test_fresh_row_group_may_be_any_of_its_file(rich: bytes) -> None:
     base = ParquetBytes(rich)
     fresh = fresh_like(base, sample(10_000, 30), row_group_size=10)
@@ -277,9 +300,7 @@ class TestChunkSettings:
         data = table_bytes(pa.table({"id": [1]}), compression=codec)
         (found,) = ParquetBytes(data).chunk_settings(0)
         assert found.codec == codec
-        assert ParquetBytes(table_bytes(pa.table({"id": [1]}), compression=found.codec)).chunk_settings(
-            0
-        ) == [found]
+        assert ParquetBytes(table_bytes(pa.table({"id": [1]}), compression=found.codec)).chunk_settings(0) == [found]
 
     @pytest.mark.parametrize(
         ("encoding", "values"),
@@ -323,9 +344,7 @@ class TestChunkSettings:
     @pytest.mark.parametrize("ndv", [100, 5_000, 1_000_000])
     def test_bloom_filter_of_the_same_size_again(self, ndv: int) -> None:
         table = pa.table({"v": [f"{i}" for i in range(100)]})
-        first = ParquetBytes(table_bytes(table, bloom_filter_options={"v": {"ndv": ndv}})).chunk_settings(0)[
-            0
-        ]
+        first = ParquetBytes(table_bytes(table, bloom_filter_options={"v": {"ndv": ndv}})).chunk_settings(0)[0]
         options = {"v": {"ndv": first.bloom_filter_ndv()}}
         again = ParquetBytes(table_bytes(table, bloom_filter_options=options)).chunk_settings(0)[0]
         assert first.bloom_filter_bytes > 0
@@ -342,9 +361,9 @@ class TestChunkSettings:
 
 SPEC = {1: int, 2: {3: int}, 4: [{1: bytes}], 20: bool}
 _TREES = st.recursive(
-    st.dictionaries(
-        st.integers(1, 40), st.integers(-(2**63), 2**63 - 1).map(lambda n: (I64, n)), max_size=4
-    ).map(Struct),
+    st.dictionaries(st.integers(1, 40), st.integers(-(2**63), 2**63 - 1).map(lambda n: (I64, n)), max_size=4).map(
+        Struct
+    ),
     lambda inner: st.dictionaries(st.integers(1, 40), inner.map(lambda s: (12, s)), max_size=3).map(Struct),
     max_leaves=8,
 )

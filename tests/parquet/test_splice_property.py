@@ -114,9 +114,7 @@ def write_options() -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     names = draw(st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4))
-    groups = [
-        draw(tables(names, rows)) for rows in draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
-    ]
+    groups = [draw(tables(names, rows)) for rows in draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))]
     steps = []
     for group in draw(st.lists(st.integers(0, len(groups) - 1), max_size=5)):
         step = Step(group, draw(st.sampled_from(["copy", "replace", "columns"])))

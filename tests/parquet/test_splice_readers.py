@@ -98,6 +98,4 @@ def test_many_small_files_become_one(tmp_path: Path) -> None:
         splicer.finish()
     for name, read in READERS.items():
         assert rows_of(read(target)) == rows_of(sample(0, 2000)), name
-    assert ask_datafusion(target, "SELECT id FROM t WHERE text = 'text number 1234'").to_pylist() == [
-        {"id": 1234}
-    ]
+    assert ask_datafusion(target, "SELECT id FROM t WHERE text = 'text number 1234'").to_pylist() == [{"id": 1234}]

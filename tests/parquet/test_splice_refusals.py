@@ -32,9 +32,7 @@ from tests.parquet.splicing import (
 COLUMN = {"id": [1, 2, 3]}
 
 
-def one(
-    values: Any, kind: pa.DataType, name: str = "v", nullable: bool = True, **options: Any
-) -> ParquetBytes:
+def one(values: Any, kind: pa.DataType, name: str = "v", nullable: bool = True, **options: Any) -> ParquetBytes:
     schema = pa.schema([pa.field(name, kind, nullable)])
     return ParquetBytes(table_bytes(pa.table([pa.array(values, kind)], schema=schema), **options), str(kind))
 
@@ -383,6 +381,11 @@ def test_hostile_footers(footer: bytes) -> None:
         ParquetBytes(file_of(footer))
 
 
+def test_numbers_of_more_than_64_bits() -> None:
+    with pytest.raises(SpliceRefused, match="more than 64 bits"):
+        ParquetBytes(file_of(b"\x35" + b"\xff" * 9 + b"\x7f\0"))
+
+
 def outcome(data: bytes) -> str:
     """Do all that can be done with one file; no other exception than a refusal may leave."""
     try:
@@ -430,9 +433,7 @@ SMALL = {
     st.booleans(),
 )
 @example("rich", [(0.5, 255)], True)
-def test_flipped_bytes_are_refused_or_harmless(
-    name: str, flips: list[tuple[float, int]], only_footer: bool
-) -> None:
+def test_flipped_bytes_are_refused_or_harmless(name: str, flips: list[tuple[float, int]], only_footer: bool) -> None:
     data = bytearray(SMALL[name])
     low = ParquetBytes(SMALL[name]).end if only_footer else 0
     for where, mask in flips:

@@ -226,14 +226,15 @@ def _sorting(group: Struct) -> list[Struct]:
 
 def _translated_sorting(source: ParquetBytes, fresh: ParquetBytes, new: Struct) -> list[Struct]:
     """The sorting columns that `fresh` states, numbered as in `source`; none if one is not there."""
+    paths = dict(enumerate(leaf.path for leaf in fresh.schema.leaves))
     positions = {leaf.path: at for at, leaf in enumerate(source.schema.leaves)}
     stated = []
     for column in _sorting(new):
-        at = column.number(1)
-        if not 0 <= at < len(fresh.schema.leaves):
+        path = paths.get(column.number(1))
+        if path not in positions:
             return []
         translated = Struct(column)
-        translated.put(1, I32, positions[fresh.schema.leaves[at].path])
+        translated.put(1, I32, positions[path])
         stated.append(translated)
     return stated
 
