@@ -16,7 +16,7 @@ from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Written
 from inlay.errors import UnreadableFileError
 from inlay.parquet.footers import open_parquet
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
-from inlay.parquet.writer import WriterSettings
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group
 from inlay.schema import lossless_cast, storage_type
 from inlay.storage import Location
 
@@ -75,11 +75,13 @@ def _join(arrays: Sequence[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
+# Arrow cannot take from, filter or compare views
+_TAKEABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
 def _take(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    if pa.types.is_string_view(array.type):
-        return array.cast(pa.large_string()).take(pa.array(rows)).cast(array.type)
-    if pa.types.is_binary_view(array.type):
-        return array.cast(pa.large_binary()).take(pa.array(rows)).cast(array.type)
+    if array.type in _TAKEABLE:
+        return array.cast(_TAKEABLE[array.type]).take(pa.array(rows)).cast(array.type)
     return array.take(pa.array(rows))
 
 
@@ -100,6 +102,10 @@ def _comparable(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.cast(storage_type(array.type))
     type_ = array.type
+    if type_ in _TAKEABLE:
+        return array.cast(_TAKEABLE[type_])
+    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
+        return array.cast(pa.large_list(type_.value_field))
     if pa.types.is_floating(type_):
         bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[type_.bit_width]
         return array.view(bits)
@@ -141,11 +147,11 @@ def _equal_lists(left: pa.Array, right: pa.Array) -> np.ndarray:
 
 def _items(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """The values of all lists in a row, and how many each has."""
-    lengths = np.asarray(pc.list_value_length(lists)).astype(np.int64)
     if pa.types.is_map(lists.type):
+        lengths = np.diff(np.asarray(lists.offsets)).astype(np.int64)
         entries = pa.StructArray.from_arrays([lists.keys, lists.items], ["key", "value"])
         return entries.slice(lists.offsets[0].as_py(), int(lengths.sum())), lengths
-    return lists.flatten(), lengths
+    return lists.flatten(), np.asarray(pc.list_value_length(lists)).astype(np.int64)
 
 
 # --------------------------------------------------------------------------------------------------- row groups
@@ -188,13 +194,6 @@ def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
             columns.append(_plain(values))
     table = pa.Table.from_arrays(columns, schema=old.schema)
     return _Edited(table, changed, int(same.sum()))
-
-
-def _encode(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with settings.open(sink, table.schema) as writer:
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
-    return sink.getvalue()
 
 
 def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -298,7 +297,7 @@ def _edit_group(file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeR
         return EditedGroup(edit.group, result.table.num_rows, result.unchanged, pa.py_buffer(b""), columns)
     settings = WriterSettings.like(raw.chunk_settings(edit.group), file.parquet_schema, old.num_rows)
     table = result.table if columns is None else result.table.select(columns)
-    return EditedGroup(edit.group, table.num_rows, result.unchanged, _encode(table, settings), columns)
+    return EditedGroup(edit.group, table.num_rows, result.unchanged, encode_row_group(table, settings), columns)
 
 
 class _Assembly:
@@ -383,9 +382,11 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
     return Written(edit.stage, rows, size, unchanged, 0, rewritten)
 
 
-def _staged_writer(stack: contextlib.ExitStack, file: _OpenFile, stage: str, schema: pa.Schema) -> pq.ParquetWriter:
+def _staged_writer(
+    stack: contextlib.ExitStack, file: _OpenFile, stage: str, schema: pa.Schema
+) -> StreamingParquetWriter:
     out = stack.enter_context(file.location.store.open_write(stage))
-    return stack.enter_context(file.settings().open(out, schema))
+    return stack.enter_context(StreamingParquetWriter(out, schema, file.settings()))
 
 
 def _size(location: Location, path: str) -> int:
@@ -396,24 +397,24 @@ def _size(location: Location, path: str) -> int:
 def append_rows(location: Location, append: Append, take: TakeRows) -> Written:
     """Write source rows as a new file, a row group at a time."""
     step = append.settings.row_group_size
-    with location.store.open_write(append.stage) as out, append.settings.open(out, append.schema) as writer:
+    with (
+        location.store.open_write(append.stage) as out,
+        StreamingParquetWriter(out, append.schema, append.settings) as writer,
+    ):
         for start in range(0, len(append.rows), step):
-            table = _fit(take(append.rows[start : start + step]), append.schema)
-            writer.write_table(table, row_group_size=step)
+            writer.write_table(_fit(take(append.rows[start : start + step]), append.schema))
     return Written(append.stage, len(append.rows), _size(location, append.stage))
 
 
 def combine_files(location: Location, combine: Combine) -> Written:
     """Write several files as one; row groups are filled up on the way, and sorted as a whole if asked for."""
-    rows = 0
     with (
         location.store.open_write(combine.stage) as out,
-        combine.settings.open(out, combine.schema) as writer,
+        StreamingParquetWriter(out, combine.schema, combine.settings) as writer,
     ):
         for table in _regrouped(_tables(location, combine), combine):
-            rows += table.num_rows
-            writer.write_table(table, row_group_size=combine.settings.row_group_size)
-    return Written(combine.stage, rows, _size(location, combine.stage))
+            writer.write_table(table)
+    return Written(combine.stage, writer.rows, _size(location, combine.stage))
 
 
 def _tables(location: Location, combine: Combine) -> Iterator[pa.Table]:

@@ -157,7 +157,7 @@ def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence
     by = [table.column(name) for name in order_by]
     names = [f"k{i}" for i in range(len(keys))] + [f"o{i}" for i in range(len(by))]
     sortable = pa.table([*keys, *by], names)
-    order = pc.sort_indices(sortable, [(name, "ascending") for name in names], null_placement="at_start")
+    order = pc.sort_indices(sortable, [(name, "ascending", "at_start") for name in names])
     rows = order.to_numpy().astype(np.int64)
     repeated = np.zeros(len(rows), np.bool_)
     sorted_keys = KeyIndex.adjacent_equal([key.take(order) for key in keys])

@@ -293,6 +293,9 @@ class LocalJournal:
             for put in record.puts:
                 if not _is(self.staged(put.staged), put) and not _is(self.location.full(put.target), put):
                     raise self._incomplete(put)
+            # its writer may have died between the rename and the sync: the record must be safe before a file moves
+            self._store.sync_directory(self.sidecar)
+            self._sync_parent(self.sidecar)
             self.roll_forward(record, resumed=True)
         except OSError as error:
             raise DatasetIOError(

@@ -40,6 +40,7 @@ from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import (
     Conformer,
     SchemaMode,
+    fit_field,
     moved_error,
     normalize_keys,
     reject_duplicates,
@@ -48,7 +49,6 @@ from inlay.incremental.validate import (
 )
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings, check_compression
-from inlay.schema import lossless_cast
 from inlay.storage import FileStat, Location, locate
 
 __all__ = ["Progress", "merge", "plan_merge"]
@@ -177,7 +177,7 @@ class _Options:
         check_compression(compression)
         for name, value in (
             ("max_rows_per_file", max_rows_per_file),
-            ("row_group_size", row_group_size or 1),
+            ("row_group_size", 1 if row_group_size is None else row_group_size),
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {value!r}.")
@@ -313,6 +313,7 @@ class _Run:
                 found[group.sources] = True
         self.new_rows = np.flatnonzero(~found) if self.strategy.inserts else np.empty(0, np.int64)
         self._keep_one_file()
+        self._schemas = {id(d): self._schema_for(d) for d in self.decisions if d.edits}
         self._count()
 
     def _load(self) -> None:
@@ -449,7 +450,7 @@ class _Run:
                 d.footer.file.path,
                 "" if dry_run else self._stages[id(d)],
                 d.edits,
-                self._schema_for(d.footer),
+                self._schemas[id(d)],
             )
             for d in touched
         ]
@@ -462,24 +463,28 @@ class _Run:
             self._report("rewrite", len(results), len(edits))
         return results
 
-    def _schema_for(self, footer: Footer) -> pa.Schema | None:
-        """None while a file can keep its own schema: the same columns, and types that hold the source's values."""
-        schema, own = self._conformer.file_schema, footer.schema
+    def _schema_for(self, decision: _Decision) -> pa.Schema | None:
+        """None while a file can keep its own schema: it has the same columns, and its types hold the new values."""
+        schema, own = self._conformer.file_schema, decision.footer.schema
         if own is None or set(own.names) != set(schema.names):
             return schema
-        for name in own.names:
-            if not own.field(name).type.equals(schema.field(name).type) and not self._fits(name, own.field(name)):
-                return schema
-            if not own.field(name).nullable and schema.field(name).nullable and self._source.column(name).null_count:
-                return schema
-        return None
-
-    def _fits(self, name: str, own: pa.Field) -> bool:
+        narrower = [
+            f for f in own if not f.type.equals(schema.field(f.name).type) or f.nullable < schema.field(f.name).nullable
+        ]
+        if not narrower or not decision.matched:
+            return None
+        rows = self._source.take(np.concatenate([edit.sources for edit in decision.edits]))
         try:
-            lossless_cast(self._source.column(name), own.type, name)
-        except SchemaMismatchError:
-            return False
-        return True
+            for field_ in narrower:
+                fit_field(rows.column(field_.name), field_)
+        except SchemaMismatchError as error:
+            if self.options.schema_mode == "evolve":
+                return schema
+            raise SchemaMismatchError(
+                f"{error.message} The file is {self.location.shown(decision.footer.file.path)!r}.",
+                hint='schema_mode="evolve" rewrites the file in the wider type that other files have.',
+            ) from error
+        return None
 
     def _append(self, files: IncrementalFileManager) -> list[tuple[str, Written]]:
         settings = self._settings()

@@ -48,7 +48,7 @@ class TableLike(Protocol):
 
 def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -> list[str]:
     """Key columns as a list of names, each once."""
-    names = [key_columns] if isinstance(key_columns, str) else list(key_columns)
+    names = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
     if not names:
         raise InvalidArgumentError(f"At least one {what} is needed.")
     for name in names:
@@ -236,14 +236,18 @@ class Conformer:
             if field.name not in table.column_names:
                 columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
                 continue
-            as_key = field.name in self.key_columns
-            column = lossless_cast(table.column(field.name), field.type, field.name, as_key=as_key)
-            if not field.nullable and not as_key and column.null_count:
-                raise SchemaMismatchError(
-                    f"Column {field.name!r} must not be NULL, and {column.null_count:,} source rows have no value."
-                )
-            columns.append(column)
+            columns.append(fit_field(table.column(field.name), field, as_key=field.name in self.key_columns))
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def fit_field(column: pa.ChunkedArray, field: pa.Field, *, as_key: bool = False) -> pa.ChunkedArray:
+    """Source values in a column of the dataset; NULL keys have an error of their own."""
+    fitted = lossless_cast(column, field.type, field.name, as_key=as_key)
+    if not field.nullable and not as_key and fitted.null_count:
+        raise SchemaMismatchError(
+            f"Column {field.name!r} must not be NULL, and {fitted.null_count:,} source rows have no value."
+        )
+    return fitted
 
 
 def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from inlay.errors import InvalidArgumentError
-from inlay.parquet.splice import ChunkSettings
+from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
+from inlay.schema import storage_type
 
-__all__ = ["DEFAULT_COMPRESSION", "DEFAULT_ROW_GROUP_SIZE", "WriterSettings", "check_compression"]
+__all__ = [
+    "DEFAULT_COMPRESSION",
+    "DEFAULT_ROW_GROUP_SIZE",
+    "StreamingParquetWriter",
+    "WriterSettings",
+    "check_compression",
+    "encode_row_group",
+]
 
 DEFAULT_COMPRESSION = "snappy"
 DEFAULT_ROW_GROUP_SIZE = 500_000
@@ -28,6 +37,7 @@ class WriterSettings:
 
     options: dict[str, Any] = field(default_factory=lambda: {"compression": DEFAULT_COMPRESSION})
     row_group_size: int = DEFAULT_ROW_GROUP_SIZE
+    known: tuple[str, ...] | None = None  # the columns that `options` speak of; None: of any
 
     @classmethod
     def like(cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
@@ -44,35 +54,115 @@ class WriterSettings:
             "write_page_checksum": any(chunk.page_checksums for chunk in chunks),
             "data_page_version": "2.0" if any(chunk.page_version == 2 for chunk in chunks) else "1.0",
             "bloom_filter_options": {
-                c.path: {"ndv": c.bloom_filter_ndv(), "fpp": 0.05} for c in chunks if c.bloom_filter_bytes
+                c.path: {"ndv": c.bloom_filter_ndv(), "fpp": 0.05}
+                for c in chunks
+                if c.bloom_filter_bytes and c.physical_type != "BOOLEAN"
             }
             or None,
             "use_compliant_nested_type": not any(".list.item" in chunk.path for chunk in chunks),
             **_physical_choices(schema),
         }
-        return cls(options, max(1, row_group_size))
+        return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks))
 
     def with_choice(self, compression: str | None, row_group_size: int | None) -> WriterSettings:
         """The same settings where the caller chose nothing."""
         options = self.options if compression is None else self.options | {"compression": compression}
-        return WriterSettings(options, row_group_size or self.row_group_size)
+        return WriterSettings(options, row_group_size or self.row_group_size, self.known)
 
-    def open(self, sink: BinaryIO | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    def for_table(self, table: pa.Table) -> dict[str, Any]:
+        """The writer's arguments for one row group: what is said about its columns, and defaults for new ones."""
+        leaves = _leaves(table.schema, self.options.get("use_compliant_nested_type", True))
         codecs = self.options["compression"]
-        if not isinstance(codecs, dict):
-            return pq.ParquetWriter(sink, schema, **self.options)
-        leaves = _leaves(schema, self.options["use_compliant_nested_type"])
-        options = {name: _restricted(value, leaves) for name, value in self.options.items()}
-        usual = next(iter(codecs.values()), DEFAULT_COMPRESSION)
-        options["compression"] = {leaf: codecs.get(leaf, usual) for leaf in leaves}
-        return pq.ParquetWriter(sink, schema, **options)
+        known = leaves if self.known is None else self.known
+        options = {name: _restricted(value, leaves, known) for name, value in self.options.items()}
+        if isinstance(codecs, dict):
+            usual = next(iter(codecs.values()), DEFAULT_COMPRESSION)
+            options["compression"] = {leaf: codecs.get(leaf, usual) for leaf in leaves}
+        unbounded = _unbounded(table)
+        if unbounded:
+            stated = options.get("write_statistics", True)
+            wanted = leaves if stated is True else stated or []
+            options["write_statistics"] = [leaf for leaf in wanted if not _belongs(leaf, unbounded)]
+        return options
 
 
-def _restricted(value: Any, leaves: Sequence[str]) -> Any:
-    """What a setting says about the columns that are there."""
+def _restricted(value: Any, leaves: Sequence[str], known: Collection[str]) -> Any:
+    """What a setting says about the columns that are there; a column it does not know is on."""
     if isinstance(value, dict):
         return {leaf: value[leaf] for leaf in leaves if leaf in value} or None
-    return [leaf for leaf in leaves if leaf in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [leaf for leaf in leaves if leaf in value or leaf not in known]
+    return value
+
+
+def _unbounded(table: pa.Table) -> set[str]:
+    """Columns that hold NaN. Bounds leave NaN out, and some readers then lose those rows: better no bounds."""
+    return {field.name for field in table.schema if _may_hold_nan(table.column(field.name), field.type)}
+
+
+def _may_hold_nan(column: pa.ChunkedArray, type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_floats(type_.field(i).type) for i in range(type_.num_fields))
+    plain = storage_type(type_)
+    if not pa.types.is_floating(plain):
+        return False
+    if pa.types.is_float16(plain) or not plain.equals(column.type):
+        return True
+    return bool(pc.any(pc.is_nan(column), min_count=0).as_py())
+
+
+def _has_floats(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_floats(type_.field(i).type) for i in range(type_.num_fields))
+    return bool(pa.types.is_floating(storage_type(type_)))
+
+
+def _belongs(leaf: str, columns: Collection[str]) -> bool:
+    return any(leaf == name or leaf.startswith(f"{name}.") for name in columns)
+
+
+def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
+    """A Parquet file in memory with one row group (none without rows)."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, **settings.for_table(table)) as writer:
+        if table.num_rows:
+            writer.write_table(table, row_group_size=table.num_rows)
+    return sink.getvalue()
+
+
+class StreamingParquetWriter:
+    """Writes tables as they come, row group by row group; each is encoded with the settings that suit it."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema, settings: WriterSettings) -> None:
+        self._sink, self._schema, self._settings = sink, schema, settings
+        self._splicer: Splicer | None = None
+        self.rows = 0
+
+    def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        step = row_group_size or self._settings.row_group_size
+        for start in range(0, table.num_rows, step):
+            self._append(table.slice(start, step))
+
+    def _append(self, table: pa.Table) -> None:
+        group = ParquetBytes(encode_row_group(table, self._settings), "a new row group")
+        if self._splicer is None:
+            self._splicer = Splicer(self._sink, group)
+        if table.num_rows:
+            self._splicer.copy(group, 0)
+        self.rows += table.num_rows
+
+    def __enter__(self) -> StreamingParquetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+    def close(self) -> None:
+        if self._splicer is None:
+            self._append(self._schema.empty_table())
+        if self._splicer is not None:
+            self._splicer.finish()
 
 
 def _leaves(schema: pa.Schema, compliant: bool) -> list[str]:

@@ -1,0 +1,182 @@
+"""The options that commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from inlay.errors import InvalidArgumentError
+
+DEFAULT_LOCK_TIMEOUT = 300.0
+DEFAULT_MAX_ROWS = 5_000_000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class StrategyName(StrEnum):
+    insert = "insert"
+    update = "update"
+    upsert = "upsert"
+    full_merge = "full_merge"
+    deduplicate = "deduplicate"
+
+
+class SchemaModeName(StrEnum):
+    strict = "strict"
+    evolve = "evolve"
+
+
+class WriteMode(StrEnum):
+    append = "append"
+    overwrite = "overwrite"
+
+
+class SourceFormat(StrEnum):
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A file, directory or glob of Parquet, CSV or JSON lines; `-` reads standard input.",
+        show_default=False,
+    ),
+]
+Dataset = Annotated[
+    str, typer.Argument(metavar="DATASET", help="A directory of Parquet files, or a URL of one.", show_default=False)
+]
+Strategy = Annotated[
+    StrategyName, typer.Option("--strategy", "-s", help="What becomes of equal, new and missing keys.")
+]
+Keys = Annotated[
+    list[str],
+    typer.Option("--key", "-k", metavar="COLUMN", help="Key column; repeat it or separate columns by commas."),
+]
+KeysToShow = Annotated[
+    list[str] | None,
+    typer.Option("--key", "-k", metavar="COLUMN", help="Show the range of this column in every file; repeatable."),
+]
+PartitionBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition-by",
+        metavar="COLUMN",
+        help="Partition column of a new dataset; repeatable. An existing one says it by its paths.",
+    ),
+]
+EngineName = Annotated[str, typer.Option("--engine", help="What does the work: auto or pyarrow.")]
+Compression = Annotated[
+    str | None,
+    typer.Option(
+        "--compression",
+        metavar="CODEC",
+        help="Codec of new files: none, snappy, gzip, brotli, lz4, zstd. Without it as the dataset's files are.",
+    ),
+]
+RowGroupSize = Annotated[
+    int | None,
+    typer.Option(
+        "--row-group-size",
+        metavar="ROWS",
+        help="Rows per row group of new files. Without it as the dataset's files are.",
+    ),
+]
+MaxRowsPerFile = Annotated[
+    int, typer.Option("--max-rows-per-file", metavar="ROWS", help="New files are split above this many rows.")
+]
+SchemaMode = Annotated[
+    SchemaModeName,
+    typer.Option("--schema-mode", help="strict: the columns must be the same; evolve: new ones are added."),
+]
+DedupOrderBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dedup-order-by",
+        metavar="COLUMN",
+        help="With deduplicate: the row that is last in this order wins; repeatable.",
+    ),
+]
+SortBy = Annotated[
+    list[str] | None,
+    typer.Option("--sort-by", metavar="COLUMN", help="Sort the rows of every written file; repeatable."),
+]
+Mode = Annotated[
+    WriteMode, typer.Option("--mode", help="append adds files; overwrite replaces all Parquet files at once.")
+]
+TargetFileSize = Annotated[
+    str,
+    typer.Option(
+        "--target-file-size", metavar="SIZE", help="Bytes per file, such as 128MB (10^6 bytes) or 128MiB (2^20)."
+    ),
+]
+LockTimeout = Annotated[
+    float,
+    typer.Option("--lock-timeout", metavar="SECONDS", min=0, help="How long to wait for another writer."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, as `inlay plan` does.")]
+FormatOfSource = Annotated[
+    SourceFormat | None,
+    typer.Option(
+        "--source-format",
+        help="Format of SOURCE. Without it csv for `-`, else by its name.",
+        show_default=False,
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="Option of the dataset's filesystem, such as endpoint_url=http://...; repeatable.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Show at most this many files; 0 shows all.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def names(given: Sequence[str] | None) -> list[str] | None:
+    """Column names from repeated options and comma lists; None if there are none."""
+    found = [name.strip() for text in given or () for name in text.split(",")]
+    return [name for name in found if name] or None
+
+
+def storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """NAME=VALUE pairs. Values are text, except true, false and JSON objects or lists."""
+    options: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise InvalidArgumentError(f"--storage-option takes NAME=VALUE, not {pair!r}.")
+        options[name] = _value(value, pair)
+    return options or None
+
+
+def _value(text: str, pair: str) -> Any:
+    if text not in ("true", "false") and not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidArgumentError(f"--storage-option {pair!r} is not JSON: {error}.") from error
+
+
+def size(text: str) -> int:
+    """A number of bytes: 1000, 128MB (powers of 1000), 128MiB (powers of 1024)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgumentError(
+            f"{text!r} is not a size.", hint="Write a number of bytes, or a size such as 64MB, 128MiB or 1.5GB."
+        )
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])

@@ -1,0 +1,162 @@
+"""What commands print: one JSON document, or text and tables that fit the terminal; progress goes to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.incremental import MergePlan, MergeResult, Progress, RecoveryReport, WriteResult
+
+__all__ = ["merge_plan", "merge_result", "print_json", "progress", "recovery", "size", "table", "write_result"]
+
+_STYLES = {"rewritten": "yellow", "removed": "red", "inserted": "green", "preserved": "dim"}
+_WORDS = {"inserted": "new", "preserved": "untouched"}
+_ORDER = ("rewritten", "removed", "inserted", "preserved")
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def size(count: int | None) -> str:
+    """Bytes as people read them, in powers of 1000."""
+    if count is None:
+        return ""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str], styles: Sequence[str]) -> Any:
+    """A table as narrow as the terminal: `left` columns may fold, numbers stay whole."""
+    from rich.table import Table
+
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        if header in left:
+            made.add_column(header, overflow="fold", min_width=8)
+        else:
+            made.add_column(header, justify="right", no_wrap=True)
+    for row, style in zip(rows, styles, strict=True):
+        made.add_row(*row, style=style)
+    return made
+
+
+def relative(path: str, dataset: str) -> str:
+    """A file's path as seen from its dataset."""
+    return path.removeprefix(dataset.rstrip("/") + "/")
+
+
+# ------------------------------------------------------------------------------------------------------- the results
+def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
+    out = console()
+    rows = [
+        (f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes), f.reason) for f in plan.files
+    ]
+    rows += [("inserted", relative(path, dataset), "", "", "new keys") for path in plan.new_files]
+    rows.sort(key=lambda row: _ORDER.index(row[0]))
+    _files(out, ("", "file", "rows", "size", "reason"), rows, limit)
+    out.print(
+        f"{plan.strategy}: {plan.inserted:,} to insert, {plan.updated:,} to update ({plan.unchanged:,} unchanged),"
+        f" {plan.deleted:,} to delete; {plan.target_count_before:,} -> {plan.target_count_after:,} rows"
+    )
+    out.print(
+        f"{counted(plan.rows_to_rewrite, 'row')} ({size(plan.bytes_to_rewrite)}) to rewrite in"
+        f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing was changed"
+    )
+
+
+def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
+    out = console()
+    touched = [file for file in result.files if file.operation != "preserved"]
+    rows = [(f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes)) for f in touched]
+    _files(out, ("", "file", "rows", "size"), rows, limit)
+    out.print(
+        f"{result.strategy}: {result.inserted:,} inserted, {result.updated:,} updated"
+        f" ({result.unchanged:,} unchanged), {result.deleted:,} deleted;"
+        f" {result.target_count_before:,} -> {result.target_count_after:,} rows"
+    )
+    out.print(
+        f"files: {len(result.rewritten_files):,} rewritten, {len(result.inserted_files):,} new,"
+        f" {len(result.removed_files):,} removed, {len(result.preserved_files):,} untouched;"
+        f" {size(result.bytes_written)} written, {size(result.bytes_copied)} of it copied"
+    )
+
+
+def write_result(result: WriteResult, dataset: str, limit: int) -> None:
+    out = console()
+    rows = [(f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes)) for f in result.files]
+    _files(out, ("", "file", "rows", "size"), rows, limit)
+    removed = f", {counted(len(result.removed_files), 'file')} removed" if result.removed_files else ""
+    out.print(
+        f"{result.mode}: {counted(result.row_count, 'row')} in {counted(len(result.files), 'file')} written{removed}"
+    )
+
+
+def recovery(report: RecoveryReport, dataset: str) -> None:
+    out = console()
+    if not report:
+        out.print("Nothing to recover.")
+    if report.completed is not None:
+        out.print(f"Completed the commit {report.completed}: {counted(len(report.files), 'file')}")
+        for path in report.files:
+            out.print(f"  {relative(path, dataset)}")
+    if report.swept:
+        out.print(f"Removed what {counted(len(report.swept), 'dead writer')} had staged")
+
+
+def _files(out: Console, headers: Sequence[str], rows: Sequence[tuple[str, ...]], limit: int) -> None:
+    """A table of files; the first cell of a row is its operation."""
+    shown = rows[:limit] if limit else rows
+    if shown:
+        styles = [_STYLES[row[0]] for row in shown]
+        cells = [(_WORDS.get(row[0], row[0]), *row[1:]) for row in shown]
+        out.print(table(headers, cells, left=("", "file", "reason"), styles=styles))
+    more(out, len(rows) - len(shown))
+    if shown:
+        out.print()
+
+
+def more(out: Console, hidden: int) -> None:
+    if hidden:
+        out.print(f"... and {counted(hidden, 'more file')}; --limit 0 shows all")
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+@contextlib.contextmanager
+def progress(*, wanted: bool) -> Iterator[Callable[[Progress], object] | None]:
+    """A bar on stderr, if that is a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("source", total=None)
+
+        def show(step: Progress) -> None:
+            bar.update(task, description=step.phase, completed=step.done, total=step.total)
+
+        yield show
