@@ -104,8 +104,6 @@ def _comparable(array: pa.Array) -> pa.Array:
     type_ = array.type
     if type_ in _TAKEABLE:
         return array.cast(_TAKEABLE[type_])
-    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
-        return array.cast(pa.large_list(type_.value_field))
     if pa.types.is_floating(type_):
         bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[type_.bit_width]
         return array.view(bits)
@@ -123,12 +121,7 @@ def _equal_values(left: pa.Array, right: pa.Array) -> np.ndarray:
         for mine, theirs in zip(left.flatten(), right.flatten(), strict=True):
             same &= bit_equal(mine, theirs)
         return same
-    if (
-        pa.types.is_map(type_)
-        or pa.types.is_list(type_)
-        or pa.types.is_large_list(type_)
-        or pa.types.is_fixed_size_list(type_)
-    ):
+    if pa.types.is_nested(type_):
         return _equal_lists(left, right)
     return np.asarray(pc.equal(left, right))
 
