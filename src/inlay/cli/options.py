@@ -55,7 +55,13 @@ Dataset = Annotated[
     str, typer.Argument(metavar="DATASET", help="A directory of Parquet files, or a URL of one.", show_default=False)
 ]
 Strategy = Annotated[
-    StrategyName, typer.Option("--strategy", "-s", help="What becomes of equal, new and missing keys.")
+    StrategyName,
+    typer.Option(
+        "--strategy",
+        "-s",
+        metavar="STRATEGY",
+        help=f"What becomes of equal, new and missing keys: {', '.join(StrategyName)}.",
+    ),
 ]
 Keys = Annotated[
     list[str],
@@ -87,11 +93,12 @@ RowGroupSize = Annotated[
     typer.Option(
         "--row-group-size",
         metavar="ROWS",
+        min=1,
         help="Rows per row group of new files. Without it as the dataset's files are.",
     ),
 ]
 MaxRowsPerFile = Annotated[
-    int, typer.Option("--max-rows-per-file", metavar="ROWS", help="New files are split above this many rows.")
+    int, typer.Option("--max-rows-per-file", metavar="ROWS", min=1, help="New files are split above this many rows.")
 ]
 SchemaMode = Annotated[
     SchemaModeName,
