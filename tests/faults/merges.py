@@ -1,0 +1,84 @@
+"""Whole calls to break: merges, writes and compaction of a real dataset, as their users make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import inlay
+from tests.faults.scenarios import Scenario, dataset
+
+Rows = dict[str, tuple[int, list[tuple[object, ...]]]]
+
+DAYS = (1, 2, 3)
+
+
+def table(ids: range | list[int], text: str) -> pa.Table:
+    """Rows whose day follows from their id, so that a key never moves."""
+    ids = list(ids)
+    day = pa.array([DAYS[0] + (i // 100) for i in ids], pa.int64())
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{text} {i}" for i in ids], "day": day})
+
+
+def build_dataset(root: Path) -> None:
+    """Three partitions of two files of two row groups."""
+    for start in (0, 50, 100, 150, 200, 250):
+        rows = table(range(start, start + 8), "old")
+        directory = dataset(root) / f"day={rows['day'][0]}"
+        directory.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows.drop_columns("day"), directory / f"part-{start}.parquet", row_group_size=4)
+
+
+def read_rows(root: Path) -> Rows:
+    """Per directory the number of files and the rows, read file by file without inlay."""
+    found: Rows = {}
+    for path in sorted(dataset(root).rglob("*.parquet")):
+        directory = str(path.parent.relative_to(dataset(root)))
+        count, rows = found.get(directory, (0, []))
+        columns = pq.ParquetFile(path).read().to_pydict()
+        found[directory] = count + 1, sorted([*rows, *zip(columns["id"], columns["v"], strict=True)])
+    return found
+
+
+def _merge(strategy: str, ids: list[int]) -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        inlay.merge(table(ids, "new"), str(dataset(root)), strategy, ["id"], ["day"])
+
+    return apply
+
+
+def _write(mode: str) -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        inlay.write_dataset(table([5, 105, 305], "new"), str(dataset(root)), mode=mode, partition_columns=["day"])
+
+    return apply
+
+
+def _compact(root: Path) -> None:
+    inlay.compact(str(dataset(root)))
+
+
+def _build_nothing(root: Path) -> None:
+    """The first merge makes the dataset."""
+
+
+TOUCHED = [1, 52, 101, 153, 206]  # a row group in each of five files
+NEW = [20, 120, 320]  # two existing partitions and one new one
+
+MERGES = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("insert", build_dataset, _merge("insert", TOUCHED + NEW), read_rows),
+        Scenario("update", build_dataset, _merge("update", TOUCHED), read_rows),
+        Scenario("upsert", build_dataset, _merge("upsert", TOUCHED + NEW), read_rows),
+        Scenario("full_merge", build_dataset, _merge("full_merge", TOUCHED + NEW), read_rows),
+        Scenario("deduplicate", build_dataset, _merge("deduplicate", [*TOUCHED, *NEW, *TOUCHED]), read_rows),
+        Scenario("initial load", _build_nothing, _merge("upsert", TOUCHED + NEW), read_rows),
+        Scenario("overwrite", build_dataset, _write("overwrite"), read_rows),
+        Scenario("append", build_dataset, _write("append"), read_rows, repeatable=False),
+        Scenario("compact", build_dataset, _compact, read_rows),
+    )
+}

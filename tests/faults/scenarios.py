@@ -1,0 +1,174 @@
+"""Changes to break: each builds a dataset, changes it, and can say what state the dataset is in.
+
+Imported by the tests and by the process that forks their victims, so it imports no test tool.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import InlayError
+from inlay.incremental.commit import IncrementalFileManager, recover
+from inlay.storage import locate
+
+State = Any
+
+LASTING = {"lock", "readers.lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One change of one dataset; `read` gives what a plain reader finds, in a form that can be compared."""
+
+    name: str
+    build: Callable[[Path], None]
+    apply: Callable[[Path], None]
+    read: Callable[[Path], State]
+    repeatable: bool = True  # doing it twice ends as doing it once does
+
+
+def dataset(root: Path) -> Path:
+    return root / "ds"
+
+
+def sidecar(root: Path) -> Path:
+    return root / ".ds.txn"
+
+
+def is_pending(root: Path) -> bool:
+    return (sidecar(root) / "commit.json").exists()
+
+
+def leftovers(root: Path) -> list[str]:
+    """Whatever a finished or refused change should not leave: staging, drafts, journals, hidden or odd files."""
+    found = [str(path) for path in root.iterdir() if path not in (dataset(root), sidecar(root))]
+    if sidecar(root).exists():
+        found += [path.name for path in sidecar(root).iterdir() if path.name not in LASTING]
+    for path in dataset(root).rglob("*"):
+        if path.is_file() and path.suffix != ".parquet":
+            found.append(str(path))
+    return found
+
+
+def directories(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in dataset(root).rglob("*") if path.is_dir()}
+
+
+# ------------------------------------------------------------------------------------------ files as plain bytes
+def read_files(root: Path) -> dict[str, tuple[bytes, int]]:
+    base = dataset(root)
+    files = (path for path in base.rglob("*.parquet") if path.is_file())
+    return {str(path.relative_to(base)): (path.read_bytes(), path.stat().st_mode & 0o777) for path in files}
+
+
+BEFORE = {"a.parquet": b"a one", "day=1/b.parquet": b"b one", "day=2/c.parquet": b"c one" * 40, "day=2/d.parquet": b"d"}
+PUTS = {
+    "a.parquet": b"a two, longer",
+    "day=1/b.parquet": b"b two",
+    "day=2/c.parquet": b"c two" * 60,
+    "year=7/day=3/e.parquet": b"e two",
+}
+REMOVES = ["day=2/d.parquet"]
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = dataset(root) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def build_files(root: Path) -> None:
+    write_files(root, BEFORE)
+    (dataset(root) / "a.parquet").chmod(0o640)
+
+
+def stage(manager: IncrementalFileManager, puts: dict[str, bytes]) -> Iterator[tuple[str, str]]:
+    for target, content in puts.items():
+        path = manager.stage_path()
+        with manager.location.store.open_write(path) as file:
+            file.write(content)
+        yield path, target
+
+
+def change_files(location: Any, puts: dict[str, bytes], removes: list[str]) -> None:
+    with IncrementalFileManager() as manager:
+        manager.open(location)
+        present = {file.path for file in manager.snapshot()}
+        manager.commit(list(stage(manager, puts)), [name for name in removes if name in present])
+
+
+def apply_files(root: Path) -> None:
+    change_files(locate(dataset(root)), PUTS, REMOVES)
+
+
+def apply_one_file(root: Path) -> None:
+    change_files(locate(dataset(root)), {"a.parquet": b"a two"}, [])
+
+
+def apply_required_vocabulary(root: Path) -> None:
+    """The three calls that the requirements name, without a context manager."""
+    manager = IncrementalFileManager()
+    staging = manager.create_staging_directory(str(dataset(root)))
+    sources, targets = [], []
+    try:
+        for number, name in enumerate(("a.parquet", "day=1/b.parquet")):
+            sources.append(os.path.join(staging, f"mine-{number}"))
+            targets.append(str(dataset(root) / name))
+            Path(sources[-1]).write_bytes(b"two of " + name.encode())
+        manager.atomic_replace_files(sources, targets)
+    finally:
+        manager.cleanup_staging_files()
+
+
+def apply_recovery(root: Path) -> None:
+    recover(dataset(root))
+
+
+def apply_after_recovery(root: Path) -> None:
+    """A second change on top of one that a crash left pending."""
+    change_files(locate(dataset(root)), {"a.parquet": b"a three", "day=1/b.parquet": b"b three"}, [])
+
+
+def build_nothing(root: Path) -> None:
+    """The dataset does not exist yet."""
+
+
+def apply_initial(root: Path) -> None:
+    change_files(locate(dataset(root)), {"day=1/a.parquet": b"a", "day=2/b.parquet": b"b"}, [])
+
+
+FILES = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("files", build_files, apply_files, read_files),
+        Scenario("one-file", build_files, apply_one_file, read_files),
+        Scenario("vocabulary", build_files, apply_required_vocabulary, read_files),
+        Scenario("initial", build_nothing, apply_initial, read_files),
+        Scenario("recovery", build_files, apply_recovery, read_files),
+        Scenario("after-recovery", build_files, apply_after_recovery, read_files),
+    )
+}
+
+
+def scenario_named(name: str) -> Scenario:
+    from tests.faults.merges import MERGES
+
+    return (FILES | MERGES)[name]
+
+
+def outcome(scenario: Scenario, root: Path) -> str:
+    """Run the change and say how it ended: "acked", the code of an inlay error, or "error: ..."."""
+    try:
+        scenario.apply(root)
+    except InlayError as error:
+        return error.code
+    except KeyboardInterrupt:
+        return "interrupted"
+    except Exception as error:  # noqa: BLE001  (whatever it is, the caller is told)
+        return f"error: {error!r}"
+    return "acked"

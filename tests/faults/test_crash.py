@@ -1,0 +1,56 @@
+"""A fault at every system call of a commit: killed, interrupted, disk full, I/O errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectation, sample, try_faults
+
+pytestmark = pytest.mark.faults
+
+SCENARIOS = ("files", "one-file", "vocabulary", "initial")
+
+
+@pytest.fixture(scope="module")
+def expected(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expectation]:
+    known: dict[str, Expectation] = {}
+
+    def get(scenario: str) -> Expectation:
+        if scenario not in known:
+            known[scenario] = expectation(zygote, scenario, tmp_path_factory.mktemp("whole"))
+        return known[scenario]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_at_any_call_leaves_before_or_after(
+    zygote: Zygote,
+    expected: Callable[[str], Expectation],
+    scenario: str,
+    kind: str,
+    tmp_path: Path,
+    tally: Callable[[str, int, list[str]], None],
+    thorough: bool,
+) -> None:
+    what = expected(scenario)
+    faults = all_faults(what.counts, (kind,))
+    if not thorough and scenario != "files":
+        faults = sample(faults, 12)
+    found = try_faults(zygote, faults, tmp_path, what)
+    tally(f"{scenario}, {kind}", found.tried, found.violations)
+
+
+def test_a_commit_makes_the_calls_that_faults_are_aimed_at(expected: Callable[[str], Expectation]) -> None:
+    """Counts that are too small would mean that strace saw only a part of the commit."""
+    counts = expected("files").counts
+    assert counts["fsync"] >= 15
+    assert counts["rename"] >= 5
+    assert counts["write"] >= 5
+    assert counts["unlink"] >= 2
+    assert counts["mkdir"] >= 4
+    assert counts["flock"] == 3
