@@ -197,38 +197,58 @@ class _Keys:
         return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
 
     def find(self, units: Sequence[_Unit]) -> list[tuple[_Unit, np.ndarray, np.ndarray]]:
-        """Positions and source rows of the keys found, per row group."""
-        parts = [self._read(unit) for unit in units]
-        columns = [
-            pa.chunked_array([chunk for part in parts for chunk in part[i].chunks], parts[0][i].type)
-            for i in range(len(self.columns))
-        ]
+        """Positions and source rows of the keys found, per row group.
+
+        Of a composite key, the column that excludes most is read first, and the others only where it leaves rows.
+        """
         span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
-        rows = self.index.find(columns, span)
+        lead = self.index.lead
+        parts = [[self._read(unit, lead)] for unit in units]
+        rows_of: list[np.ndarray | None] = [None] * len(units)
+        if len(self.columns) > 1:
+            possible = self.index.might_be(_stacked(parts, 0), span)
+            units, parts, rows_of = self._narrow(units, parts, possible)
+            if not units:
+                return []
+        found = self.index.find([_stacked(parts, i) for i in range(len(self.columns))], span)
         hits, offset = [], 0
-        for unit in units:
-            here = rows[offset : offset + unit.rows]
-            offset += unit.rows
-            positions = np.flatnonzero(here >= 0)
-            if len(positions):
-                hits.append((unit, positions, here[positions] + self.start))
+        for unit, part, rows in zip(units, parts, rows_of, strict=True):
+            here = found[offset : offset + len(part[0])]
+            offset += len(part[0])
+            places = np.flatnonzero(here >= 0)
+            if len(places):
+                positions = places if rows is None else rows[places]
+                hits.append((unit, positions.astype(np.int32), here[places] + self.start))
         return hits
 
-    def _read(self, unit: _Unit) -> list[pa.ChunkedArray]:
-        """The key columns of a row group, and nothing else of it."""
-        file = unit.opened
-        physical = [name for name in self.columns if file.schema.get_field_index(name) >= 0]
-        table = self._read_columns(unit, physical) if physical else None
-        columns = []
-        for name, type_ in zip(self.columns, self.types, strict=True):
-            if name in file.target.constants:
-                value: Any = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
-            elif table is not None and name in physical:
-                value = table.column(name)
-            else:
-                value = pa.chunked_array([pa.nulls(unit.rows, type_)])
-            columns.append(canonical_keys(value, type_))
-        return columns
+    def _narrow(
+        self, units: Sequence[_Unit], parts: Sequence[list[pa.ChunkedArray]], possible: np.ndarray
+    ) -> tuple[list[_Unit], list[list[pa.ChunkedArray]], list[np.ndarray | None]]:
+        """Row groups with possible rows, all their key columns at those rows, and which rows these are."""
+        kept, columns = [], []
+        rows_of: list[np.ndarray | None] = []
+        offset = 0
+        for unit, part in zip(units, parts, strict=True):
+            rows = np.flatnonzero(possible[offset : offset + unit.rows])
+            offset += unit.rows
+            if not len(rows):
+                continue
+            every = [part[0] if i == self.index.lead else self._read(unit, i) for i in range(len(self.columns))]
+            kept.append(unit)
+            columns.append([column.take(pa.array(rows)) for column in every])
+            rows_of.append(rows)
+        return kept, columns, rows_of
+
+    def _read(self, unit: _Unit, position: int) -> pa.ChunkedArray:
+        """One key column of a row group, and nothing else of it."""
+        file, name, type_ = unit.opened, self.columns[position], self.types[position]
+        if name in file.target.constants:
+            column = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
+        elif file.schema.get_field_index(name) >= 0:
+            column = self._read_columns(unit, [name]).column(name)
+        else:
+            column = pa.chunked_array([pa.nulls(unit.rows, type_)])
+        return canonical_keys(column, type_)
 
     def _read_columns(self, unit: _Unit, names: list[str]) -> pa.Table:
         path = unit.opened.target.path
@@ -242,3 +262,8 @@ class _Keys:
             raise UnreadableFileError(
                 f"Cannot read row group {unit.group} of {shown!r}: {error}", operation="read", files=[shown]
             ) from error
+
+
+def _stacked(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:
+    """One column of several row groups."""
+    return pa.chunked_array([chunk for part in parts for chunk in part[position].chunks], parts[0][position].type)

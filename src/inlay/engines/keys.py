@@ -64,18 +64,31 @@ class KeyIndex:
     """The keys of a source, sorted, ready to be sliced by a range and looked up."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
-        table = pa.table(list(columns), [str(i) for i in range(len(columns))])
-        order = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
-        self.order: np.ndarray = order.to_numpy().astype(np.int64)
-        self.columns = [contiguous(column.take(order)) for column in table.columns]
+        self.columns = [contiguous(column) for column in columns]
+        self._order: np.ndarray | None = None  # None: the source is sorted already
+        if not (len(columns) == 1 and _is_sorted(self.columns[0])):
+            names = [str(i) for i in range(len(columns))]
+            order = pc.sort_indices(pa.table(self.columns, names), [(name, "ascending") for name in names])
+            self.columns = [column.take(order) for column in self.columns]
+            self._order = order.to_numpy().astype(np.int64)
+        # of several columns, the one with the most values excludes most rows
+        self.lead = max(range(len(columns)), key=self._distinct) if len(columns) > 1 else 0
+
+    def _distinct(self, position: int) -> int:
+        sample = self.columns[position].slice(0, 10_000)
+        return len(pc.unique(sample))
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.columns[0])
+
+    def rows(self, places: np.ndarray) -> np.ndarray:
+        """The source rows at places of the sorted keys."""
+        return places if self._order is None else self._order[places]
 
     def repeated(self) -> np.ndarray:
         """Source rows whose key equals the key before it in sorted order (every duplicate but the first)."""
-        again: np.ndarray = self.order[1:][self.adjacent_equal([pa.chunked_array([column]) for column in self.columns])]
-        return again
+        same = self.adjacent_equal([pa.chunked_array([column]) for column in self.columns])
+        return self.rows(np.flatnonzero(same) + 1)
 
     @staticmethod
     def adjacent_equal(columns: Sequence[pa.ChunkedArray]) -> np.ndarray:
@@ -126,8 +139,20 @@ class KeyIndex:
         places = _positions(targets[0], slices[0]) if len(slices) == 1 else _composite_positions(targets, slices)
         rows = np.full(len(places), _NO_ROW, np.int64)
         hits = places >= 0
-        rows[hits] = self.order[start + places[hits]]
+        rows[hits] = self.rows(places[hits] + start)
         return rows
+
+    def might_be(self, target: pa.ChunkedArray, span: tuple[int, int]) -> np.ndarray:
+        """Which target rows have a value of the leading column that the source has at all."""
+        start, end = span
+        values = pc.unique(self.columns[self.lead].slice(start, end - start))
+        return np.asarray(pc.is_in(target, value_set=values, skip_nulls=True))
+
+
+def _is_sorted(column: pa.Array) -> bool:
+    if len(column) < 2 or pa.types.is_floating(column.type):
+        return len(column) < 2
+    return bool(pc.all(pc.less_equal(column.slice(0, len(column) - 1), column.slice(1)), skip_nulls=False).as_py())
 
 
 def contiguous(column: pa.ChunkedArray) -> pa.Array:

@@ -169,7 +169,7 @@ class _Bucket:
     """Rows in memory, or in an Arrow file that is read when needed."""
 
     def __init__(self, table: pa.Table | None, path: str = "", num_rows: int = 0) -> None:
-        self._table = None if table is None else table.combine_chunks()
+        self._table = table
         self._path = path
         self._kept: np.ndarray | None = None
         self._index: KeyIndex | None = None
@@ -198,6 +198,8 @@ class _Bucket:
         table = self.read()
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
             return table.slice(int(rows[0]), len(rows))
+        if self._table is not None:  # taking from one chunk is much cheaper than from many
+            self._table = table = table.combine_chunks()
         return take_rows(table, rows)
 
     def keep(self, rows: np.ndarray) -> None:
