@@ -218,7 +218,7 @@ def recover(
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Finish or undo what a crash left in DATASET. Every other command does this too; this one says what it did."""
+    """Finish or undo what a crash left in DATASET, and say what it was. Writing commands do this by themselves."""
     from dataclasses import asdict
 
     import inlay
