@@ -30,7 +30,7 @@ _ROW_GROUP = {1: [_COLUMN_CHUNK], 2: int, 3: int, 4: [{1: int}], 5: int, 6: int,
 _FOOTER = {2: [ELEMENT], 3: int, 4: [_ROW_GROUP], 5: [{1: bytes, 2: bytes}], 6: bytes, 7: [{}]}
 _BLOOM_HEADER = {1: int}
 _ENCODING_STATS = {1: int, 2: int}
-_PAGE_HEADER = {1: int, 3: int, 4: int, 5: {2: int}, 8: {4: int}}
+_PAGE_HEADER = {1: int, 3: int, 4: int, 5: {2: int}, 7: {1: int}, 8: {4: int}}
 
 _PHYSICAL_TYPES = dict(
     enumerate(("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"))
@@ -72,6 +72,8 @@ class ChunkSettings:
     codec: str
     dictionary: bool
     """All data pages are dictionary-encoded; a chunk that fell back half-way is not."""
+    distinct_share: float
+    """Entries of the dictionary per row: near 1 the dictionary costs more than it saves; 0 without one."""
     encoding: str
     """Of the data pages that are not dictionary-encoded; PLAIN where all are."""
     statistics: bool
@@ -181,7 +183,10 @@ class ParquetBytes:
     def chunk_settings(self, row_group: int) -> list[ChunkSettings]:
         chunks = self.row_groups[row_group].structs(1)
         with refusing(f"{self.name}: row group {row_group}"):
-            return [self._settings(chunk, leaf.path) for chunk, leaf in zip(chunks, self.schema.leaves, strict=True)]
+            return [
+                self._settings(chunk, leaf.path, self.row_group_rows(row_group))
+                for chunk, leaf in zip(chunks, self.schema.leaves, strict=True)
+            ]
 
     def read(self, start: int, length: int) -> bytes:
         return bytes(self.input.read(start, length))
@@ -266,7 +271,7 @@ class ParquetBytes:
         dense = high - low <= min(_MAX_CACHED_INDEXES, 4 * sum(end - start for start, end in indexes))
         return low, high, dense
 
-    def _settings(self, chunk: Struct, path: str) -> ChunkSettings:
+    def _settings(self, chunk: Struct, path: str, rows: int) -> ChunkSettings:
         meta = chunk.struct(3)
         if meta.number(4) not in _CODECS:
             raise FooterError(f"codec {meta.number(4)} of column {path} is unknown to the writer")
@@ -279,6 +284,7 @@ class ParquetBytes:
             physical_type=_PHYSICAL_TYPES.get(meta.number(1), "?"),
             codec=_CODECS[meta.number(4)],
             dictionary=bool(encodings) and encodings <= _DICTIONARY_ENCODINGS,
+            distinct_share=self._dictionary_entries(meta) / max(rows, 1),
             encoding=_ENCODINGS.get(min(encodings - _DICTIONARY_ENCODINGS, default=0), "PLAIN"),
             statistics=12 in meta,
             column_index=6 in chunk,
@@ -287,6 +293,13 @@ class ParquetBytes:
             page_version=2 if 8 in first else 1,
             page_checksums=4 in first,
         )
+
+    def _dictionary_entries(self, meta: Struct) -> int:
+        (start, end), at = extent_of(meta), meta.number(11, 0)
+        if not start <= at < end:
+            return 0
+        header, _ = self._page_header(at, end)
+        return max(header.struct(7).number(1), 0) if 7 in header else 0
 
     @staticmethod
     def _data_encodings(meta: Struct, first: Struct, others: Iterator[Struct]) -> frozenset[int]:

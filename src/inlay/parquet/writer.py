@@ -29,6 +29,7 @@ _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CHOSEN_ENCODINGS = frozenset(
     {"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"}
 )
+_WORTHWHILE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,8 @@ class WriterSettings:
         """Settings that write as the given row group was written: codec, encodings, indexes, checksums."""
         options: dict[str, Any] = {
             "compression": {chunk.path: chunk.codec for chunk in chunks},
-            "use_dictionary": [chunk.path for chunk in chunks if chunk.dictionary],
-            "column_encoding": {
-                c.path: c.encoding for c in chunks if not c.dictionary and c.encoding in _CHOSEN_ENCODINGS
-            }
+            "use_dictionary": [chunk.path for chunk in chunks if _pays(chunk)],
+            "column_encoding": {c.path: c.encoding for c in chunks if not _pays(c) and c.encoding in _CHOSEN_ENCODINGS}
             or None,
             "write_statistics": [chunk.path for chunk in chunks if chunk.statistics],
             "write_page_index": any(chunk.offset_index for chunk in chunks),
@@ -84,6 +83,11 @@ class WriterSettings:
             wanted = leaves if stated is True else stated or []
             options["write_statistics"] = [leaf for leaf in wanted if not _belongs(leaf, unbounded)]
         return options
+
+
+def _pays(chunk: ChunkSettings) -> bool:
+    """A dictionary of mostly distinct values costs half of the encoding time and saves nothing."""
+    return chunk.dictionary and chunk.distinct_share <= _WORTHWHILE_SHARE
 
 
 def _restricted(value: Any, leaves: Sequence[str], known: Collection[str]) -> Any:
