@@ -347,6 +347,10 @@ MERGE = ("-s", "upsert", "-k", "id")
         (("merge", "new.csv", "lake", *MERGE, "--storage-option", "a={"), 2, "JSON"),
         (("merge", "new.csv", "lake", "-s", "upsert", "-k", ","), 2, "key column"),
         (("merge", "new.csv", "new.csv", *MERGE), 2, "is a file"),
+        (("write", "new.csv", "new.csv"), 2, "is a file"),
+        (("compact", "new.csv"), 2, "is a file"),
+        (("recover", "new.csv"), 2, "is a file"),
+        (("inspect", "new.csv"), 2, "is a file"),
         (("compact", "lake", "--target-file-size", "large"), 2, "large"),
         (("merge", "bad.csv", "lake", *MERGE), 3, "NULL"),
         (("plan", "bad.csv", "lake", *MERGE), 3, "NULL"),
@@ -376,6 +380,8 @@ def test_errors_are_a_paragraph_and_an_exit_code(
     assert says in problem["message"] + (problem["hint"] or "")
     assert names_of(lake) == {i: f"n{i}" for i in range(1, 31)}
     assert not Path("nowhere").exists()
+    assert not Path(".nowhere.txn").exists()
+    assert not Path(".new.csv.txn").exists()
 
 
 def test_a_held_lock_is_a_conflict(cli: Any, lake: Path) -> None:

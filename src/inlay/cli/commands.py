@@ -9,7 +9,7 @@ import typer
 from inlay.cli import options as o
 from inlay.cli import output
 from inlay.cli.source import opened
-from inlay.errors import NotFoundError
+from inlay.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["app"]
 
@@ -154,6 +154,7 @@ def write(
     import inlay
 
     where = o.storage_options(storage_option)
+    _require_dataset(dataset, where, missing_ok=True)
     with opened(source, source_format) as data, output.progress(wanted=not json and not quiet) as step:
         result = inlay.write_dataset(
             data,
@@ -242,13 +243,19 @@ def inspect(
     """Show files, partitions, row groups, key ranges and health of DATASET. Changes nothing."""
     from inlay.cli import inspection
 
-    found = inspection.inspect(dataset, o.names(key) or [], o.storage_options(storage_option))
+    where = o.storage_options(storage_option)
+    _require_dataset(dataset, where, missing_ok=True)
+    found = inspection.inspect(dataset, o.names(key) or [], where)
     output.print_json(found.to_dict()) if json else inspection.show(found, limit)
 
 
-def _require_dataset(dataset: str, storage_options: dict[str, Any] | None) -> None:
+def _require_dataset(dataset: str, storage_options: dict[str, Any] | None, *, missing_ok: bool = False) -> None:
     from inlay.storage import locate
 
     location = locate(dataset, None, storage_options)
-    if not location.store.is_directory(location.path) and location.store.stat(location.path) is None:
+    if location.store.is_directory(location.path):
+        return
+    if location.store.stat(location.path) is not None:
+        raise InvalidArgumentError(f"{dataset!r} is a file; a dataset is a directory of Parquet files.")
+    if not missing_ok:
         raise NotFoundError(f"There is no dataset at {dataset!r}.")

@@ -21,7 +21,7 @@ _ORDER = ("rewritten", "removed", "inserted", "preserved")
 
 
 def print_json(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def console() -> Console:
