@@ -135,6 +135,16 @@ class _Unit(NamedTuple):
     opened: _Opened
 
 
+class _Hit(NamedTuple):
+    unit: _Unit
+    positions: np.ndarray
+    rows: np.ndarray
+
+
+def _hit(unit: _Unit, positions: np.ndarray, rows: np.ndarray, start: int) -> _Hit:
+    return _Hit(unit, positions.astype(np.int32), rows + start)
+
+
 def _open(location: Location, target: Target) -> _Opened:
     with open_parquet(location, target.path) as parquet:
         metadata = parquet.metadata
@@ -196,14 +206,25 @@ class _Keys:
             return bounds_of([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
         return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
 
-    def find(self, units: Sequence[_Unit]) -> list[tuple[_Unit, np.ndarray, np.ndarray]]:
+    def find(self, units: Sequence[_Unit]) -> list[_Hit]:
         """Positions and source rows of the keys found, per row group.
 
         Of a composite key, the column that excludes most is read first, and the others only where it leaves rows.
         """
-        span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
         lead = self.index.lead
-        parts = [[self._read(unit, lead)] for unit in units]
+        hits, hashed = [], []
+        for unit in units:
+            column = self._read(unit, lead)
+            found = self.index.find_in_rising(column)
+            if found is None:
+                hashed.append((unit, column))
+            elif len(found[0]):
+                hits.append(_hit(unit, *found, self.start))
+        return hits + self._find_hashed(hashed) if hashed else hits
+
+    def _find_hashed(self, leading: Sequence[tuple[_Unit, pa.ChunkedArray]]) -> list[_Hit]:
+        units, parts = [unit for unit, _ in leading], [[column] for _, column in leading]
+        span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
         rows_of: list[np.ndarray | None] = [None] * len(units)
         if len(self.columns) > 1:
             possible = self.index.might_be(_stacked(parts, 0), span)
@@ -217,8 +238,7 @@ class _Keys:
             offset += len(part[0])
             places = np.flatnonzero(here >= 0)
             if len(places):
-                positions = places if rows is None else rows[places]
-                hits.append((unit, positions.astype(np.int32), here[places] + self.start))
+                hits.append(_hit(unit, places if rows is None else rows[places], here[places], self.start))
         return hits
 
     def _narrow(

@@ -142,11 +142,37 @@ class KeyIndex:
         rows[hits] = self.rows(places[hits] + start)
         return rows
 
+    def find_in_rising(self, target: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Positions and source rows, where a single numeric key rises strictly; None where it does not.
+
+        Sorted data is common, and searching the few source keys in it beats hashing by far.
+        """
+        keys, values = (_numbers(column) if len(self.columns) == 1 else None for column in (self.columns[0], target))
+        if keys is None or values is None or not (values[1:] > values[:-1]).all():
+            return None
+        start, end = np.searchsorted(keys, values[0]), np.searchsorted(keys, values[-1], side="right")
+        wanted = keys[start:end]
+        places = np.searchsorted(values, wanted)
+        hits = np.flatnonzero(values[places] == wanted)
+        return places[hits], self.rows(start + hits)
+
     def might_be(self, target: pa.ChunkedArray, span: tuple[int, int]) -> np.ndarray:
         """Which target rows have a value of the leading column that the source has at all."""
         start, end = span
         values = pc.unique(self.columns[self.lead].slice(start, end - start))
         return np.asarray(pc.is_in(target, value_set=values, skip_nulls=True))
+
+
+def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
+    """Whole numbers, dates and times as integers in the same order; None for other types, NULLs or nothing."""
+    type_ = column.type
+    if column.null_count or not len(column) or not (pa.types.is_integer(type_) or pa.types.is_temporal(type_)):
+        return None
+    array = contiguous(column) if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_temporal(type_):
+        array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+    numbers: np.ndarray = array.to_numpy()
+    return numbers
 
 
 def _is_sorted(column: pa.Array) -> bool:

@@ -202,9 +202,9 @@ class ObjectJournal:
         for put in record.puts:
             self._store.remove(self.staged(put.staged))
         self._mark_done(number)
-        entries, _ = self._numbers()
+        entries, marks = self._numbers()
         self._undo_if_late(number, record, entries)
-        self._trim(number, entries)
+        self._trim(number, entries | marks)
 
     def _put(self, put: Put) -> bool:
         """Put a file in place; whether it was still staged."""
