@@ -95,10 +95,11 @@ class Zygote:
         self._control.close()
         self._process.wait(30)
 
-    def fork(self, scenario: str, root: Path) -> tuple[int, socket.socket]:
+    def fork(self, root: Path, **job: str) -> tuple[int, socket.socket]:
+        """Start a child; it begins when it is sent a byte, and says how it ended."""
         ours, theirs = socket.socketpair()
-        job = json.dumps({"scenario": scenario, "root": str(root)})
-        socket.send_fds(self._control, [job.encode()], [theirs.fileno()])
+        text = json.dumps({"root": str(root), **job})
+        socket.send_fds(self._control, [text.encode()], [theirs.fileno()])
         theirs.close()
         child = int(self._control.recv(64))
         ours.settimeout(_LIMIT)
@@ -106,13 +107,13 @@ class Zygote:
 
     def run(self, scenario: str, root: Path) -> Run:
         """The change, undisturbed, in a process of its own."""
-        _, link = self.fork(scenario, root)
+        _, link = self.fork(root, scenario=scenario)
         with link:
             return Run(_conversation(link), "")
 
     def trace(self, scenario: str, root: Path, *options: str) -> Run:
         """The change under strace with the given options."""
-        child, link = self.fork(scenario, root)
+        child, link = self.fork(root, scenario=scenario)
         log = root.parent / f"strace-{child}.log"
         command = ["strace", "-f", "-o", str(log), "-p", str(child), *options]
         with link, subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:

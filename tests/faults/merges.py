@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,7 +51,7 @@ def _merge(strategy: str, ids: list[int]) -> Callable[[Path], None]:
     return apply
 
 
-def _write(mode: str) -> Callable[[Path], None]:
+def _write(mode: Literal["append", "overwrite"]) -> Callable[[Path], None]:
     def apply(root: Path) -> None:
         inlay.write_dataset(table([5, 105, 305], "new"), str(dataset(root)), mode=mode, partition_columns=["day"])
 

@@ -7,9 +7,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TRACED = tuple(
-    "open,openat,creat,write,pwrite64,writev,ftruncate,truncate,rename,renameat,renameat2,link,linkat,unlink,"
-    "unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sendfile,lseek,sendto".split(",")
+TRACED = (
+    "open",
+    "openat",
+    "creat",
+    "write",
+    "pwrite64",
+    "writev",
+    "ftruncate",
+    "truncate",
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "fsync",
+    "fdatasync",
+    "copy_file_range",
+    "sendfile",
+    "lseek",
+    "sendto",
 )
 OPTIONS = ("-y", "-xx", "-s", "10000000", "-e", "trace=" + ",".join(f"?{name}" for name in TRACED))
 

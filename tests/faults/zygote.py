@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.faults import scenarios
+from tests.faults import scenarios, soak
 
 _PR_SET_PTRACER = 0x59616D61
 
@@ -53,12 +53,19 @@ def run(job: dict[str, str], parent: socket.socket) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # let strace in where Yama guards
         gc.disable()
         parent.recv(1)
-        ended = scenarios.outcome(scenarios.scenario_named(job["scenario"]), Path(job["root"]))
-        parent.send(ended.encode())
+        parent.send(work(job, Path(job["root"])).encode())
     except KeyboardInterrupt:
         parent.send(b"interrupted")
     finally:
         os._exit(0)
+
+
+def work(job: dict[str, str], root: Path) -> str:
+    """A scenario once, or one of the endless tasks of a soak."""
+    if "scenario" in job:
+        return scenarios.outcome(scenarios.scenario_named(job["scenario"]), root)
+    soak.ROLES[job["role"]](job["kind"], root, job["name"])
+    return "ended"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""An object store in memory whose k-th request fails, or waits for something else to happen first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from fsspec.implementations.memory import MemoryFileSystem
+
+# kind -> does the k-th request take effect, does everything after it fail, what does the client get
+KINDS: dict[str, tuple[bool, bool, type[BaseException]]] = {
+    "refused": (False, False, OSError),
+    "answer lost": (True, False, OSError),
+    "dead": (False, True, OSError),
+    "answer lost, then dead": (True, True, OSError),
+    "interrupted": (False, False, KeyboardInterrupt),
+    "done and interrupted": (True, False, KeyboardInterrupt),
+}
+
+
+class Store:
+    """The objects, shared by the clients of one test."""
+
+    def __init__(self) -> None:
+        class Client(Flaky):
+            store: ClassVar[dict[str, Any]] = {}
+            pseudo_dirs: ClassVar[list[str]] = [""]
+
+        self._client = Client
+
+    def client(self) -> Flaky:
+        return self._client(skip_instance_cache=True)
+
+
+class Flaky(MemoryFileSystem):
+    """One client of a store. Without a fault it is a plain store with conditional creation."""
+
+    protocol = "flaky"
+    cachable = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests: list[str] = []
+        self.kind: str | None = None
+        self.k = 0
+        self.meanwhile: Callable[[], None] | None = None
+        self._inside = False
+
+    def fail(self, kind: str, k: int) -> None:
+        self.requests, self.kind, self.k = [], kind, k
+
+    def before(self, k: int, meanwhile: Callable[[], None]) -> None:
+        """Let something happen just before the k-th request."""
+        self.requests, self.k, self.meanwhile = [], k, meanwhile
+
+    @property
+    def fired(self) -> bool:
+        return 0 < self.k <= len(self.requests)
+
+    def _request(self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._inside:  # what the filesystem calls of itself is part of the same request
+            return work(*arguments, **options)
+        self.requests.append(f"{name} {arguments[0]}")
+        self._inside = True
+        try:
+            return self._fated(len(self.requests), lambda: work(*arguments, **options))
+        finally:
+            self._inside = False
+
+    def _fated(self, index: int, work: Callable[[], Any]) -> Any:
+        if index == self.k and self.meanwhile is not None:
+            self.meanwhile()
+        if self.kind is None or index < self.k:
+            return work()
+        effective, dead, error = KINDS[self.kind]
+        if index > self.k:
+            if dead:
+                raise OSError("the network is gone")
+            return work()
+        if effective:
+            work()
+        raise error("this request failed")
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:
+        return self._request("put", super().pipe_file, path, value, mode=mode, **options)
+
+    def cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        return self._request("get", super().cat_file, path, *arguments, **options)
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> Any:
+        return self._request("copy", super().cp_file, path1, path2, **options)
+
+    def rm_file(self, path: str) -> Any:
+        return self._request("delete", super().rm_file, path)
+
+    def info(self, path: str, **options: Any) -> Any:
+        return self._request("head", super().info, path, **options)
+
+    def find(self, path: str, *arguments: Any, **options: Any) -> Any:
+        return self._request("list", super().find, path, *arguments, **options)
+
+    def open(self, path: str, mode: str = "rb", *arguments: Any, **options: Any) -> Any:
+        return self._request("open", super().open, path, mode, *arguments, **options)
+
+
+class Heedless(MemoryFileSystem):
+    """A store that ignores the condition of a conditional write."""
+
+    protocol = "heedless"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    cachable = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:
+        return super().pipe_file(path, value, mode="overwrite", **options)

@@ -1,0 +1,100 @@
+"""A change of a dataset on an object store, and what can be said about it afterwards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from inlay.errors import InlayError
+from inlay.incremental.commit import IncrementalFileManager, recover
+from inlay.storage import Location, locate
+from tests.faults.scenarios import stage
+
+BEFORE = {"a.parquet": b"a one", "day=1/b.parquet": b"b one", "day=2/d.parquet": b"d"}
+REWRITTEN = {"a.parquet": b"a two, longer", "day=1/b.parquet": b"b two"}
+ADDED = {"day=3/e.parquet": b"e two"}
+REMOVED = ["day=2/d.parquet"]
+AFTER = sorted((REWRITTEN | ADDED).items())
+
+_OWN_NAME = re.compile(r"-inlay-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset in a store as its users find it, and as somebody looking straight at the store does."""
+
+    path: str
+    direct: Any  # a filesystem without faults
+
+    def build(self) -> None:
+        for name, content in BEFORE.items():
+            self.direct.pipe_file(f"{self.path}/{name}", content)
+
+    def content(self) -> list[tuple[str, bytes]]:
+        """Every data file, under the name that it had before it was rewritten."""
+        self.direct.invalidate_cache()
+        files = self.direct.find(self.path)
+        return sorted((_OWN_NAME.sub("", name[len(self.path) + 1 :]), self.direct.cat_file(name)) for name in files)
+
+    def hidden(self) -> list[str]:
+        """What lies in the sidecar besides the log."""
+        self.direct.invalidate_cache()
+        parent, _, name = self.path.rpartition("/")
+        root = f"{parent}/.{name}.txn"
+        return [path for path in self.direct.find(root) if not path.startswith(f"{root}/log/")]
+
+    def location(self, filesystem: Any = None) -> Location:
+        return locate(self.path, filesystem or self.direct)
+
+    def recover(self) -> None:
+        recover(self.path, filesystem=self.direct)
+
+
+def change(location: Location) -> None:
+    """Rewrite, add and remove files, as a merge does. Doing it twice ends as doing it once does."""
+    with IncrementalFileManager() as manager:
+        manager.open(location)
+        puts, removes = {}, []
+        for file in manager.snapshot():
+            plain = _OWN_NAME.sub("", file.path)
+            if plain in REWRITTEN:
+                puts[manager.replacement_name(file.path)] = REWRITTEN[plain]
+            if plain in REWRITTEN or plain in ADDED or plain in REMOVED:
+                removes.append(file.path)
+        puts |= {manager.replacement_name(name): content for name, content in ADDED.items()}
+        manager.commit(list(stage(manager, puts)), removes)
+
+
+def outcome(location: Location) -> str:
+    try:
+        change(location)
+    except InlayError as error:
+        return error.code
+    except Exception as error:  # noqa: BLE001  (clients raise what they like)
+        return f"error: {error!r}"
+    return "acked"
+
+
+def violation(said: str, dataset: Dataset) -> str | None:
+    """What a fault broke, in words; None if every promise holds."""
+    before, raw = sorted(BEFORE.items()), dataset.content()
+    if said == "acked" and raw != AFTER:
+        return "acknowledged but not complete"
+    if said == "acked" and dataset.hidden():
+        return f"acknowledged, but left behind {dataset.hidden()}"
+    try:
+        dataset.recover()
+    except InlayError as error:
+        return f"recovery failed: {error!r}"
+    state = dataset.content()
+    if state not in (before, AFTER):
+        return f"neither before nor after: {[name for name, _ in state]}"
+    if said == "commit_pending" and state != AFTER:
+        return "told that it was committed, but it is not there"
+    if said not in ("acked", "commit_pending", "commit_state_unknown") and state != before:
+        return "told that nothing was changed, but it was"
+    again = outcome(dataset.location())
+    if again != "acked" or dataset.content() != AFTER:
+        return f"a retry ended with {again!r}"
+    return None

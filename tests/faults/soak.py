@@ -1,0 +1,114 @@
+"""Writers and readers of one dataset, each a process that may be killed at any time.
+
+A writer's commit adds its own name and number to every file (or, with `merge`, sets rows of its own in every
+partition); it writes a line to its own log before it tries and one after it was acknowledged. A reader reads again
+and again, and writes a line for each mix that it sees.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from inlay.errors import InlayError
+from inlay.incremental.commit import IncrementalFileManager, read_consistently
+from inlay.storage import locate
+from tests.faults.scenarios import dataset, stage
+
+NAMES = ("a.parquet", "day=1/b.parquet", "day=2/c.parquet")
+
+
+def build_files(root: Path) -> None:
+    for name in NAMES:
+        path = dataset(root) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"[]")
+
+
+def commit_files(root: Path, entry: str) -> None:
+    with IncrementalFileManager(lock_timeout=60) as manager:
+        manager.open(locate(dataset(root)))
+        manager.snapshot()
+        found = {name: json.loads((dataset(root) / name).read_bytes()) for name in NAMES}
+        puts = {name: json.dumps([*entries, entry]).encode() for name, entries in found.items()}
+        manager.commit(list(stage(manager, puts)))
+
+
+def read_files(root: Path) -> list[list[str]]:
+    """The entries of every file, in one state of the dataset."""
+    location = locate(dataset(root))
+    return read_consistently(
+        location, lambda files: [json.loads(Path(location.full(file.path)).read_bytes()) for file in files]
+    )
+
+
+def build_rows(root: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for day in range(3):
+        directory = dataset(root) / f"day={day}"
+        directory.mkdir(parents=True)
+        table = pa.table({"id": pa.array([f"none-{day}"]), "n": pa.array([0], pa.int64())})
+        pq.write_table(table, directory / "part.parquet")
+
+
+def commit_rows(root: Path, entry: str) -> None:
+    """The rows of one writer, one in every partition, all with the number of its latest commit."""
+    import pyarrow as pa
+
+    import inlay
+
+    writer, _, number = entry.partition(":")
+    rows = {"id": [f"{writer}-{day}" for day in range(3)], "n": [int(number)] * 3, "day": [0, 1, 2]}
+    inlay.merge(pa.table(rows), str(dataset(root)), "upsert", ["id"], ["day"])
+
+
+def read_rows(root: Path) -> list[list[str]]:
+    """Per partition the latest commit of every writer."""
+    import inlay
+
+    days: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for row in inlay.read_parquet(str(dataset(root))).to_pylist():
+        days[int(row["day"])].append(f"{row['id'].rpartition('-')[0]}:{row['n']}")
+    return [sorted(entries) for entries in days.values()]
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path, str], None], Callable[[Path], list[list[str]]]]] = {
+    "files": (build_files, commit_files, read_files),
+    "merge": (build_rows, commit_rows, read_rows),
+}
+
+
+def note(descriptor: int, text: str) -> None:
+    os.write(descriptor, f"{text}\n".encode())  # one call: a line is there or not
+
+
+def write(kind: str, root: Path, name: str) -> None:
+    descriptor = os.open(root / f"log-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    number = 0
+    while not (root / "stop").exists():
+        number += 1
+        entry = f"{name}:{number}"
+        note(descriptor, f"tried {entry}")
+        try:
+            KINDS[kind][1](root, entry)
+        except InlayError as error:
+            note(descriptor, f"failed {entry} {error!r}")
+        else:
+            note(descriptor, f"acked {entry}")
+
+
+def read(kind: str, root: Path, name: str) -> None:
+    descriptor = os.open(root / f"log-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    while not (root / "stop").exists():
+        states = KINDS[kind][2](root)
+        mixed = any(state != states[0] for state in states)
+        note(descriptor, f"mixed {states}" if mixed else "read")
+        time.sleep(0.002)
+
+
+ROLES = {"write": write, "read": read}

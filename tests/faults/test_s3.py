@@ -1,0 +1,165 @@
+"""Commits over the S3 protocol, through a proxy that loses, refuses and cuts requests."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from inlay.errors import ConcurrentModificationError
+from inlay.incremental.commit import IncrementalFileManager
+from tests.faults.objects import AFTER, BEFORE, Dataset, outcome, violation
+from tests.faults.proxy import KINDS, Proxy
+from tests.faults.scenarios import stage
+
+pytestmark = pytest.mark.faults
+Tally = Callable[[str, int, list[str]], None]
+_CASES = itertools.count()
+
+
+@dataclass
+class S3:
+    """A server, a proxy in front of it, and clients of either."""
+
+    host: str
+    port: int
+    proxy: Proxy
+    requests: list[str] = field(default_factory=list)  # of one undisturbed change
+
+    def client(self, url: str | None = None, *, retries: int = 1) -> Any:
+        """A client that reports the first failure; with more retries, one as users have it."""
+        config = {"retries": {"total_max_attempts": retries}}
+        client = s3fs.S3FileSystem(
+            key="key",
+            secret="secret",
+            endpoint_url=url or f"http://{self.host}:{self.port}",
+            config_kwargs=config,
+            skip_instance_cache=True,
+        )
+        client.retries = retries
+        return client
+
+    def dataset(self, direct: Any) -> Dataset:
+        dataset = Dataset(f"bucket/case-{next(_CASES)}/ds", direct)
+        dataset.build()
+        return dataset
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    connection = http.client.HTTPConnection(host, port)
+    connection.request("PUT", "/bucket")
+    assert connection.getresponse().status == 200
+    connection.close()
+    proxy = Proxy(host, port)
+    yield S3(host, port, proxy)
+    proxy.stop()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def direct(s3: S3) -> Any:
+    return s3.client()
+
+
+@pytest.fixture(scope="module")
+def proxied(s3: S3) -> Any:
+    return s3.client(s3.proxy.url)
+
+
+@pytest.fixture(scope="module")
+def requests(s3: S3, direct: Any, proxied: Any) -> list[str]:
+    """The requests of one undisturbed change."""
+    dataset = s3.dataset(direct)
+    with s3.proxy.fault(None) as plan:
+        assert outcome(dataset.location(proxied)) == "acked"
+    assert dataset.content() == AFTER
+    assert dataset.hidden() == []
+    return plan.seen
+
+
+def decisive(requests: list[str]) -> list[int]:
+    """The commit point, the request after it, the first file put in place, the mark that all is done."""
+    commit = next(k for k, request in enumerate(requests, 1) if request.endswith("1.json"))
+    copy = next(k for k, request in enumerate(requests, 1) if "/ds/a-inlay-" in request)
+    done = next(k for k, request in enumerate(requests, 1) if request.endswith("1.done"))
+    return [commit, commit + 1, copy, done]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_a_request_leaves_before_or_after(
+    s3: S3, direct: Any, proxied: Any, requests: list[str], kind: str, tally: Tally, thorough: bool
+) -> None:
+    violations = []
+    indices = range(1, len(requests) + 1) if thorough else decisive(requests)
+    for k in indices:
+        dataset = s3.dataset(direct)
+        with s3.proxy.fault(kind, k) as plan:
+            said = outcome(dataset.location(proxied))
+        assert plan.fired
+        if found := violation(said, dataset):
+            violations.append(f"{kind} at {k} {plan.seen[k - 1]} (said {said}): {found}")
+    tally(f"S3 requests, {kind}", len(indices), violations)
+
+
+@pytest.mark.parametrize("kind", ["reset", "lost", "503", "500 though done"])
+def test_a_client_that_retries_is_not_fooled_by_its_own_success(
+    s3: S3, direct: Any, requests: list[str], kind: str
+) -> None:
+    """The second attempt of a request whose answer was lost is told that the entry exists: it is our own."""
+    dataset = s3.dataset(direct)
+    with s3.proxy.fault(kind, decisive(requests)[0]) as plan:
+        assert outcome(dataset.location(s3.client(s3.proxy.url, retries=3))) == "acked"
+    assert plan.fired
+    assert dataset.content() == AFTER
+    assert dataset.hidden() == []
+
+
+def test_an_unreachable_store_after_the_commit_leaves_the_outcome_unknown_and_the_next_open_settles_it(
+    s3: S3, direct: Any, proxied: Any, requests: list[str]
+) -> None:
+    dataset = s3.dataset(direct)
+    with s3.proxy.fault("lost, then cut", decisive(requests)[0]):
+        assert outcome(dataset.location(proxied)) == "commit_state_unknown"
+    assert dataset.content() == sorted(BEFORE.items())
+    assert len(dataset.hidden()) == 3, "what is staged must stay"
+    dataset.recover()
+    assert dataset.content() == AFTER
+
+
+def test_racing_writers_win_one_entry_each(s3: S3, direct: Any) -> None:
+    dataset = s3.dataset(direct)
+    acked: list[str] = []
+    threads = [threading.Thread(target=_add_some, args=(s3.client(), dataset, n, acked)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(acked) == 6
+    assert sorted(name for name, _ in dataset.content() if name not in BEFORE) == sorted(acked)
+
+
+def _add_some(client: Any, dataset: Dataset, number: int, acked: list[str]) -> None:
+    for name in (f"w{number}-0.parquet", f"w{number}-1.parquet"):
+        while name not in acked:
+            with IncrementalFileManager() as manager:
+                manager.open(dataset.location(client))
+                manager.snapshot()
+                try:
+                    manager.commit(list(stage(manager, {name: b"x"})))
+                except ConcurrentModificationError:
+                    continue
+                acked.append(name)

@@ -1,0 +1,138 @@
+"""Eight writers and two readers at once, killed at random: what was acknowledged is there, once, and never mixed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from inlay.incremental.commit import recover
+from tests.faults.inject import Zygote
+from tests.faults.scenarios import leftovers
+from tests.faults.soak import KINDS
+
+pytestmark = pytest.mark.faults
+Tally = Callable[[str, int, list[str]], None]
+WRITERS, READERS = 8, 2
+
+
+@dataclass
+class Member:
+    role: str
+    descriptor: int  # of the process itself, so that no other can be hit
+    link: socket.socket
+
+    def kill(self) -> None:
+        """Kill it; a process that had ended by itself would have said so."""
+        signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+        said = self.end()
+        assert said == b"", f"it ended by itself: {said!r}"
+
+    def end(self) -> bytes:
+        self.link.settimeout(120)
+        try:
+            return self.link.recv(1000)
+        except ConnectionResetError:
+            return b""
+        finally:
+            self.link.close()
+            os.close(self.descriptor)
+
+
+class Crowd:
+    """Processes that are replaced when they are killed."""
+
+    def __init__(self, zygote: Zygote, kind: str, root: Path) -> None:
+        self._zygote, self._kind, self._root = zygote, kind, root
+        self._names = itertools.count()
+        self.members: list[Member] = []
+
+    def start(self, role: str) -> None:
+        name = f"{role}{next(self._names)}"
+        child, link = self._zygote.fork(self._root, kind=self._kind, role=role, name=name)
+        self.members.append(Member(role, os.pidfd_open(child), link))
+        link.send(b"!")
+
+    def kill_one(self, chance: random.Random) -> None:
+        victim = self.members.pop(chance.randrange(len(self.members)))
+        victim.kill()
+        self.start(victim.role)
+
+    def stop(self) -> None:
+        (self._root / "stop").touch()
+        assert [member.end() for member in self.members] == [b"ended"] * len(self.members)
+
+
+def soak(zygote: Zygote, kind: str, root: Path, seconds: float, pause: float) -> tuple[int, list[str]]:
+    """How many were killed, and every line that the processes wrote."""
+    chance = random.Random(20)
+    KINDS[kind][0](root)
+    crowd = Crowd(zygote, kind, root)
+    for role in ["write"] * WRITERS + ["read"] * READERS:
+        crowd.start(role)
+    deadline, kills = time.monotonic() + seconds, 0
+    try:
+        while time.monotonic() < deadline:
+            time.sleep(chance.uniform(0.5, 1.5) * pause)
+            crowd.kill_one(chance)
+            kills += 1
+    finally:
+        crowd.stop()
+    return kills, [line for log in root.glob("log-*") for line in log.read_text().splitlines()]
+
+
+def _seconds(thorough: bool) -> float:
+    return float(os.environ.get("INLAY_SOAK_SECONDS") or (60 if thorough else 8))
+
+
+def _finish(root: Path, kind: str) -> list[list[str]]:
+    recover(root / "ds")
+    states = KINDS[kind][2](root)
+    assert [name for name in leftovers(root) if "/log-" not in name and not name.endswith("/stop")] == []
+    return states
+
+
+@pytest.mark.timeout(900)
+def test_concurrent_commits_under_random_kills(zygote: Zygote, tmp_path: Path, tally: Tally, thorough: bool) -> None:
+    kills, lines = soak(zygote, "files", tmp_path, _seconds(thorough), 0.1)
+    states = _finish(tmp_path, "files")
+    acked = [line.split()[1] for line in lines if line.startswith("acked ")]
+    tried = {line.split()[1] for line in lines if line.startswith("tried ")}
+    present = Counter(states[0])
+    violations = [line for line in lines if line.startswith(("mixed ", "failed "))]
+    violations += ["a mix at the end"] * any(state != states[0] for state in states)
+    violations += [f"{entry} is there {present[entry]} times" for entry in acked if present[entry] != 1]
+    violations += [
+        f"{entry} was never tried, or is there twice" for entry in present if entry not in tried or present[entry] > 1
+    ]
+    assert kills > 10
+    assert len(acked) > 50
+    assert lines.count("read") > 50
+    tally(f"commits of {WRITERS} writers ({kills} kills, {lines.count('read')} reads)", len(acked), violations)
+
+
+@pytest.mark.timeout(900)
+def test_concurrent_merges_under_random_kills(zygote: Zygote, tmp_path: Path, tally: Tally, thorough: bool) -> None:
+    kills, lines = soak(zygote, "merge", tmp_path, _seconds(thorough), 0.25)
+    states = _finish(tmp_path, "merge")
+    violations = [line for line in lines if line.startswith(("mixed ", "failed "))]
+    violations += ["a mix at the end"] * any(state != states[0] for state in states)
+    latest = dict(entry.split(":") for entry in states[0])
+    violations += [
+        f"{name} has several rows" for name in latest if sum(e.startswith(f"{name}:") for e in states[0]) > 1
+    ]
+    acked = [line.split()[1].split(":") for line in lines if line.startswith("acked ")]
+    violations += [f"{name}:{number} is lost" for name, number in acked if int(latest.get(name, 0)) < int(number)]
+    assert kills > 3
+    assert len(acked) > 10
+    assert lines.count("read") > 5
+    tally(f"merges of {WRITERS} writers ({kills} kills, {lines.count('read')} reads)", len(acked), violations)

@@ -1,0 +1,334 @@
+"""The commit on object stores: one conditional create decides, and what is not known is said to be not known."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
+    ConcurrentModificationError,
+    CorruptJournalError,
+    DatasetIOError,
+    InlayError,
+)
+from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently, recover
+from inlay.storage import Location, locate
+from tests.faults.flaky import KINDS, Flaky, Heedless, Store
+from tests.faults.objects import AFTER, BEFORE, Dataset, change, outcome, violation
+from tests.faults.scenarios import stage
+
+PATH = "/bucket/ds"
+
+
+def new_dataset() -> tuple[Store, Dataset]:
+    store = Store()
+    dataset = Dataset(PATH, store.client())
+    dataset.build()
+    return store, dataset
+
+
+def count_requests() -> int:
+    store, dataset = new_dataset()
+    client = store.client()
+    change(dataset.location(client))
+    assert dataset.content() == AFTER
+    assert dataset.hidden() == []
+    return len(client.requests)
+
+
+def log(dataset: Dataset) -> list[str]:
+    return [name.rpartition("/")[2] for name in dataset.direct.find("/bucket/.ds.txn/log")]
+
+
+def add(location: Location, name: str, content: bytes = b"x") -> None:
+    with IncrementalFileManager() as manager:
+        manager.open(location)
+        manager.snapshot()
+        manager.commit(list(stage(manager, {name: content})))
+
+
+def request_index(wanted: Callable[[str], bool]) -> int:
+    """Which request of a change is the first of a kind."""
+    store, dataset = new_dataset()
+    client = store.client()
+    change(dataset.location(client))
+    return next(i for i, request in enumerate(client.requests, 1) if wanted(request))
+
+
+COMMIT_POINT = request_index(lambda request: request.startswith("put") and request.endswith("1.json"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_any_request_leaves_before_or_after(kind: str) -> None:
+    violations = []
+    for k in range(1, count_requests() + 1):
+        store, dataset = new_dataset()
+        client = store.client()
+        client.fail(kind, k)
+        try:
+            said = outcome(dataset.location(client))
+        except KeyboardInterrupt:
+            said = "commit_state_unknown"
+        assert client.fired
+        if found := violation(said, dataset):
+            violations.append(f"{k} {client.requests[k - 1]} (said {said}): {found}")
+    assert not violations
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_while_finishing_what_another_committed(kind: str) -> None:
+    """Recovery may fail at any request and be tried again, and never claims success for the caller's own change."""
+    store, dataset = pending_dataset()
+    client = store.client()
+    recover(PATH, filesystem=client)
+    for k in range(1, len(client.requests) + 1):
+        store, dataset = pending_dataset()
+        client = store.client()
+        client.fail(kind, k)
+        try:
+            recover(PATH, filesystem=client)
+        except (CommitPendingError, CommitStateUnknownError) as error:
+            pytest.fail(f"recovery speaks of a commit of its own: {error}")
+        except (OSError, InlayError, KeyboardInterrupt):
+            pass
+        assert client.fired
+        dataset.recover()
+        assert dataset.content() == AFTER
+
+
+def pending_dataset() -> tuple[Store, Dataset]:
+    """Committed, but its writer died before anything was moved."""
+    store, dataset = new_dataset()
+    client = store.client()
+    client.fail("answer lost, then dead", COMMIT_POINT)
+    with pytest.raises(CommitStateUnknownError):
+        change(dataset.location(client))
+    assert dataset.content() == sorted(BEFORE.items())
+    return store, dataset
+
+
+def test_a_lost_answer_is_found_to_be_ones_own_success() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    client.fail("answer lost", COMMIT_POINT)
+    change(dataset.location(client))
+    assert dataset.content() == AFTER
+
+
+def test_a_refused_commit_leaves_an_aborted_entry_and_nothing_else() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    client.fail("refused", COMMIT_POINT)
+    with pytest.raises(DatasetIOError, match="Nothing changed"):
+        change(dataset.location(client))
+    assert dataset.content() == sorted(BEFORE.items())
+    assert dataset.hidden() == []
+    assert dataset.recover() is None
+    change(dataset.location())
+    assert dataset.content() == AFTER
+
+
+def test_an_unknown_outcome_keeps_what_is_staged_and_the_next_open_settles_it() -> None:
+    _, dataset = pending_dataset()
+    assert len(dataset.hidden()) == 3
+    assert len(list_dataset_files(PATH, dataset.direct)) == 3
+    assert dataset.content() == AFTER
+
+
+def test_cleaning_up_by_hand_after_an_unknown_outcome_removes_nothing() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    manager = IncrementalFileManager()
+    manager.open(dataset.location(client))
+    puts = list(stage(manager, {"new.parquet": b"new"}))
+    client.fail("answer lost, then dead", len(client.requests) + 1)
+    client.k = next_create(client)
+    with pytest.raises(CommitStateUnknownError):
+        manager.commit(puts)
+    client.kind = None
+    manager.cleanup_staging_files()
+    dataset.recover()
+    assert ("new.parquet", b"new") in dataset.content()
+
+
+def next_create(client: Flaky) -> int:
+    """The commit asks once for each staged file, then creates its entry (no snapshot was taken)."""
+    return len(client.requests) + 2
+
+
+def test_an_error_after_the_commit_point_says_that_it_is_committed() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    client.fail("dead", request_index(lambda request: request.startswith("copy")))
+    with pytest.raises(CommitPendingError, match="is committed and will complete"):
+        change(dataset.location(client))
+    change(dataset.location())  # the next open completes it; this is the same change again
+    assert dataset.content() == AFTER
+
+
+def test_the_second_of_two_writers_is_told_so_and_nothing_is_lost() -> None:
+    store, dataset = new_dataset()
+    slow = IncrementalFileManager()
+    slow.open(dataset.location(store.client()))
+    slow.snapshot()
+    puts = list(stage(slow, {"slow.parquet": b"slow"}))
+    add(dataset.location(store.client()), "quick.parquet")
+    with pytest.raises(ConcurrentModificationError):
+        slow.commit(puts)
+    slow.cleanup_staging_files()
+    names = [name for name, _ in dataset.content()]
+    assert "quick.parquet" in names
+    assert "slow.parquet" not in names
+    assert dataset.hidden() == []
+
+
+def test_a_writer_that_is_overtaken_at_any_request_wins_or_is_told() -> None:
+    """Another change happens just before each request of this one: exactly one of both outcomes, never a mix."""
+    for k in range(1, count_requests() + 1):
+        store, dataset = new_dataset()
+        client = store.client()
+        client.before(k, lambda dataset=dataset, store=store: add(dataset.location(store.client()), "other.parquet"))
+        said = outcome(dataset.location(client))
+        assert client.fired
+        assert said in ("acked", "concurrent_modification"), said
+        dataset.recover()
+        expected = AFTER if said == "acked" else sorted(BEFORE.items())
+        assert dataset.content() == sorted([*expected, ("other.parquet", b"x")]), (k, client.requests[k - 1], said)
+
+
+def test_a_helper_that_is_overtaken_at_any_request_does_no_harm() -> None:
+    """One finishes another's commit; before each of its requests a third finishes it too and changes it all again."""
+    store, dataset = pending_dataset()
+    client = store.client()
+    recover(PATH, filesystem=client)
+    for k in range(1, len(client.requests) + 1):
+        store, dataset = pending_dataset()
+        client = store.client()
+        client.before(k, lambda dataset=dataset, store=store: change(dataset.location(store.client())))
+        recover(PATH, filesystem=client)
+        assert client.fired
+        assert dataset.content() == AFTER, (k, client.requests[k - 1])
+
+
+def test_a_reader_that_is_overtaken_at_any_request_sees_no_mix() -> None:
+    def read(location: Location) -> int:
+        return read_consistently(location, lambda files: sum(1 for file in files if "-inlay-" in file.path))
+
+    store, dataset = new_dataset()
+    client = store.client()
+    assert read(dataset.location(client)) == 0
+    requests = len(client.requests)
+    for die_at in range(COMMIT_POINT, count_requests() + 1):
+        for k in range(1, requests + 1):
+            store, dataset = new_dataset()
+            writer, client = store.client(), store.client()
+            writer.fail("answer lost, then dead", die_at)
+            client.before(k, lambda writer=writer, dataset=dataset: outcome(dataset.location(writer)) and None)
+            assert read(dataset.location(client)) in (0, 3), (die_at, k)
+            assert client.fired
+
+
+def test_racing_writers_all_get_in_once() -> None:
+    store, dataset = new_dataset()
+    acked: list[str] = []
+    threads = [threading.Thread(target=keep_adding, args=(store, dataset, n, acked)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    added = [name for name, _ in dataset.content() if name not in BEFORE]
+    assert len(acked) == 30
+    assert sorted(added) == sorted(acked)
+    assert dataset.hidden() == []
+
+
+def keep_adding(store: Store, dataset: Dataset, number: int, acked: list[str]) -> None:
+    client = store.client()
+    for round_ in range(5):
+        name = f"w{number}-{round_}.parquet"
+        for _ in range(2000):
+            try:
+                add(dataset.location(client), name)
+            except ConcurrentModificationError:
+                time.sleep(0.001 * number)
+                continue
+            acked.append(name)
+            break
+
+
+def test_old_entries_are_trimmed_and_a_writer_that_slept_through_it_cannot_commit() -> None:
+    store, dataset = new_dataset()
+    sleeper = IncrementalFileManager()
+    sleeper.open(dataset.location(store.client()))
+    puts = list(stage(sleeper, {"sleeper.parquet": b"sleeper"}))
+    for number in range(14):
+        add(dataset.location(store.client()), f"{number}.parquet")
+    assert f"{1:020d}.json" not in log(dataset)
+    assert len(log(dataset)) <= 24
+    with pytest.raises(CommitStateUnknownError):
+        sleeper.commit(puts)
+    dataset.recover()
+    add(dataset.location(), "last.parquet")
+    names = [name for name, _ in dataset.content()]
+    assert "sleeper.parquet" not in names
+    assert "last.parquet" in names
+
+
+def test_a_store_without_conditional_writes_is_refused() -> None:
+    Heedless.store.clear()
+    filesystem = Heedless()
+    filesystem.pipe_file("/bucket/ds/a.parquet", b"a")
+    with pytest.raises(InlayError, match="ignores conditional writes") as caught:
+        add(locate(PATH, filesystem), "b.parquet")
+    assert "single_writer" in str(caught.value)
+    assert filesystem.find("/bucket") == ["/bucket/ds/a.parquet"]
+
+
+def test_its_only_writer_may_use_a_store_without_conditional_writes() -> None:
+    Heedless.store.clear()
+    filesystem = Heedless()
+    add(locate(PATH, filesystem, {"single_writer": True}), "b.parquet")
+    assert filesystem.cat_file("/bucket/ds/b.parquet") == b"x"
+
+
+def test_a_corrupt_entry_is_named_and_nothing_is_touched() -> None:
+    _, dataset = pending_dataset()
+    entry = f"/bucket/.ds.txn/log/{1:020d}.json"
+    envelope = json.loads(dataset.direct.cat_file(entry))
+    envelope["body"] = envelope["body"].replace("a-inlay", "z-inlay")
+    dataset.direct.pipe_file(entry, json.dumps(envelope).encode())
+    before = dataset.direct.find("/bucket", detail=False)
+    with pytest.raises(CorruptJournalError, match=f"{1:020d}.json"):
+        add(dataset.location(), "more.parquet")
+    after = [name for name in dataset.direct.find("/bucket", detail=False) if "probe" not in name]
+    assert after == before
+
+
+def test_staging_of_a_dead_writer_is_swept_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, dataset = new_dataset()
+    dead = IncrementalFileManager()
+    dead.open(dataset.location(store.client()))
+    list(stage(dead, {"x.parquet": b"x"}))
+    dataset.recover()
+    assert len(dataset.hidden()) == 1, "it may still be alive"
+    later = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert recover(PATH, filesystem=dataset.direct).swept
+    assert dataset.hidden() == []
+
+
+def test_the_memory_filesystem_of_fsspec_works() -> None:
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory")
+    url = "memory://object-commit/ds"
+    add(locate(url), "a.parquet", b"a")
+    add(locate(url), "b.parquet", b"b")
+    assert list_dataset_files(url) == [f"{url}/a.parquet", f"{url}/b.parquet"]
+    filesystem.rm("/object-commit", recursive=True)
