@@ -5,15 +5,18 @@ Imported by the tests and by the process that forks their victims, so it imports
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from inlay.errors import InlayError
+from inlay.errors import CommitPendingError, InlayError
 from inlay.incremental.commit import IncrementalFileManager, recover
-from inlay.storage import locate
+from inlay.storage import LocalStore, locate
 
 State = Any
 
@@ -108,6 +111,19 @@ def apply_files(root: Path) -> None:
 
 def apply_one_file(root: Path) -> None:
     change_files(locate(dataset(root)), {"a.parquet": b"a two"}, [])
+
+
+def leave_pending(root: Path) -> None:
+    """Let a commit stop after its first file."""
+    outcomes = [None, OSError(errno.EIO, "the disk is tired")]
+
+    def move(_: LocalStore, source: str, target: str) -> None:
+        if error := outcomes.pop(0):
+            raise error
+        os.replace(source, target)
+
+    with mock.patch.object(LocalStore, "move", move), contextlib.suppress(CommitPendingError):
+        apply_files(root)
 
 
 def apply_required_vocabulary(root: Path) -> None:

@@ -1,0 +1,174 @@
+"""Readers: what they wait for, and what they get without permission to write."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently
+from inlay.storage import locate
+from tests.faults.scenarios import (
+    BEFORE,
+    PUTS,
+    apply_files,
+    build_files,
+    dataset,
+    is_pending,
+    leave_pending,
+    read_files,
+    sidecar,
+    stage,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    build_files(place)
+    return place
+
+
+def opened(root: Path) -> IncrementalFileManager:
+    manager = IncrementalFileManager()
+    manager.open(locate(dataset(root)))
+    return manager
+
+
+def is_after(root: Path) -> bool:
+    return {name: content for name, (content, _) in read_files(root).items()} == PUTS
+
+
+# ---------------------------------------------------------------------------------------------------------- readers
+def test_a_commit_moves_nothing_while_somebody_reads(root: Path) -> None:
+    reading, seen = threading.Event(), []
+
+    def slow(files: list[Any]) -> list[bytes]:
+        content = [(dataset(root) / "a.parquet").read_bytes()]
+        reading.set()
+        time.sleep(0.4)
+        return [*content, (dataset(root) / "day=1/b.parquet").read_bytes()]
+
+    opened(root).cleanup_staging_files()
+    reader = threading.Thread(target=lambda: seen.extend(read_consistently(locate(dataset(root)), slow)))
+    reader.start()
+    assert reading.wait(10)
+    apply_files(root)
+    reader.join(10)
+    assert seen == [BEFORE["a.parquet"], BEFORE["day=1/b.parquet"]]
+    assert is_after(root)
+
+
+def test_a_reader_waits_for_a_commit_and_not_for_its_writer(root: Path) -> None:
+    """A writer that lives on after its commit keeps nobody from reading."""
+    manager = opened(root)
+    readers = os.open(sidecar(root) / "readers.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(readers, fcntl.LOCK_SH)  # the commit cannot complete yet
+    writer = threading.Thread(target=lambda: manager.commit(list(stage(manager, PUTS)), ["day=2/d.parquet"]))
+    writer.start()
+    while not is_pending(root):
+        time.sleep(0.005)
+    threading.Timer(0.3, os.close, [readers]).start()
+    started = time.monotonic()
+    assert len(list_dataset_files(str(dataset(root)))) == len(PUTS)
+    assert time.monotonic() - started < 20
+    writer.join(10)
+    manager.cleanup_staging_files()
+
+
+# ------------------------------------------------------------------------------------------- without all permissions
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A place that others may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        yield Path(place)
+
+
+NOBODY = """
+import os, sys, json, time
+from pathlib import Path
+from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently, recover
+from inlay.errors import InlayError
+from inlay.storage import locate
+from tests.faults.scenarios import *
+import fsspec.implementations.local
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+root = Path(sys.argv[1])
+"""
+
+
+def as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", NOBODY + program, str(root)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_where_the_parent_is_not_writable_the_sidecar_lies_inside(shared: Path) -> None:
+    build_files(shared)
+    if os.geteuid() == 0:
+        for path in [dataset(shared), *dataset(shared).rglob("*")]:
+            os.chown(path, 65534, 65534)
+    shared.chmod(0o555)
+    done = as_nobody(shared, "apply_files(root); print(json.dumps(list_dataset_files(str(dataset(root)))))")
+    shared.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == len(PUTS)
+    assert is_after(shared)
+    inside = dataset(shared) / ".inlay.txn"
+    assert sorted(path.name for path in inside.iterdir()) == ["lock", "readers.lock"]
+    assert not sidecar(shared).exists()
+    apply_files(shared)
+    assert not sidecar(shared).exists(), "who may write beside it uses the one inside all the same"
+
+
+def test_a_reader_without_write_permission_reads(shared: Path) -> None:
+    build_files(shared)
+    apply_files(shared)
+    _forbid_writing(shared)
+    done = as_nobody(shared, "print(json.dumps(list_dataset_files(str(dataset(root)))))")
+    _allow_writing(shared)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == len(PUTS)
+
+
+def test_a_reader_without_write_permission_is_told_of_a_pending_commit_instead_of_seeing_a_mix(
+    root: Path, shared: Path
+) -> None:
+    leave_pending(root)
+    root = Path(shutil.copytree(root, shared / "copy"))
+    _forbid_writing(root)
+    done = as_nobody(root, "list_dataset_files(str(dataset(root)))")
+    _allow_writing(root)
+    assert done.returncode == 1
+    assert "ConcurrentModificationError" in done.stderr
+    assert "inlay.recover" in done.stderr
+
+
+def _forbid_writing(root: Path) -> None:
+    for path in [*root.rglob("*"), root]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+
+def _allow_writing(root: Path) -> None:
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)

@@ -1,0 +1,373 @@
+"""The commit on a local disk: who waits for whom, what is refused, what is said, what is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
+    ConcurrentModificationError,
+    CorruptJournalError,
+    DatasetIOError,
+    InvalidArgumentError,
+    LockTimeoutError,
+)
+from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, recover
+from inlay.incremental.local_commit import LocalJournal
+from inlay.storage import LocalStore, locate
+from tests.faults.scenarios import (
+    BEFORE,
+    PUTS,
+    apply_files,
+    build_files,
+    dataset,
+    is_pending,
+    leave_pending,
+    leftovers,
+    read_files,
+    sidecar,
+    stage,
+)
+
+AFTER_NAMES = sorted(PUTS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    build_files(place)
+    return place
+
+
+def names(root: Path) -> list[str]:
+    return sorted(read_files(root))
+
+
+def is_before(root: Path) -> bool:
+    return {name: content for name, (content, _) in read_files(root).items()} == BEFORE
+
+
+def is_after(root: Path) -> bool:
+    return {name: content for name, (content, _) in read_files(root).items()} == PUTS
+
+
+def opened(root: Path, **options: Any) -> IncrementalFileManager:
+    manager = IncrementalFileManager(**options)
+    manager.open(locate(dataset(root)))
+    return manager
+
+
+@pytest.fixture
+def pending(root: Path) -> Path:
+    """A dataset whose commit stopped after its first file."""
+    leave_pending(root)
+    assert is_pending(root)
+    assert not is_before(root)
+    assert not is_after(root)
+    return root
+
+
+# --------------------------------------------------------------------------------------------------------- locking
+def test_a_writer_that_waits_too_long_is_told_who_holds_the_lock(root: Path) -> None:
+    with opened(root), pytest.raises(LockTimeoutError) as caught:
+        opened(root, lock_timeout=0.05)
+    message = str(caught.value)
+    assert f"process {os.getpid()} on {socket.gethostname()}" in message
+    assert "waited 0.05 s" in message
+    assert "ds" in message
+    assert is_before(root)
+
+
+def test_a_writer_waits_for_the_other_and_plans_on_what_it_finds(root: Path) -> None:
+    first = opened(root)
+    first.commit(list(stage(first, {"first.parquet": b"1"})))
+    threading.Timer(0.3, first.cleanup_staging_files).start()
+    started = time.monotonic()
+    with opened(root, lock_timeout=30) as second:
+        assert time.monotonic() - started > 0.2
+        assert "first.parquet" in [file.path for file in second.snapshot()]
+
+
+def test_the_lock_of_a_removed_sidecar_is_not_mistaken_for_the_new_one(root: Path) -> None:
+    first = opened(root)
+    waiting = IncrementalFileManager(lock_timeout=30)
+    thread = threading.Thread(target=waiting.open, args=(locate(dataset(root)),))
+    thread.start()
+    time.sleep(0.1)
+    shutil.rmtree(sidecar(root))
+    first.cleanup_staging_files()
+    thread.join(30)
+    with pytest.raises(LockTimeoutError):
+        opened(root, lock_timeout=0.05)
+    waiting.cleanup_staging_files()
+
+
+def test_a_lock_that_nobody_holds_any_more_names_nobody(root: Path) -> None:
+    opened(root).cleanup_staging_files()
+    assert (sidecar(root) / "lock").read_bytes() == b""
+
+
+# -------------------------------------------------------------------------------------------- what is refused
+@pytest.mark.parametrize("foreign", ["changed", "added", "removed", "replaced by equal bytes"])
+def test_a_foreign_change_is_noticed_and_nothing_is_touched(root: Path, foreign: str) -> None:
+    with opened(root) as manager:
+        manager.snapshot()
+        puts = list(stage(manager, {"a.parquet": b"ours"}))
+        target = dataset(root) / "day=1/b.parquet"
+        if foreign == "changed":
+            target.write_bytes(b"theirs")
+        elif foreign == "added":
+            (dataset(root) / "new.parquet").write_bytes(b"theirs")
+        elif foreign == "removed":
+            target.unlink()
+        else:
+            copy = dataset(root) / ".copy"
+            shutil.copyfile(target, copy)
+            copy.rename(target)
+        found = read_files(root)
+        with pytest.raises(ConcurrentModificationError):
+            manager.commit(puts)
+    assert read_files(root) == found
+    assert leftovers(root) == []
+
+
+def test_a_file_is_touched_only_once_in_a_commit(root: Path) -> None:
+    with opened(root) as manager, pytest.raises(InvalidArgumentError, match="only once"):
+        manager.commit(list(stage(manager, {"a.parquet": b"x"})), ["a.parquet"])
+    assert is_before(root)
+
+
+def test_a_partition_on_another_filesystem_is_refused_before_the_commit_point(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert os.stat(elsewhere).st_dev != root.stat().st_dev, "needs two filesystems"
+        (dataset(root) / "day=9").symlink_to(elsewhere)
+        with opened(root) as manager, pytest.raises(DatasetIOError, match="another filesystem"):
+            manager.commit(list(stage(manager, {"a.parquet": b"x", "day=9/x.parquet": b"x"})))
+        assert os.listdir(elsewhere) == []
+        (dataset(root) / "day=9").unlink()
+    assert is_before(root)
+    assert leftovers(root) == []
+
+
+def test_the_sidecar_of_a_mounted_dataset_lies_inside_it() -> None:
+    """Nothing can be renamed from beside a mount into it."""
+    assert os.path.ismount("/proc")
+    assert LocalJournal(locate("/proc")).sidecar == "/proc/.inlay.txn"
+
+
+# ------------------------------------------------------------------------------------------------------ the record
+def test_a_corrupt_record_is_named_and_nothing_is_touched(pending: Path) -> None:
+    record = sidecar(pending) / "commit.json"
+    record.write_bytes(record.read_bytes().replace(b"day=2", b"day=3"))
+    tree = sorted(str(path) for path in pending.rglob("*"))
+    content = read_files(pending)
+    for attempt in (recover, list_dataset_files, lambda path: opened(pending)):
+        with pytest.raises(CorruptJournalError, match=r"commit\.json.*checksum") as caught:
+            attempt(str(dataset(pending)))
+        assert caught.value.files == [str(record)]
+    assert sorted(str(path) for path in pending.rglob("*")) == tree
+    assert read_files(pending) == content
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"sha256": 1}', b"[]", b"\xff\xfe"])
+def test_what_is_no_record_at_all_is_refused_too(pending: Path, damage: bytes) -> None:
+    (sidecar(pending) / "commit.json").write_bytes(damage)
+    with pytest.raises(CorruptJournalError, match="Nothing was touched"):
+        recover(dataset(pending))
+
+
+@pytest.mark.parametrize("name", ["../../outside.parquet", "/outside.parquet", "a/../../x.parquet", "", "a//b.parquet"])
+def test_a_record_cannot_reach_files_outside_the_dataset(root: Path, name: str) -> None:
+    """A dataset may come from anybody, and merely reading it finishes its commits."""
+    from inlay.incremental.journal import Record
+
+    victim = root.parent / "outside.parquet"
+    victim.write_bytes(b"not yours")
+    opened(root).cleanup_staging_files()
+    (sidecar(root) / "commit.json").write_bytes(Record("evil", [], [name]).dump())
+    with pytest.raises(CorruptJournalError, match="it names"):
+        list_dataset_files(str(dataset(root)))
+    assert victim.read_bytes() == b"not yours"
+    assert is_before(root)
+
+
+def test_a_copied_dataset_with_a_pending_commit_recovers(pending: Path, tmp_path: Path) -> None:
+    """Other inodes and times; the pending commit is recognised by size and checksum."""
+    copy = tmp_path / "copy"
+    shutil.copytree(pending, copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1))
+    report = recover(dataset(copy))
+    assert report.completed is not None
+    assert len(report.files) == 5
+    assert is_after(copy)
+    assert leftovers(copy) == []
+
+
+def test_a_copy_that_lacks_staged_files_is_refused_and_not_touched(pending: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(pending, copy)
+    staged = sorted(next(sidecar(copy).glob(".staging_*")).iterdir())
+    staged[-1].unlink()
+    found = read_files(copy)
+    with pytest.raises(CorruptJournalError, match="neither staged nor in place"):
+        recover(dataset(copy))
+    assert read_files(copy) == found
+    assert is_pending(copy)
+    assert staged[0].exists()
+
+
+def test_a_copy_with_a_torn_staged_file_is_refused_and_not_touched(pending: Path) -> None:
+    staged = max(next(sidecar(pending).glob(".staging_*")).iterdir())
+    staged.write_bytes(staged.read_bytes()[:-1] + b"?")
+    found = read_files(pending)
+    with pytest.raises(CorruptJournalError):
+        list_dataset_files(str(dataset(pending)))
+    assert read_files(pending) == found
+
+
+# --------------------------------------------------------------------------------------------- what is said of errors
+def _fail_at_sync(monkeypatch: pytest.MonkeyPatch, wanted: int) -> None:
+    """Let the given sync of the sidecar directory fail."""
+    seen = 0
+
+    def sync(self: LocalStore, path: str) -> None:
+        nonlocal seen
+        seen += path.endswith(".ds.txn")
+        if path.endswith(".ds.txn") and seen == wanted:
+            raise OSError(errno.EIO, "the disk is tired")
+
+    monkeypatch.setattr(LocalStore, "sync_directory", sync)
+
+
+def test_a_failed_sync_at_the_commit_point_is_unknown_and_keeps_what_is_staged(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        _fail_at_sync(patch, 2)
+        with pytest.raises(CommitStateUnknownError, match="not known"):
+            apply_files(root)
+    assert is_before(root)
+    assert len(list(next(sidecar(root).glob(".staging_*")).iterdir())) == 4
+    assert recover(dataset(root)).completed
+    assert is_after(root)
+    assert leftovers(root) == []
+
+
+def test_a_failed_sync_before_the_commit_point_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        _fail_at_sync(patch, 1)
+        with pytest.raises(OSError, match="tired"):
+            apply_files(root)
+    assert is_before(root)
+    assert leftovers(root) == []
+
+
+def test_a_rename_that_was_made_but_reported_as_failed_is_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network filesystems can do that."""
+    rename = os.rename
+
+    def lost(source: str, target: str) -> None:
+        rename(source, target)
+        if target.endswith("commit.json"):
+            raise OSError(errno.EIO, "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lost)
+        with pytest.raises(CommitStateUnknownError):
+            apply_files(root)
+    recover(dataset(root))
+    assert is_after(root)
+
+
+def test_an_error_after_the_commit_point_is_completed_by_the_next_open(pending: Path) -> None:
+    with opened(pending) as manager:
+        assert [file.path for file in manager.snapshot()] == AFTER_NAMES
+    assert is_after(pending)
+    assert leftovers(pending) == []
+
+
+def test_an_error_after_the_commit_point_is_completed_by_the_next_listing(pending: Path) -> None:
+    assert list_dataset_files(str(dataset(pending))) == [str(dataset(pending) / name) for name in AFTER_NAMES]
+    assert is_after(pending)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit, OSError])
+def test_cleaning_up_after_an_error_in_the_middle_keeps_what_the_commit_needs(
+    root: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Also without a context manager, with the three calls that the requirements name."""
+
+    def stop(self: LocalStore, source: str, target: str) -> None:
+        raise error
+
+    manager = opened(root)
+    puts = list(stage(manager, PUTS))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", stop)
+        with pytest.raises((error, CommitPendingError)):
+            manager.commit(puts, ["day=2/d.parquet"])
+    manager.cleanup_staging_files()
+    assert is_pending(root)
+    recover(dataset(root))
+    assert is_after(root)
+
+
+def test_a_failure_to_finish_anothers_commit_is_not_reported_as_ones_own(
+    pending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: LocalStore, source: str, target: str) -> None:
+        raise OSError(errno.EIO, "still tired")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", stop)
+        with pytest.raises(DatasetIOError, match=r"(?s)An earlier commit.*Nothing of this call was done"):
+            apply_files(pending)
+    assert is_pending(pending)
+    apply_files(pending)
+    assert is_after(pending)
+
+
+# ------------------------------------------------------------------------------------------------- what is left, kept
+def test_modes_of_replaced_files_are_kept(root: Path) -> None:
+    (dataset(root) / "day=1/b.parquet").chmod(0o600)
+    apply_files(root)
+    modes = {name: mode for name, (_, mode) in read_files(root).items()}
+    assert modes["a.parquet"] == 0o640
+    assert modes["day=1/b.parquet"] == 0o600
+
+
+def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
+    opened(root).cleanup_staging_files()
+    staging = sidecar(root) / ".staging_dead"
+    staging.mkdir()
+    (staging / "1.stage").write_bytes(b"half")
+    (sidecar(root) / "commit.dead.tmp").write_bytes(b"{")
+    report = recover(dataset(root))
+    assert report.swept == [".staging_dead"]
+    assert not report.completed
+    assert leftovers(root) == []
+
+
+def test_listing_leaves_the_staging_of_a_living_writer_alone(root: Path) -> None:
+    with opened(root) as manager:
+        (path, _), *_ = stage(manager, {"x.parquet": b"x"})
+        assert len(list_dataset_files(str(dataset(root)))) == len(BEFORE)
+        assert Path(path).exists()
+
+
+def test_recovering_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
+    assert not recover(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
