@@ -6,7 +6,8 @@
     │   ├── NullKeyError
     │   ├── DuplicateKeyError
     │   ├── SchemaMismatchError
-    │   └── PartitionMoveError
+    │   ├── PartitionMoveError
+    │   └── UnreadableSourceError
     ├── NotFoundError              (FileNotFoundError)
     ├── EngineNotInstalledError    (ImportError)
     ├── ConflictError                             somebody else was there
@@ -49,6 +50,7 @@ __all__ = [
     "RejectedDataError",
     "SchemaMismatchError",
     "UnreadableFileError",
+    "UnreadableSourceError",
 ]
 
 
@@ -94,6 +96,10 @@ class SchemaMismatchError(RejectedDataError):
 
 class PartitionMoveError(RejectedDataError):
     code = "partition_move"
+
+
+class UnreadableSourceError(RejectedDataError):
+    code = "unreadable_source"
 
 
 class NotFoundError(InlayError, FileNotFoundError):

@@ -164,6 +164,26 @@ def _fsync(path: str, flags: int) -> None:
         os.close(descriptor)
 
 
+class _Client:
+    """A filesystem whose failures are OSErrors, whatever its client raises."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._filesystem, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return method(*arguments, **options)
+            except OSError:
+                raise
+            except Exception as error:
+                raise OSError(errno.EIO, f"{type(error).__name__}: {error}", *arguments[:1]) from error
+
+        return call
+
+
 class ObjectStore:
     """Any fsspec filesystem, used as an object store is: whole objects, conditional create, no rename."""
 
@@ -171,12 +191,13 @@ class ObjectStore:
 
     def __init__(self, filesystem: Any, *, single_writer: bool = False) -> None:
         self.filesystem = filesystem
+        self._client = _Client(filesystem)
         self.single_writer = single_writer
 
     def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]:
-        self.filesystem.invalidate_cache()
+        self._client.invalidate_cache()
         found = []
-        for path, info in self.filesystem.find(root, detail=True).items():
+        for path, info in self._client.find(root, detail=True).items():
             relative = path[len(root) :].lstrip("/") if path.startswith(root) else path
             if all(keep(part) for part in relative.split("/")):
                 found.append(_object_stat(relative, info))
@@ -184,14 +205,14 @@ class ObjectStore:
         return found
 
     def stat(self, path: str) -> FileStat | None:
-        self.filesystem.invalidate_cache()
+        self._client.invalidate_cache()
         try:
-            return _object_stat(path, self.filesystem.info(path))
+            return _object_stat(path, self._client.info(path))
         except FileNotFoundError:
             return None
 
     def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self.filesystem.open(path, "rb"))
+        return cast(BinaryIO, self._client.open(path, "rb"))
 
     def open_arrow(self, path: str) -> pa.NativeFile:
         from pyarrow.fs import FSSpecHandler, PyFileSystem
@@ -199,10 +220,10 @@ class ObjectStore:
         return PyFileSystem(FSSpecHandler(self.filesystem)).open_input_file(path)
 
     def open_write(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self.filesystem.open(path, "wb"))
+        return cast(BinaryIO, self._client.open(path, "wb"))
 
     def read_bytes(self, path: str) -> bytes:
-        return bytes(self.filesystem.cat_file(path))
+        return bytes(self._client.cat_file(path))
 
     def create(self, path: str, data: bytes) -> None:
         """Create an object only if there is none; FileExistsError otherwise.
@@ -210,7 +231,7 @@ class ObjectStore:
         A client that lost the answer of its own success retries and is told "exists": callers read back.
         """
         try:
-            self.filesystem.pipe_file(path, data, mode="create")
+            self._client.pipe_file(path, data, mode="create")
         except FileExistsError:
             raise
         except OSError as error:
@@ -219,20 +240,20 @@ class ObjectStore:
             raise
 
     def move(self, source: str, target: str) -> None:
-        self.filesystem.cp_file(source, target)  # `copy` would read "[" or "*" in a name as a pattern
+        self._client.cp_file(source, target)  # `copy` would read "[" or "*" in a name as a pattern
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self.filesystem.rm_file(path)
+            self._client.rm_file(path)
 
     def remove_tree(self, path: str) -> None:
-        self.filesystem.invalidate_cache()
-        for name in self.filesystem.find(path):
+        self._client.invalidate_cache()
+        for name in self._client.find(path):
             self.remove(name)
 
     def is_directory(self, path: str) -> bool:
-        self.filesystem.invalidate_cache()
-        return bool(self.filesystem.isdir(path))
+        self._client.invalidate_cache()
+        return bool(self._client.isdir(path))
 
     def require_conditional_create(self, directory: str) -> None:
         """Refuse a store that would let two writers both believe that they won."""
@@ -336,24 +357,21 @@ def _is_local(filesystem: Any) -> bool:
     return isinstance(filesystem, LocalFileSystem) or type(wrapped).__name__ == "LocalFileSystem"
 
 
-def filesystem_of(paths: Sequence[str], filesystem: Any = None) -> tuple[Any, list[str]]:
+def filesystem_of(paths: Sequence[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, list[str]]:
     """The filesystem, as pyarrow takes it, of paths that lie in one place, and the paths on it."""
-    locations = [locate(path, filesystem) for path in paths]
+    locations = [locate(path, storage_options=storage_options) for path in paths]
     store = locations[0].store
     return (store.filesystem if isinstance(store, ObjectStore) else None), [place.path for place in locations]
 
 
-def expand_glob(pattern: str, filesystem: Any = None) -> Iterator[str]:
+def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[str]:
     """The paths that a pattern with `*`, `?` or `[...]` stands for, sorted, as their owner would write them."""
-    import fsspec
-
-    if filesystem is None:
-        filesystem, bare = fsspec.url_to_fs(pattern)
-    else:
-        bare = filesystem._strip_protocol(pattern)
-    scheme = pattern.split("://", maxsplit=1)[0] + "://" if "://" in pattern else ""
-    for found in sorted(filesystem.glob(bare)):
-        yield found if found.startswith(scheme) else scheme + found
+    scheme, found, _ = pattern.rpartition("://")
+    options = dict(storage_options or {}) if found else {}
+    options.pop("single_writer", None)
+    filesystem, bare = _filesystem_of(pattern, options)
+    for path in sorted(filesystem.glob(bare)):
+        yield f"{scheme}://{path}" if found else path
 
 
 class PathValidator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,8 +35,10 @@ class ArrowEngine:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or len(os.sched_getaffinity(0))
 
-    def open(self, data: Any) -> pa.Table | pa.RecordBatchReader:
-        return open_batches(data)
+    def open(
+        self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
+    ) -> pa.Table | pa.RecordBatchReader:
+        return open_batches(data, like, storage_options)
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
         return load_source(data, conform, key_columns)

@@ -9,7 +9,7 @@ combine  write several files as one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -131,7 +131,7 @@ class Source(Protocol):
 class Engine(Protocol):
     name: str
 
-    def open(self, data: Any) -> Any: ...
+    def open(self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any: ...
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> Source: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from inlay.engines.base import Conform
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous
-from inlay.errors import InvalidArgumentError, NotFoundError
+from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableSourceError
+from inlay.schema import storage_type
 from inlay.storage import expand_glob, filesystem_of
 
 __all__ = ["ArrowSource", "load_source", "open_batches"]
@@ -31,18 +32,21 @@ _TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "j
 
 
 # -------------------------------------------------------------------------------------------------- what people have
-def open_batches(data: Any, filesystem: Any = None) -> pa.Table | pa.RecordBatchReader:
-    """Anything with rows in it, as a table or a stream of batches."""
+def open_batches(
+    data: Any, like: pa.Schema | None = None, storage_options: Mapping[str, Any] | None = None
+) -> pa.Table | pa.RecordBatchReader:
+    """Anything with rows in it, as a table or a stream of batches.
+
+    `like` is the schema that the rows are meant for: text formats, which have no types, are read with its types.
+    """
     import pyarrow.dataset as ds
 
-    if isinstance(data, pa.Table):
+    if isinstance(data, (str, os.PathLike)):
+        data = _open_path(os.fspath(data), like, storage_options)
+    if isinstance(data, (pa.Table, pa.RecordBatchReader)):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if isinstance(data, pa.RecordBatchReader):
-        return data
-    if isinstance(data, (str, os.PathLike)):
-        return open_batches(_open_path(os.fspath(data), filesystem))
     if isinstance(data, (ds.Dataset, ds.Scanner)):
         scanner = data if isinstance(data, ds.Scanner) else data.scanner(batch_size=_BATCH_ROWS)
         return scanner.to_reader()
@@ -69,26 +73,38 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
     )
 
 
-def _open_path(path: str, filesystem: Any) -> Any:
+def _open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any:
     import pyarrow.dataset as ds
 
-    files = list(expand_glob(path, filesystem)) if any(c in path for c in "*?[") else None
-    if files == []:
-        raise NotFoundError(f"No file matches {path!r}.")
-    names = files or [path]
-    suffix = os.path.splitext(names[0].removesuffix(".gz").removesuffix(".zst").lower())[1]
-    store, bare = filesystem_of(names, filesystem)
+    files = list(expand_glob(path, storage_options)) if any(c in path for c in "*?[") else None
+    names = [path] if files is None else files
+    store, bare = filesystem_of(names, storage_options) if names else (None, [])
+    suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
+    kind = _TEXT_FORMATS.get(suffix, "parquet")
     try:
-        return ds.dataset(
-            bare if files else bare[0],
-            format=_TEXT_FORMATS.get(suffix, "parquet"),
+        dataset = ds.dataset(
+            bare if files else bare[0] if bare else [],
+            format=_csv_format(like) if kind == "csv" else kind,
             filesystem=store,
-            partitioning=None if suffix in _TEXT_FORMATS else "hive",
+            partitioning="hive" if kind == "parquet" else None,
         )
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no source at {path!r}.") from error
     except (pa.ArrowException, OSError) as error:
-        raise InvalidArgumentError(f"Cannot read the source {path!r}: {error}") from error
+        raise _unreadable(error) from error
+    if not dataset.files:
+        raise NotFoundError(f"There is no file to read at {path!r}.")
+    return dataset
+
+
+def _csv_format(like: pa.Schema | None) -> Any:
+    """Cells become what the dataset's columns are: `007` stays text in a text column."""
+    import pyarrow.dataset as ds
+    from pyarrow import csv
+
+    types = {} if like is None else {f.name: storage_type(f.type) for f in like if not pa.types.is_nested(f.type)}
+    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
+    return ds.CsvFileFormat(convert_options=options)
 
 
 # ------------------------------------------------------------------------------------------------------ the source
@@ -244,8 +260,18 @@ def load_source(
 
 
 def _conformed(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa.Table]:
-    for batch in reader:
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(error) from error
         yield conform(pa.Table.from_batches([batch]))
+
+
+def _unreadable(error: Exception) -> UnreadableSourceError:
+    return UnreadableSourceError(f"The source cannot be read: {str(error).splitlines()[0]}")
 
 
 def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequence[str]) -> ArrowSource:

@@ -2,6 +2,7 @@
 
 from inlay.incremental.commit import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
 from inlay.incremental.compact import compact
+from inlay.incremental.failures import Progress
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan, plan_incremental_rewrite
 from inlay.incremental.prune import (
     ConservativeMembershipChecker,
@@ -11,6 +12,7 @@ from inlay.incremental.prune import (
     RowGroupMetadata,
     confirm_affected_files,
 )
+from inlay.incremental.read import read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
     MergeResult,
@@ -18,7 +20,7 @@ from inlay.incremental.result import (
     WriteResult,
     compute_merge_stats,
 )
-from inlay.incremental.run import Progress, merge, plan_merge
+from inlay.incremental.run import merge, plan_merge
 from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
 from inlay.incremental.validate import (
     TableLike,
@@ -27,7 +29,7 @@ from inlay.incremental.validate import (
     validate_no_null_keys,
     validate_partition_column_immutability,
 )
-from inlay.incremental.write import read_parquet, write_dataset
+from inlay.incremental.write import write_dataset
 from inlay.parquet.layout import parse_hive_partition_path
 
 __all__ = [

@@ -11,7 +11,7 @@ import os
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -170,11 +170,11 @@ def recover(
     path: str | os.PathLike[str],
     *,
     filesystem: Any = None,
-    storage_options: dict[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
 ) -> RecoveryReport:
     """Finish or undo what a crash left. Every other call does this too; this one says what it did."""
-    location = locate(path, filesystem, storage_options)
+    location = locate_dataset(path, filesystem, storage_options)
     journal = _journal(location)
     if isinstance(journal, LocalJournal) and not os.path.isdir(journal.sidecar):
         return RecoveryReport()
@@ -185,6 +185,16 @@ def recover(
         journal.release()
 
 
+def locate_dataset(
+    path: str | os.PathLike[str], filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> Location:
+    """Where a dataset is, or will be; a single file is not one."""
+    location = locate(path, filesystem, storage_options)
+    if location.store.stat(location.path) is not None and not location.store.is_directory(location.path):
+        raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
+    return location
+
+
 def footer_cache(location: Location) -> FooterCache | None:
     """The cache of a dataset that has one; reading never makes a sidecar."""
     path = _journal(location).cache_path
@@ -193,14 +203,12 @@ def footer_cache(location: Location) -> FooterCache | None:
 
 def list_dataset_files(dataset_path: str, filesystem: Any = None) -> list[str]:
     """All Parquet files of a dataset, sorted; a commit that a crash interrupted is finished first."""
-    location = locate(dataset_path, filesystem)
+    location = locate_dataset(dataset_path, filesystem)
     return read_consistently(location, lambda files: [location.shown(file.path) for file in files])
 
 
 def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -> T:
     """Run `read` on one state of the dataset: exactly before or exactly after any commit."""
-    if location.store.is_local and os.path.isfile(location.path):
-        raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
     journal = _journal(location)
     for attempt in range(_READ_ATTEMPTS):
         _finish_pending(journal)

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from inlay.engines import get_engine
 from inlay.engines.base import Combine, Engine
-from inlay.errors import InvalidArgumentError
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache
+from inlay.errors import InvalidArgumentError, NotFoundError
+from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
+from inlay.incremental.failures import ProgressCallback, failing_as, reporter
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.run import Progress, ProgressCallback, new_file_settings, verify_staged
+from inlay.incremental.stage import new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
-from inlay.parquet.writer import check_compression
-from inlay.storage import locate
+from inlay.parquet.writer import check_choices
 
 __all__ = ["compact"]
 
@@ -44,39 +44,37 @@ def compact(
     Files that are large enough already, or that have another schema than the dataset's, are brought in line too if
     `sort_by` or the schema asks for it; otherwise they stay as they are.
     """
-    check_compression(compression)
-    if target_file_size < 1 or max_rows_per_file < 1:
-        raise InvalidArgumentError("target_file_size and max_rows_per_file must be at least 1.")
+    check_choices(compression, row_group_size, max_rows_per_file)
+    if target_file_size < 1:
+        raise InvalidArgumentError(f"target_file_size must be at least 1, not {target_file_size!r}.")
     sorting = [] if sort_by is None else normalize_keys(sort_by, "sort column")
-    location = locate(path, filesystem, storage_options)
-    runner = get_engine(engine)
-    with IncrementalFileManager(lock_timeout=lock_timeout) as files:
+    location = locate_dataset(path, filesystem, storage_options)
+    if not location.store.is_directory(location.path):
+        raise NotFoundError(f"There is no dataset at {location.given!r}.")
+    report = reporter(progress)
+    with failing_as("compact"), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
         target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location))
         if target.schema is None:
             return WriteResult("compact", 0)
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
-        combines: list[Combine] = []
-        names: list[str] = []
-        removed: list[str] = []
+        jobs: list[tuple[str, Combine]] = []
         for members in _bundles(target, target_file_size, max_rows_per_file, bool(sorting)):
             paths = [footer.file.path for footer in members]
-            combines.append(Combine(files.stage_path(), paths, target.schema, settings, sorting))
-            directory = posixpath.dirname(paths[0])
-            names.append(posixpath.join(directory, f"part-{files.id[:12]}-{len(names):05d}.parquet"))
-            removed += paths
+            name = posixpath.join(posixpath.dirname(paths[0]), f"part-{files.id[:12]}-{len(jobs):05d}.parquet")
+            jobs.append((name, Combine(files.stage_path(), paths, target.schema, settings, sorting)))
         written = []
-        for outcome in runner.combine(location, combines):
+        for outcome in get_engine(engine).combine(location, [job for _, job in jobs]):
             written.append(outcome)
-            if progress is not None:
-                progress(Progress("compact", len(written), len(combines)))
+            report("compact", len(written), len(jobs))
         verify_staged(location, written)
-        if combines:
-            files.commit([(c.stage, name) for c, name in zip(combines, names, strict=True)], removed)
+        removed = [path for _, job in jobs for path in job.paths]
+        if jobs:
+            files.commit([(job.stage, name) for name, job in jobs], removed)
     metadata = [
         MergeFileMetadata(location.shown(name), w.rows, "inserted", w.size)
-        for name, w in zip(names, written, strict=True)
+        for (name, _), w in zip(jobs, written, strict=True)
     ]
     return WriteResult("compact", sum(w.rows for w in written), metadata, [location.shown(p) for p in removed])
 

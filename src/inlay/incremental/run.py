@@ -6,23 +6,19 @@ load source -> validate -> list files and footers -> prune -> match (key columns
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from inlay.engines import get_engine
-from inlay.engines.base import Append, Engine, FileEdit, FileMatch, GroupEdit, Target, Written
-from inlay.engines.kernels import file_settings
+from inlay.engines.base import Engine, FileEdit, FileMatch, GroupEdit, Target, Written
 from inlay.errors import (
     ConcurrentModificationError,
-    DatasetIOError,
-    DatasetMergeError,
-    InlayError,
     InvalidArgumentError,
     SchemaMismatchError,
 )
@@ -30,16 +26,20 @@ from inlay.incremental.commit import (
     DEFAULT_LOCK_TIMEOUT,
     IncrementalFileManager,
     footer_cache,
+    locate_dataset,
     read_consistently,
 )
+from inlay.incremental.failures import ProgressCallback, failing_as, reporter
 from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.prune import possible_files
 from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_merge_stats
+from inlay.incremental.stage import new_file_settings, partition_chunks, plan_appends, verify_staged
 from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import (
     Conformer,
     SchemaMode,
+    check_schema_mode,
     fit_field,
     moved_error,
     normalize_keys,
@@ -48,25 +48,12 @@ from inlay.incremental.validate import (
     validate_no_null_keys,
 )
 from inlay.parquet.footers import Footer
-from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings, check_compression
-from inlay.storage import FileStat, Location, locate
+from inlay.parquet.writer import WriterSettings, check_choices
+from inlay.storage import FileStat, Location
 
-__all__ = ["Progress", "merge", "plan_merge"]
+__all__ = ["merge", "plan_merge"]
 
 _ATTEMPTS_ON_CONFLICT = 5
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Handed to the progress callback: how far a phase is, in files."""
-
-    phase: str
-    done: int
-    total: int
-
-
-ProgressCallback = Callable[[Progress], object]
 
 
 def merge(
@@ -100,12 +87,11 @@ def merge(
         strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
         schema_mode, dedup_order_by, progress,
     )  # fmt: skip
-    location = _locate(path, filesystem, storage_options)
-    run = _Run(options, get_engine(engine, data), location, data)
-    try:
-        return _with_context(options, lambda: _retrying(run, lock_timeout))
-    finally:
-        run.close()
+    location = locate_dataset(path, filesystem, storage_options)
+    with failing_as("merge", options.strategy.name, options.key_columns):
+        run = _Run(options, get_engine(engine, data), location, data, storage_options)
+        with contextlib.closing(run):
+            return _retrying(run, lock_timeout)
 
 
 def plan_merge(
@@ -132,12 +118,11 @@ def plan_merge(
         strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
         schema_mode, dedup_order_by, progress,
     )  # fmt: skip
-    location = _locate(path, filesystem, storage_options)
-    run = _Run(options, get_engine(engine, data), location, data)
-    try:
-        return _with_context(options, lambda: read_consistently(location, run.dry_run))
-    finally:
-        run.close()
+    location = locate_dataset(path, filesystem, storage_options)
+    with failing_as("plan", options.strategy.name, options.key_columns):
+        run = _Run(options, get_engine(engine, data), location, data, storage_options)
+        with contextlib.closing(run):
+            return read_consistently(location, run.dry_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +157,8 @@ class _Options:
         chosen = get_strategy(strategy)
         if dedup_order_by is not None and not chosen.reduces_source:
             raise InvalidArgumentError('dedup_order_by goes with strategy="deduplicate".')
-        if schema_mode not in ("strict", "evolve"):
-            raise InvalidArgumentError(f"Unknown schema_mode {schema_mode!r}; known: strict, evolve.")
-        check_compression(compression)
-        for name, value in (
-            ("max_rows_per_file", max_rows_per_file),
-            ("row_group_size", 1 if row_group_size is None else row_group_size),
-        ):
-            if value < 1:
-                raise InvalidArgumentError(f"{name} must be at least 1, not {value!r}.")
+        check_schema_mode(schema_mode)
+        check_choices(compression, row_group_size, max_rows_per_file)
         return cls(
             chosen,
             normalize_keys(key_columns),
@@ -192,40 +170,6 @@ class _Options:
             [] if dedup_order_by is None else normalize_keys(dedup_order_by, "dedup_order_by column"),
             progress,
         )
-
-
-def _locate(path: str, filesystem: Any, storage_options: Mapping[str, Any] | None) -> Location:
-    location = locate(path, filesystem, storage_options)
-    if location.store.stat(location.path) is not None and not location.store.is_directory(location.path):
-        raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
-    return location
-
-
-def _with_context(options: _Options, work: Callable[[], T]) -> T:
-    """Errors that merging meets say what was being merged."""
-    try:
-        return work()
-    except DatasetMergeError as error:
-        error.strategy = error.strategy or options.strategy.name
-        error.key_columns = error.key_columns or options.key_columns
-        raise
-    except InlayError:
-        raise
-    except OSError as error:
-        raise DatasetIOError(
-            f"The merge failed and nothing changed: {error}",
-            operation="merge",
-            strategy=options.strategy.name,
-            key_columns=options.key_columns,
-            files=[str(error.filename)] if error.filename else [],
-        ) from error
-    except (pa.ArrowException, MemoryError) as error:
-        raise DatasetMergeError(
-            f"The merge failed and nothing changed: {error}",
-            operation="merge",
-            strategy=options.strategy.name,
-            key_columns=options.key_columns,
-        ) from error
 
 
 def _retrying(run: _Run, lock_timeout: float) -> MergeResult:
@@ -260,20 +204,25 @@ class _Decision:
 class _Run:
     """One merge on its way. The source is taken in once, also when the plan is made again."""
 
-    def __init__(self, options: _Options, engine: Engine, location: Location, data: Any) -> None:
+    def __init__(
+        self,
+        options: _Options,
+        engine: Engine,
+        location: Location,
+        data: Any,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
         self.options, self.engine, self.location = options, engine, location
         self.strategy = options.strategy
+        self._report = reporter(options.progress)
         self._data = data
+        self._storage_options = storage_options
         self._source: Any = None
         self._conformer: Any = None
 
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
-
-    def _report(self, phase: str, done: int, total: int) -> None:
-        if self.options.progress is not None:
-            self.options.progress(Progress(phase, done, total))
 
     # ------------------------------------------------------------------------------------------------- the two ways
     def execute(self, files: IncrementalFileManager) -> MergeResult:
@@ -321,7 +270,7 @@ class _Run:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
                 raise ConcurrentModificationError("The schema of the dataset changed while it was being merged into.")
             return
-        opened = self.engine.open(self._data)
+        opened = self.engine.open(self._data, self.target.schema, self._storage_options)
         self._conformer = self._conform_to(opened.schema)
         require_columns(self.options.dedup_order_by, self._conformer.schema, "the source", "dedup_order_by column")
         self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
@@ -593,7 +542,7 @@ class _Run:
 
     def _planned_names(self) -> list[str]:
         """New files get their final names only when they are written; a plan says where and how many."""
-        chunks = _partition_chunks(self.new_rows, self.partitions, self.options.max_rows_per_file)
+        chunks = partition_chunks(self.new_rows, self.partitions, self.options.max_rows_per_file)
         names = [
             f"{self.partitions.directory(number)}/part-*-{at:05d}.parquet" for at, (number, _) in enumerate(chunks)
         ]
@@ -606,67 +555,3 @@ def _rows_touched(decision: _Decision) -> int:
 
 def _bytes_touched(decision: _Decision) -> int:
     return round(decision.footer.file.size * _rows_touched(decision) / max(decision.footer.rows, 1))
-
-
-# ------------------------------------------------------------------------------------- shared with write and compact
-def _partition_chunks(rows: np.ndarray, partitions: Partitions, most: int) -> list[tuple[int, np.ndarray]]:
-    """Rows by partition, cut into files, each in source order."""
-    chunks = []
-    numbers = partitions.rows[rows]
-    for number in np.unique(numbers):
-        mine = rows[numbers == number]
-        chunks += [(int(number), mine[start : start + most]) for start in range(0, len(mine), most)]
-    return chunks
-
-
-def plan_appends(
-    rows: np.ndarray,
-    partitions: Partitions,
-    schema: pa.Schema,
-    settings: WriterSettings,
-    max_rows_per_file: int,
-    files: IncrementalFileManager,
-    *,
-    empty: bool = False,
-) -> list[tuple[str, Append]]:
-    """The new files for source rows; with `empty` one file without rows where there are none."""
-    chunks = _partition_chunks(rows, partitions, max_rows_per_file)
-    if empty and not chunks and not partitions.columns:
-        chunks = [(0, rows)]
-    appends = []
-    for at, (number, mine) in enumerate(chunks):
-        directory = partitions.directory(number)
-        name = f"part-{files.id[:12]}-{at:05d}.parquet"
-        appends.append(
-            (f"{directory}/{name}" if directory else name, Append(files.stage_path(), mine, schema, settings))
-        )
-    return appends
-
-
-def new_file_settings(
-    location: Location, target: TargetState, compression: str | None, row_group_size: int | None
-) -> WriterSettings:
-    """As the caller chose, else as the dataset's files are, else the documented defaults."""
-    settings = WriterSettings()
-    if target.footers:
-        own, groups = file_settings(location, target.footers[0].file.path)
-        # one row group says nothing about how large they are meant to be
-        settings = own if groups > 1 else replace(own, row_group_size=DEFAULT_ROW_GROUP_SIZE)
-    return settings.with_choice(compression, row_group_size)
-
-
-def verify_staged(location: Location, written: Sequence[Written]) -> None:
-    """Read back every staged footer before anything becomes true."""
-    for outcome in written:
-        if outcome.stage is None:
-            continue
-        try:
-            with location.store.open_arrow(outcome.stage) as file:
-                rows = pq.read_metadata(file).num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise DatasetMergeError(f"A staged file cannot be read back: {error}", operation="verify") from error
-        if rows != outcome.rows:
-            raise DatasetMergeError(
-                f"A staged file has {rows:,} rows instead of {outcome.rows:,}; nothing changed.",
-                operation="verify",
-            )

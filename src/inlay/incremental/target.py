@@ -164,7 +164,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _numbered(columns: Sequence[pa.ChunkedArray], rows: int) -> tuple[list[tuple[str | None, ...]], np.ndarray]:
     """Number the distinct tuples in order of appearance of their values."""
     if not columns:
-        return [()], np.zeros(rows, np.int64)
+        return [()], np.broadcast_to(np.int64(0), rows)  # all the same, at no cost
     codes, dictionaries = [], []
     for column in columns:
         unified = column.unify_dictionaries()

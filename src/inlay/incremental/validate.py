@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,11 @@ def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -
     if repeated:
         raise InvalidArgumentError(f"The {what} {repeated[0]!r} is given twice.")
     return names
+
+
+def check_schema_mode(mode: str) -> None:
+    if mode not in get_args(SchemaMode):
+        raise InvalidArgumentError(f"Unknown schema_mode {mode!r}; known: {', '.join(get_args(SchemaMode))}.")
 
 
 def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: str) -> None:

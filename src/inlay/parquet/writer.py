@@ -19,7 +19,7 @@ __all__ = [
     "DEFAULT_ROW_GROUP_SIZE",
     "StreamingParquetWriter",
     "WriterSettings",
-    "check_compression",
+    "check_choices",
     "encode_row_group",
 ]
 
@@ -189,6 +189,10 @@ def _physical_choices(schema: pq.ParquetSchema) -> dict[str, Any]:
     }
 
 
-def check_compression(compression: str | None) -> None:
+def check_choices(compression: str | None, row_group_size: int | None, max_rows_per_file: int) -> None:
+    """Refuse what the writer could only fail on later."""
     if compression is not None and str(compression).lower() not in _CODECS:
         raise InvalidArgumentError(f"Unknown compression {compression!r}; known: {', '.join(_CODECS)}.")
+    for name, value in (("row_group_size", row_group_size), ("max_rows_per_file", max_rows_per_file)):
+        if value is not None and value < 1:
+            raise InvalidArgumentError(f"{name} must be at least 1, not {value!r}.")

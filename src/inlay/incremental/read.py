@@ -1,0 +1,62 @@
+"""Reading a dataset in one consistent state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from inlay.errors import NotFoundError
+from inlay.incremental.commit import footer_cache, locate_dataset, read_consistently
+from inlay.incremental.failures import failing_as
+from inlay.incremental.target import TargetState
+from inlay.parquet.footers import Footers
+from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
+from inlay.storage import FileStat, Location, ObjectStore
+
+__all__ = ["read_parquet"]
+
+
+def read_parquet(
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,  # noqa: A002
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> pa.Table:
+    """Read a dataset in one consistent state: exactly before or exactly after any merge."""
+    location = locate_dataset(path, filesystem, storage_options)
+    with failing_as("read"):
+        return read_consistently(location, functools.partial(_read, location, columns, filter))
+
+
+def _read(
+    location: Location, columns: Sequence[str] | None, condition: ds.Expression | None, files: Sequence[FileStat]
+) -> pa.Table:
+    if not files:
+        raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
+    state = TargetState.read(location, files, [], None, footer_cache(location))
+    inside = state.schema if state.schema is not None else pa.schema([])
+    paths = _path_columns(state.footers)
+    dataset = ds.dataset(
+        [location.full(file.path) for file in files],
+        schema=pa.schema([*inside, *(field for field in paths if field.name not in inside.names)], inside.metadata),
+        format="parquet",
+        filesystem=location.store.filesystem if isinstance(location.store, ObjectStore) else None,
+        partitioning=ds.partitioning(paths, flavor="hive"),
+        partition_base_dir=location.path,
+    )
+    return dataset.to_table(columns=None if columns is None else list(columns), filter=condition)
+
+
+def _path_columns(footers: Footers) -> pa.Schema:
+    """The columns that paths give, typed as readers type them."""
+    values: dict[str, list[str | None]] = {}
+    for footer in footers:
+        for name, value in parse_hive_partition_path(footer.file.path).items():
+            values.setdefault(name, []).append(value)
+    return pa.schema([(name, infer_partition_type(texts)) for name, texts in values.items()])
