@@ -176,7 +176,7 @@ def recover(
     """Finish or undo what a crash left. Every other call does this too; this one says what it did."""
     location = locate_dataset(path, filesystem, storage_options)
     journal = _journal(location)
-    if isinstance(journal, LocalJournal) and not os.path.isdir(journal.sidecar):
+    if isinstance(journal, LocalJournal) and not journal.has_sidecar():
         return RecoveryReport()
     journal.acquire(lock_timeout)
     try:

@@ -50,6 +50,9 @@ class LocalJournal:
         places = (_beside(self.location.path), _inside(self.location.path))
         return next((place for place in places if _status(place) is not None), None)
 
+    def has_sidecar(self) -> bool:
+        return _status(self.sidecar) is not None
+
     def _make_sidecar(self) -> None:
         if os.path.isdir(self.sidecar) and os.access(self.sidecar, os.W_OK):
             return

@@ -192,8 +192,9 @@ class ObjectJournal:
     def roll_forward(self, number: int, record: Record) -> None:
         for put in record.puts:
             if not self._put(put):
-                if self._is_done(number):
-                    return  # somebody else was faster
+                if self._is_done(number):  # somebody else was faster
+                    self._undo_if_late(number, record, self._numbers()[0])
+                    return
                 self._require_placed(put)
         for name in record.removes:
             self._store.remove(self.location.full(name))
