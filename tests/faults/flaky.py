@@ -11,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 KINDS: dict[str, tuple[bool, bool, type[BaseException]]] = {
     "refused": (False, False, OSError),
     "answer lost": (True, False, OSError),
+    "conflict reported": (False, False, FileExistsError),
     "dead": (False, True, OSError),
     "answer lost, then dead": (True, True, OSError),
     "interrupted": (False, False, KeyboardInterrupt),
@@ -44,14 +45,15 @@ class Flaky(MemoryFileSystem):
         self.kind: str | None = None
         self.k = 0
         self.meanwhile: Callable[[], None] | None = None
+        self.in_flight = False
         self._inside = False
 
     def fail(self, kind: str, k: int) -> None:
         self.requests, self.kind, self.k = [], kind, k
 
-    def before(self, k: int, meanwhile: Callable[[], None]) -> None:
-        """Let something happen just before the k-th request."""
-        self.requests, self.k, self.meanwhile = [], k, meanwhile
+    def before(self, k: int, meanwhile: Callable[[], None], *, in_flight: bool = False) -> None:
+        """Let something happen just before the k-th request, or (if it is a copy) in the middle of it."""
+        self.requests, self.k, self.meanwhile, self.in_flight = [], k, meanwhile, in_flight
 
     @property
     def fired(self) -> bool:
@@ -68,7 +70,7 @@ class Flaky(MemoryFileSystem):
             self._inside = False
 
     def _fated(self, index: int, work: Callable[[], Any]) -> Any:
-        if index == self.k and self.meanwhile is not None:
+        if index == self.k and self.meanwhile is not None and not self.in_flight:
             self.meanwhile()
         if self.kind is None or index < self.k:
             return work()
@@ -88,7 +90,13 @@ class Flaky(MemoryFileSystem):
         return self._request("get", super().cat_file, path, *arguments, **options)
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> Any:
-        return self._request("copy", super().cp_file, path1, path2, **options)
+        return self._request("copy", self._copy, path1, path2, **options)
+
+    def _copy(self, source: str, target: str) -> None:
+        content = self.cat_file(source)
+        if self.in_flight and self.meanwhile is not None and len(self.requests) == self.k:
+            self.meanwhile()
+        self.pipe_file(target, content)
 
     def rm_file(self, path: str) -> Any:
         return self._request("delete", super().rm_file, path)

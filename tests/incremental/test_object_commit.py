@@ -134,6 +134,19 @@ def test_a_refused_commit_leaves_an_aborted_entry_and_nothing_else() -> None:
     assert dataset.content() == AFTER
 
 
+def test_a_conflict_that_nobody_caused_is_settled_before_anything_is_removed() -> None:
+    """An earlier attempt of ours may still be on its way: it must find the place taken."""
+    store, dataset = new_dataset()
+    client = store.client()
+    client.fail("conflict reported", COMMIT_POINT)
+    with pytest.raises(DatasetIOError, match="Nothing changed"):
+        change(dataset.location(client))
+    with pytest.raises(FileExistsError):
+        dataset.direct.pipe_file(f"/bucket/.ds.txn/log/{1:020d}.json", b"late", mode="create")
+    dataset.recover()
+    assert dataset.content() == sorted(BEFORE.items())
+
+
 def test_an_unknown_outcome_keeps_what_is_staged_and_the_next_open_settles_it() -> None:
     _, dataset = pending_dataset()
     assert len(dataset.hidden()) == 3
@@ -214,6 +227,22 @@ def test_a_helper_that_is_overtaken_at_any_request_does_no_harm() -> None:
         recover(PATH, filesystem=client)
         assert client.fired
         assert dataset.content() == AFTER, (k, client.requests[k - 1])
+
+
+def test_a_copy_that_stays_in_flight_while_others_go_on_is_taken_back() -> None:
+    """It lands after a third has finished the commit and replaced the file by its next version."""
+    store, dataset = pending_dataset()
+    client = store.client()
+    recover(PATH, filesystem=client)
+    copies = [k for k, request in enumerate(client.requests, 1) if request.startswith("copy")]
+    assert len(copies) == 3
+    for k in copies:
+        store, dataset = pending_dataset()
+        client = store.client()
+        client.before(k, lambda dataset=dataset, store=store: change(dataset.location(store.client())), in_flight=True)
+        recover(PATH, filesystem=client)
+        assert client.fired
+        assert dataset.content() == AFTER, k
 
 
 def test_a_reader_that_is_overtaken_at_any_request_sees_no_mix() -> None:
