@@ -32,7 +32,7 @@ class FileStat(NamedTuple):
     path: str
     size: int
     mtime_ns: int
-    tag: str  # inode, or etag
+    tag: int | str  # inode, or etag
 
 
 class Store(Protocol):
@@ -81,9 +81,7 @@ class LocalStore:
                     except FileNotFoundError:
                         continue  # gone between listing and looking
                     if stat.S_ISREG(status.st_mode):
-                        found.append(
-                            FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, str(status.st_ino))
-                        )
+                        found.append(FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
         found.sort()
         return found
 
@@ -92,7 +90,7 @@ class LocalStore:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileStat(path, status.st_size, status.st_mtime_ns, str(status.st_ino))
+        return FileStat(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb")

@@ -34,7 +34,7 @@ class FilePlan:
     row_count: int
     size_bytes: int | None = None
     matched_rows: int = 0
-    row_groups: list[int] = field(default_factory=list)  # those that hold matching keys
+    row_groups: tuple[int, ...] = ()  # those that hold matching keys
 
 
 @dataclass

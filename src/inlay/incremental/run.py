@@ -255,7 +255,9 @@ class _Run:
         self.partitions = Partitions.of(self._source, self.target.partition_columns, self.target.footers)
         self.numbers = self.partitions.numbers_of(self.target.footers)
         matches = self._match()
-        self.decisions = [self._decide(at, matches.get(f.file.path)) for at, f in enumerate(self.target.footers)]
+        # most files of a large dataset are neither read nor touched: nothing is decided about them
+        looked_at = np.ones(len(self.numbers), np.bool_) if self.strategy.deletes else self.possible
+        self.decisions = [self._decide(int(at), matches) for at in np.flatnonzero(looked_at)]
         found = np.zeros(self._source.num_rows, np.bool_)
         for match in matches.values():
             for group in match.groups:
@@ -334,8 +336,9 @@ class _Run:
                     len(moved),
                 )
 
-    def _decide(self, at: int, match: FileMatch | None) -> _Decision:
+    def _decide(self, at: int, matches: Mapping[str, FileMatch]) -> _Decision:
         footer = self.target.footers[at]
+        match = matches.get(footer.file.path)
         decision = _Decision(footer, self._reason(at, match), match)
         if self.strategy.deletes:
             decision.remove = footer.rows > 0 and decision.matched == 0
@@ -467,17 +470,18 @@ class _Run:
         replaced: Mapping[str, str],
     ) -> MergeResult:
         outcomes = {id(decision): written for decision, written in rewritten if written.stage is not None}
+        decided = {decision.footer.file.path: decision for decision in self.decisions}
         files = []
-        for decision in self.decisions:
-            old = decision.footer.file
+        for footer in self.target.footers:
+            old, decision = footer.file, decided.get(footer.file.path)
             written = outcomes.get(id(decision))
-            if decision.remove:
+            if decision is not None and decision.remove:
                 entry = MergeFileMetadata(self.location.shown(old.path), 0, "removed", None)
             elif written is not None:
                 shown = self.location.shown(replaced[old.path])
                 entry = MergeFileMetadata(shown, written.rows, "rewritten", written.size)
             else:
-                entry = MergeFileMetadata(self.location.shown(old.path), decision.footer.rows, "preserved", old.size)
+                entry = MergeFileMetadata(self.location.shown(old.path), footer.rows, "preserved", old.size)
             files.append(entry)
         files += [MergeFileMetadata(self.location.shown(p), w.rows, "inserted", w.size) for p, w in appended]
         after = sum(file.row_count for file in files)
@@ -506,19 +510,15 @@ class _Run:
 
     def _as_plan(self, rewritten: Sequence[tuple[_Decision, Written]]) -> MergePlan:
         changed = {id(decision): written for decision, written in rewritten if written.stage is not None}
+        decided = {decision.footer.file.path: decision for decision in self.decisions}
         files = []
-        for decision in self.decisions:
-            plan = FilePlan(
-                self.location.shown(decision.footer.file.path),
-                "removed" if decision.remove else "rewritten" if id(decision) in changed else "preserved",
-                decision.reason,
-                decision.footer.rows,
-                decision.footer.file.size,
-                decision.matched,
-                [group.group for group in decision.match.groups] if decision.match else [],
-            )
-            if decision.edits and id(decision) not in changed:
-                plan.reason += "; all of them are equal already"
+        for at, footer in enumerate(self.target.footers):
+            shown, decision = self.location.shown(footer.file.path), decided.get(footer.file.path)
+            plan = FilePlan(shown, "preserved", "", footer.rows, footer.file.size)
+            if decision is None:
+                plan.reason = self._reason(at, None)
+            else:
+                self._explain(plan, decision, is_changed=id(decision) in changed)
             files.append(plan)
         touched = [file for file in files if file.operation in ("rewritten", "removed")]
         groups = [d for d in self.decisions if id(d) in changed]
@@ -539,6 +539,14 @@ class _Run:
             rows_to_rewrite=sum(_rows_touched(decision) for decision in groups),
             bytes_to_rewrite=sum(_bytes_touched(decision) for decision in groups),
         )
+
+    @staticmethod
+    def _explain(plan: FilePlan, decision: _Decision, *, is_changed: bool) -> None:
+        plan.operation = "removed" if decision.remove else "rewritten" if is_changed else "preserved"
+        equal = "; all of them are equal already" if decision.edits and not is_changed else ""
+        plan.reason = decision.reason + equal
+        plan.matched_rows = decision.matched
+        plan.row_groups = tuple(group.group for group in decision.match.groups) if decision.match else ()
 
     def _planned_names(self) -> list[str]:
         """New files get their final names only when they are written; a plan says where and how many."""

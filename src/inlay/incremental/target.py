@@ -93,7 +93,7 @@ class Partitions:
         types = [source.schema.field(name).type for name in columns]
         values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
         partitions = cls(list(columns), values, rows, {}, types)
-        for footer in footers:
+        for footer in footers if columns else ():
             known = partitions.values_of(footer.file.path)
             if known is not None:
                 partitions.directories.setdefault(known, posixpath.dirname(footer.file.path))

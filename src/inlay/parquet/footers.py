@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import gc
 import hashlib
 import json
 import os
@@ -262,22 +263,14 @@ def read_footers(
     location: Location, files: Sequence[FileStat], columns: Sequence[str], cache: FooterCache | None = None
 ) -> Footers:
     """The footers of `files` with the ranges of `columns`, from the cache where the bytes are known."""
-    known = cache.load(columns) if cache else {}
-    found: list[Footer | None] = []
-    missing = []
-    for file in files:
-        footer = known.get(file.path)
-        if footer is not None and footer.file == file:
-            found.append(footer)
-        else:
-            missing.append(len(found))
-            found.append(None)
+    found: list[Footer | None] = cache.load(files, columns) if cache else [None] * len(files)
+    missing = [at for at, footer in enumerate(found) if footer is None]
     if missing:
-        fresh = _read_many(location, [files[i] for i in missing], columns)
-        for i, footer in zip(missing, fresh, strict=True):
-            found[i] = footer
+        fresh = _read_many(location, [files[at] for at in missing], columns)
+        for at, footer in zip(missing, fresh, strict=True):
+            found[at] = footer
         if cache:
-            cache.save(fresh, gone=known.keys() - {file.path for file in files})
+            cache.save(fresh, files)
     return Footers(footer for footer in found if footer is not None)
 
 
@@ -297,7 +290,7 @@ class FooterCache:
     _TABLES = """
         CREATE TABLE IF NOT EXISTS schemas (id TEXT PRIMARY KEY, arrow BLOB);
         CREATE TABLE IF NOT EXISTS files (
-            path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, tag TEXT,
+            path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, tag,
             rows INTEGER, groups INTEGER, schema TEXT);
         CREATE TABLE IF NOT EXISTS ranges (
             column_name TEXT, path TEXT, exactness TEXT, low, high, nulls INTEGER,
@@ -317,39 +310,45 @@ class FooterCache:
         finally:
             connection.close()
 
-    def load(self, columns: Sequence[str]) -> dict[str, Footer]:
-        """Every cached footer that knows all of `columns`."""
-        if not os.path.exists(self.path):
-            return {}
-        try:
-            with self._open() as db:
-                return self._load(db, columns)
-        except (sqlite3.Error, pa.ArrowException):
-            self.forget()
-            return {}
+    def load(self, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer | None]:
+        """For every file its cached footer with the ranges of `columns`; None where it is not known."""
+        if os.path.exists(self.path):
+            try:
+                with self._open() as db, _no_cycle_collection():
+                    return self._load(db, files, columns)
+            except (sqlite3.Error, pa.ArrowException):
+                self.forget()
+        return [None] * len(files)
 
-    def _load(self, db: sqlite3.Connection, columns: Sequence[str]) -> dict[str, Footer]:
+    @staticmethod
+    def _load(db: sqlite3.Connection, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer | None]:
         schemas = {
             id_: pa.ipc.read_schema(pa.py_buffer(arrow)) for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
         }
-        footers = {
-            row[0]: Footer(FileStat(*row[:4]), row[4], row[5], schemas[row[6]])
-            for row in db.execute("SELECT path, size, mtime_ns, tag, rows, groups, schema FROM files")
-        }
-        for column in columns:
-            query = "SELECT path, exactness, low, high, nulls FROM ranges WHERE column_name = ?"
-            for path, exactness, low, high, nulls in db.execute(query, [column]):
-                if path in footers:
-                    footers[path].ranges[column] = ColumnRange(exactness, _unpack(low), _unpack(high), nulls)
-        return {path: footer for path, footer in footers.items() if len(footer.ranges) == len(columns)}
+        known = {row[0]: row for row in db.execute("SELECT path, size, mtime_ns, tag, rows, groups, schema FROM files")}
+        query = "SELECT path, exactness, low, high, nulls FROM ranges WHERE column_name = ?"
+        ranges = {column: {row[0]: row for row in db.execute(query, [column])} for column in columns}
+        found: list[Footer | None] = []
+        for file in files:
+            row = known.get(file.path)
+            if row is None or row[:4] != file:
+                found.append(None)
+                continue
+            stated = {column: _range_of(rows[file.path]) for column, rows in ranges.items() if file.path in rows}
+            complete = len(stated) == len(columns)
+            found.append(Footer(file, row[4], row[5], schemas[row[6]], stated) if complete else None)
+        return found
 
-    def save(self, footers: Iterable[Footer], gone: Iterable[str]) -> None:
+    def save(self, footers: Iterable[Footer], files: Sequence[FileStat]) -> None:
+        """Remember new footers; forget files that are not in the dataset any more."""
         try:
             with self._open() as db:
                 db.executescript(self._TABLES)
                 self._save(db, [footer for footer in footers if footer.schema is not None])
+                present = {file.path for file in files}
+                gone = [row for row in db.execute("SELECT path FROM files") if row[0] not in present]
                 for forget in ("DELETE FROM files WHERE path = ?", "DELETE FROM ranges WHERE path = ?"):
-                    db.executemany(forget, [(path,) for path in gone])
+                    db.executemany(forget, gone)
         except (sqlite3.Error, OSError):
             self.forget()
 
@@ -384,9 +383,26 @@ class FooterCache:
             os.unlink(self.path)
 
 
+@contextlib.contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """Thousands of small objects without cycles: looking for some meanwhile costs more than reading them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _pack(value: int | bytes | None) -> int | bytes | str | None:
     """SQLite holds 64-bit integers; wider ones travel as text."""
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+
+
+def _range_of(row: tuple[Any, ...]) -> ColumnRange:
+    _, exactness, low, high, nulls = row
+    return ColumnRange(exactness, _unpack(low), _unpack(high), nulls)
 
 
 def _unpack(value: int | bytes | str | None) -> int | bytes | None:
