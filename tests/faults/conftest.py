@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.faults.inject import Zygote
+from tests.faults.report import account
 
 
 @pytest.fixture(scope="session")
@@ -25,14 +26,5 @@ def thorough() -> bool:
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Callable[[str, int, list[str]], None]:
-    """Fail on violations; with INLAY_FAULT_COUNTS=<file> also write down how much was tried."""
-
-    def account(what: str, tried: int, violations: list[str]) -> None:
-        if path := os.environ.get("INLAY_FAULT_COUNTS"):
-            line = {"test": request.node.nodeid, "what": what, "tried": tried, "violations": len(violations)}
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        assert tried > 0
-        assert not violations, f"{len(violations)} of {tried}:\n" + "\n".join(violations[:20])
-
-    return account
+    """To be called with what was tried, how often, and what was violated."""
+    return functools.partial(account, request.node.nodeid)

@@ -21,6 +21,7 @@ from inlay.incremental.commit import IncrementalFileManager, list_dataset_files,
 from inlay.storage import Location, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
 from tests.faults.objects import AFTER, BEFORE, Dataset, change, outcome, violation
+from tests.faults.report import account
 from tests.faults.scenarios import stage
 
 PATH = "/bucket/ds"
@@ -65,9 +66,10 @@ COMMIT_POINT = request_index(lambda request: request.startswith("put") and reque
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_at_any_request_leaves_before_or_after(kind: str) -> None:
-    violations = []
-    for k in range(1, count_requests() + 1):
+def test_a_fault_at_any_request_leaves_before_or_after(kind: str, request: pytest.FixtureRequest) -> None:
+    violations: list[str] = []
+    requests = count_requests()
+    for k in range(1, requests + 1):
         store, dataset = new_dataset()
         client = store.client()
         client.fail(kind, k)
@@ -78,7 +80,7 @@ def test_a_fault_at_any_request_leaves_before_or_after(kind: str) -> None:
         assert client.fired
         if found := violation(said, dataset):
             violations.append(f"{k} {client.requests[k - 1]} (said {said}): {found}")
-    assert not violations
+    account(request.node.nodeid, f"requests, {kind}", requests, violations)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,7 +131,8 @@ def test_a_refused_commit_leaves_an_aborted_entry_and_nothing_else() -> None:
         change(dataset.location(client))
     assert dataset.content() == sorted(BEFORE.items())
     assert dataset.hidden() == []
-    assert dataset.recover() is None
+    assert log(dataset) == [f"{1:020d}.json"]
+    assert b"abort-" in dataset.direct.cat_file(f"/bucket/.ds.txn/log/{1:020d}.json")
     change(dataset.location())
     assert dataset.content() == AFTER
 

@@ -1,0 +1,45 @@
+"""What the fault tests write down, and the sums of it: python -m tests.faults.report counts.jsonl"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+GROUPS = {
+    "test_crash.py": "faults at system calls of bare commits",
+    "test_crash_in_recovery.py": "faults at system calls of recovery",
+    "test_merge_crash.py": "faults at system calls of merges, writes and compaction",
+    "test_power_cut.py": "disk states after a power cut",
+    "test_soak.py": "acknowledged commits of eight writers under random kills",
+    "test_s3.py": "faults at S3 requests",
+    "test_object_commit.py": "faults at requests to a store in memory",
+}
+
+
+def account(test: str, what: str, tried: int, violations: list[str]) -> None:
+    """Fail on violations; with INLAY_FAULT_COUNTS=<file> also write down how much was tried."""
+    if path := os.environ.get("INLAY_FAULT_COUNTS"):
+        line = {"test": test, "what": what, "tried": tried, "violations": len(violations)}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    assert tried > 0
+    assert not violations, f"{len(violations)} of {tried}:\n" + "\n".join(violations[:20])
+
+
+def table(path: Path) -> str:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        name = Path(entry["test"].partition("::")[0]).name
+        sums[name][0] += entry["tried"]
+        sums[name][1] += entry["violations"]
+    rows = [f"| {text} | {sums[name][0]:,} | {sums[name][1]} |" for name, text in GROUPS.items() if name in sums]
+    tried, violations = (sum(pair[i] for pair in sums.values()) for i in (0, 1))
+    return "\n".join(["| what | tried | violations |", "|---|---:|---:|", *rows, f"| all | {tried:,} | {violations} |"])
+
+
+if __name__ == "__main__":
+    print(table(Path(sys.argv[1])))
