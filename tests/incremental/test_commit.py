@@ -325,6 +325,24 @@ def test_cleaning_up_after_an_error_in_the_middle_keeps_what_the_commit_needs(
     assert is_after(root)
 
 
+def test_running_out_of_memory_after_the_commit_point_is_no_failure_of_the_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that says "nothing changed" must be right."""
+    import pyarrow as pa
+
+    import inlay
+
+    def stop(self: LocalStore, source: str, target: str) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", stop)
+        with pytest.raises(CommitPendingError):
+            inlay.merge(pa.table({"id": [1]}), str(tmp_path / "ds"), "upsert", ["id"])
+    assert inlay.read_parquet(str(tmp_path / "ds")).num_rows == 1
+
+
 def test_a_failure_to_finish_anothers_commit_is_not_reported_as_ones_own(
     pending: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,7 +203,9 @@ class LocalJournal:
     def _complete(self, record: Record) -> None:
         try:
             self.roll_forward(record)
-        except OSError as error:
+        except CorruptJournalError:
+            raise
+        except Exception as error:  # whatever it is: nobody may be told that nothing changed
             raise CommitPendingError(
                 f"The change of {self.location.given!r} is committed and will complete: {error}.",
                 operation="commit",
