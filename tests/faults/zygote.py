@@ -63,6 +63,9 @@ def run(job: dict[str, str], parent: socket.socket) -> None:
 def work(job: dict[str, str], root: Path) -> str:
     """A scenario once, or one of the endless tasks of a soak."""
     if "scenario" in job:
+        # one processor, so one worker thread: the n-th call is the same one every time
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[os.getpid() % len(processors)]})
         return scenarios.outcome(scenarios.scenario_named(job["scenario"]), root)
     soak.ROLES[job["role"]](job["kind"], root, job["name"])
     return "ended"
