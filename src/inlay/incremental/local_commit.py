@@ -339,12 +339,16 @@ def _place(path: str) -> str:
 
 
 def _crosses(source: str, target: str) -> bool:
-    """Whether no rename leads from one directory to another. The kernel says so before it looks for the file."""
+    """Whether no rename leads from one directory to another: devices differ between filesystems and subvolumes, and
+    between mounts of one filesystem the kernel refuses before it looks for the file."""
+    ends = _status(source), _status(target)
+    if ends[0] is None or ends[1] is None:
+        return False
     name = f".none_{uuid.uuid4().hex}"
     try:
         os.rename(os.path.join(source, name), os.path.join(target, name))
     except OSError as error:
-        return error.errno == errno.EXDEV
+        return error.errno == errno.EXDEV or ends[0].st_dev != ends[1].st_dev
     return False
 
 
