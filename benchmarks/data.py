@@ -195,8 +195,6 @@ def make(dataset: Dataset, workload: Workload, root: Path) -> Delta:
     delta_id = f"{zlib.crc32(repr((asdict(dataset), asdict(workload))).encode()):08x}"
     data_id = f"{zlib.crc32(repr(asdict(dataset)).encode()):08x}"
     target = _cached(root / f"target-{dataset.name}-{data_id}", lambda p: _write_target(dataset, p))
-    delta = _cached(
-        root / f"delta-{workload.name}-{delta_id}", lambda p: _write_delta(dataset, workload, target, p)
-    )
+    delta = _cached(root / f"delta-{workload.name}-{delta_id}", lambda p: _write_delta(dataset, workload, target, p))
     truth = json.loads((delta / "truth.json").read_text())
     return Delta(target=str(target), source=str(delta / "source.arrow"), **truth)

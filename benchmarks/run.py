@@ -240,9 +240,7 @@ def main(argv: list[str]) -> None:
     options.data.mkdir(parents=True, exist_ok=True)
     raw = report.load(options.out) if options.keep else report.empty()
     with tempfile.TemporaryDirectory(prefix="runs-", dir=options.data) as runs:
-        settings = Settings(
-            interpreters, options.data, options.repeats, options.time_limit, contestants, Path(runs)
-        )
+        settings = Settings(interpreters, options.data, options.repeats, options.time_limit, contestants, Path(runs))
         for name in workloads:
             raw["workloads"][name] = _measure(settings, name, options.scale)
             report.write(raw, options.out)

@@ -97,9 +97,7 @@ WORKLOADS = {
             one_row_group=True,
         ),
         Workload("random-1m", "10M rows in 100 files, 1M random keys", "flat", keys=1_000_000),
-        Workload(
-            "strings", "two string keys, unordered, 10k keys in 10 of 100 files", "strings", touched=0.1
-        ),
+        Workload("strings", "two string keys, unordered, 10k keys in 10 of 100 files", "strings", touched=0.1),
         Workload("day", "10M rows partitioned by day (100 days), a delta for one day", "daily", touched=0.01),
         Workload("wide", "2M rows of 50 columns in 20 files, 10k keys in 2 files", "wide", touched=0.1),
         Workload("small", "2M rows in 2,000 files, 10k keys in 200 files", "small", touched=0.1),
@@ -120,10 +118,10 @@ WORKLOADS = {
         ),
         Workload(
             "replan",
-            "plan again: 10,000 files of 10 columns x 4 row groups, keys in 1 % of them",
+            "plan again: 10,000 files of 10 columns x 4 row groups, keys in 10 of them",
             "footers",
-            touched=0.01,
-            keys=1_000,
+            touched=0.001,
+            keys=100,
             kind="replan",
         ),
     )

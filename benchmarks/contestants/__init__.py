@@ -39,8 +39,7 @@ CONTESTANTS = {
     "duckdb": Entry(
         "duckdb_rewrite",
         "bench",
-        "reads all, anti-join + union, `COPY` to one new file (one per partition), "
-        "`preserve_insertion_order=false`",
+        "reads all, anti-join + union, `COPY` to one new file (one per partition), `preserve_insertion_order=false`",
     ),
     "polars": Entry(
         "polars_rewrite",

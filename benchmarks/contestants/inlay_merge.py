@@ -19,9 +19,7 @@ class Inlay:
     def run(self) -> dict[str, Any]:
         spec = self.spec
         partitions = spec.partition_columns or None
-        result = self.call(
-            self.source, spec.target, spec.strategy, spec.key_columns, partitions, engine="pyarrow"
-        )
+        result = self.call(self.source, spec.target, spec.strategy, spec.key_columns, partitions, engine="pyarrow")
         counts = ("inserted", "updated", "deleted", "target_count_before", "target_count_after")
         return {name: getattr(result, name) for name in counts if hasattr(result, name)}
 

@@ -33,9 +33,7 @@ class Reference:
         columns = [table[name] for name in self.spec.key_columns]
         return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "\x1f")
 
-    def _rewrite(
-        self, name: str, source: pa.Table, keys: pa.ChunkedArray, first: pa.ChunkedArray
-    ) -> pa.ChunkedArray:
+    def _rewrite(self, name: str, source: pa.Table, keys: pa.ChunkedArray, first: pa.ChunkedArray) -> pa.ChunkedArray:
         file = Path(self.spec.target, name)
         old = pq.ParquetFile(file).read()
         near = self._near(old, first)

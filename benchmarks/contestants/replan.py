@@ -22,9 +22,7 @@ class Replan:
     def run(self) -> dict[str, Any]:
         if self.spec.options.get("footers"):
             return self._footers()
-        plan = inlay.plan_merge(
-            self.source, self.spec.target, "upsert", self.spec.key_columns, engine="pyarrow"
-        )
+        plan = inlay.plan_merge(self.source, self.spec.target, "upsert", self.spec.key_columns, engine="pyarrow")
         return {"plan": type(plan).__name__}
 
     def _footers(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _CROSSINGS = {
     ("integer", "decimal"),
     ("decimal", "integer"),
 }
+_NESTED = frozenset({"list", "map", "struct"})
 _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 _EXACT_FLOAT = {16: pa.float32(), 32: pa.float64()}
@@ -128,6 +129,8 @@ def _widen_list(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     value = common_type(left.value_type, right.value_type)
     if value is None:
         return None
+    if _is.is_fixed_size_list(left) and not (_is.is_fixed_size_list(right) and left.list_size == right.list_size):
+        return pa.list_(left.value_field.with_type(value))
     return left if value.equals(left.value_type) else pa.list_(left.value_field.with_type(value))
 
 
@@ -190,17 +193,32 @@ def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_k
     """The same values in another type, or an error that names the column; never a changed value."""
     if values.type.equals(to):
         return values
-    kinds = (family(values.type), family(to))
-    crossing = kinds in _CROSSINGS and not (as_key and "float" in kinds)
-    if kinds[0] != kinds[1] and kinds[0] != "null" and not crossing:
+    if not _is_castable(values.type, to, as_key=as_key):
         raise SchemaMismatchError(_mismatch(column, values.type, to))
     try:
         result = _cast(values, to)
-        if not _keeps_values(values, result, kinds):
+        if not _keeps_values(values, result):
             raise pa.ArrowInvalid("values would change")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(f"{_mismatch(column, values.type, to)} ({_first_line(error)})") from error
     return result
+
+
+def _is_castable(source: pa.DataType, to: pa.DataType, *, as_key: bool = False) -> bool:
+    """Whether values can be the same in both types, down to the leaves: Arrow would also turn numbers into text."""
+    kinds = (family(source), family(to))
+    if kinds[0] != kinds[1]:
+        return kinds[0] == "null" or (kinds in _CROSSINGS and not (as_key and "float" in kinds))
+    mine, theirs = storage_type(source), storage_type(to)
+    if kinds[0] == "list":
+        return _is_castable(mine.value_type, theirs.value_type)
+    if kinds[0] == "map":
+        return _is_castable(mine.key_type, theirs.key_type) and _is_castable(mine.item_type, theirs.item_type)
+    if kinds[0] == "struct":
+        return {f.name for f in mine.fields} == {f.name for f in theirs.fields} and all(
+            _is_castable(f.type, theirs.field(f.name).type) for f in mine.fields
+        )
+    return True
 
 
 def _mismatch(column: str, source: pa.DataType, target: pa.DataType) -> str:
@@ -225,16 +243,33 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
     return plain.cast(to)
 
 
-def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray, kinds: tuple[str, str]) -> bool:
+def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray) -> bool:
     """Arrow's checked casts refuse overflow and truncation, except where floats are involved."""
-    if "float" in kinds and kinds[0] != "null":
-        plain = before.cast(storage_type(before.type))
-        back = after.cast(plain.type, safe=False)
-        same = (
-            pc.or_kleene(pc.equal(plain, back), pc.is_null(plain)) if kinds[0] != "float" else _same_floats(plain, back)
-        )
-        return bool(pc.all(same, min_count=0).as_py())
-    return kinds[0] not in ("list", "struct", "map") or after.cast(before.type, safe=False).equals(before)
+    before, after = _stored(before), _stored(after)
+    kinds = (family(before.type), family(after.type))
+    if kinds[0] in _NESTED:
+        return all(_keeps_values(*pair) for pair in zip(_parts(before), _parts(after), strict=True))
+    if "float" not in kinds or kinds[0] == "null":
+        return True
+    back = after.cast(before.type, safe=False)
+    same = _same_floats(before, back) if kinds[0] == "float" else pc.equal(before, back)
+    return bool(pc.all(pc.fill_null(same, True), min_count=0).as_py())
+
+
+def _stored(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return values.cast(storage_type(values.type))
+
+
+def _parts(values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """The values inside nested ones, by field name where they have names."""
+    kind = family(values.type)
+    if kind == "list":
+        return [pc.list_flatten(values)]
+    if kind == "map":
+        entries = pc.list_flatten(values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field]))))
+        return [pc.struct_field(entries, [at]) for at in (0, 1)]
+    names = sorted(field.name for field in values.type.fields)
+    return [pc.struct_field(values, [values.type.get_field_index(name)]) for name in names]
 
 
 def _same_floats(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,6 +14,7 @@ import shutil
 import stat
 import unicodedata
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
@@ -61,9 +62,11 @@ class LocalStore:
     def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]:
         found: list[FileStat] = []
         seen: set[tuple[int, int]] = set()
-        pending = [("", root)]
+        pending = deque([("", root)])
         while pending:
             prefix, directory = pending.pop()
+            if _revisits(directory, seen):
+                continue
             try:
                 entries = os.scandir(directory)
             except FileNotFoundError:
@@ -74,8 +77,9 @@ class LocalStore:
                         continue
                     try:
                         if entry.is_dir():
-                            if not _revisits(entry, seen):
-                                pending.append((f"{prefix}{entry.name}/", entry.path))
+                            # links come last: what can be reached without one is known by its own path
+                            add = pending.appendleft if entry.is_symlink() else pending.append
+                            add((f"{prefix}{entry.name}/", entry.path))
                             continue
                         status = entry.stat()
                     except FileNotFoundError:
@@ -142,11 +146,12 @@ class LocalStore:
         _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _revisits(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> bool:
-    """Whether a symbolic link leads to a directory that was walked already (links can make loops)."""
-    if not entry.is_symlink():
-        return False
-    status = entry.stat()
+def _revisits(directory: str, seen: set[tuple[int, int]]) -> bool:
+    """Whether a directory was walked already (symbolic links can make loops)."""
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return False  # listing it says why
     identity = (status.st_dev, status.st_ino)
     if identity in seen:
         return True
@@ -163,13 +168,21 @@ def _fsync(path: str, flags: int) -> None:
 
 
 class _Client:
-    """A filesystem whose failures are OSErrors, whatever its client raises."""
+    """A filesystem, or a file of one, whose failures are OSErrors, whatever its client raises."""
 
-    def __init__(self, filesystem: Any) -> None:
-        self._filesystem = filesystem
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._filesystem, name)
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if not callable(method):
+            return method
 
         def call(*arguments: Any, **options: Any) -> Any:
             try:
@@ -210,15 +223,15 @@ class ObjectStore:
             return None
 
     def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._client.open(path, "rb"))
+        return cast(BinaryIO, _Client(self._client.open(path, "rb")))
 
     def open_arrow(self, path: str) -> pa.NativeFile:
-        from pyarrow.fs import FSSpecHandler, PyFileSystem
+        import pyarrow as pa
 
-        return PyFileSystem(FSSpecHandler(self.filesystem)).open_input_file(path)
+        return pa.PythonFile(self.open_read(path), mode="r")
 
     def open_write(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._client.open(path, "wb"))
+        return cast(BinaryIO, _Client(self._client.open(path, "wb")))
 
     def read_bytes(self, path: str) -> bytes:
         return bytes(self._client.cat_file(path))
@@ -257,18 +270,28 @@ class ObjectStore:
         """Refuse a store that would let two writers both believe that they won."""
         if self.single_writer:
             return
-        probe = f"{directory}/.probe_{uuid.uuid4().hex}"
-        try:
-            self.create(probe, b"1")
-            self.create(probe, b"2")
-        except FileExistsError:
+        if self._creates_in_one_request() and self._refuses_second(f"{directory}/.probe_{uuid.uuid4().hex}"):
             return
-        finally:
-            self.remove(probe)
         raise InlayError(
             "This store ignores conditional writes (If-None-Match), so concurrent writers could lose data.",
             hint='If you are its only writer, pass storage_options={"single_writer": True}.',
         )
+
+    def _creates_in_one_request(self) -> bool:
+        """fsspec's own `pipe_file` looks first and writes then, which lets two writers win."""
+        from fsspec import AbstractFileSystem
+
+        return getattr(self.filesystem.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
+
+    def _refuses_second(self, probe: str) -> bool:
+        try:
+            self.create(probe, b"1")
+            self.create(probe, b"2")
+        except FileExistsError:
+            return True
+        finally:
+            self.remove(probe)
+        return False
 
 
 def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:
@@ -306,7 +329,7 @@ def locate(
     path: str | os.PathLike[str], filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Location:
     """Find the store that a path, URL or path on a given filesystem belongs to."""
-    given = os.fspath(path).rstrip("/") or "/"
+    given = re.sub(r"(?<![:/])/+$", "", os.fspath(path)) or "/"
     if "\x00" in given:
         raise InvalidArgumentError(f"The path {given!r} contains a NUL character.")
     options = dict(storage_options or {})
@@ -315,19 +338,30 @@ def locate(
         if "://" not in given or given.startswith(("file://", "local://")):
             return _local(given)
         filesystem, _ = _filesystem_of(given, options)
+    filesystem, path_there = _unwrapped(filesystem, given)
     filesystem = _as_fsspec(filesystem)
     if _is_local(filesystem):
-        return _local(given)
+        return _local(given, path_there)
     return Location(
         ObjectStore(filesystem, single_writer=single_writer),
-        str(filesystem._strip_protocol(given)).rstrip("/"),
+        str(filesystem._strip_protocol(path_there)).rstrip("/"),
         given,
     )
 
 
-def _local(given: str) -> Location:
-    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", given))
+def _local(given: str, path: str | None = None) -> Location:
+    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", path or given))
     return Location(LocalStore(), os.path.realpath(bare), given)
+
+
+def _unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
+    """A filesystem that shows one directory of another (of fsspec, of pyarrow) is that other one and a longer path."""
+    kind = type(filesystem).__name__
+    if kind == "DirFileSystem":
+        return _unwrapped(filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}")
+    if kind == "SubTreeFileSystem":
+        return _unwrapped(filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.lstrip('/')}")
+    return filesystem, path
 
 
 def _filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -351,7 +385,7 @@ def _as_fsspec(filesystem: Any) -> Any:
 def _is_local(filesystem: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
-    wrapped = getattr(filesystem, "fs", None)
+    wrapped = getattr(filesystem, "fs", None)  # of pyarrow
     return isinstance(filesystem, LocalFileSystem) or type(wrapped).__name__ == "LocalFileSystem"
 
 
@@ -368,7 +402,7 @@ def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) 
     options = dict(storage_options or {}) if found else {}
     options.pop("single_writer", None)
     filesystem, bare = _filesystem_of(pattern, options)
-    for path in sorted(filesystem.glob(bare)):
+    for path in sorted(_Client(filesystem).glob(bare)):
         yield f"{scheme}://{path}" if found else path
 
 

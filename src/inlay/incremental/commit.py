@@ -7,6 +7,7 @@ disks (`local_commit`) and object stores (`object_commit`); what it means does n
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import time
@@ -195,10 +196,15 @@ def locate_dataset(
     return location
 
 
-def footer_cache(location: Location) -> FooterCache | None:
-    """The cache of a dataset that has one; reading never makes a sidecar."""
-    path = _journal(location).cache_path
-    return None if path is None else FooterCache(path)
+def footer_cache(location: Location) -> FooterCache:
+    """The cache of a dataset: in its sidecar, or the user's own where there is none (reading never makes one)."""
+    return FooterCache(_journal(location).cache_path or _private_cache(location))
+
+
+def _private_cache(location: Location) -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = hashlib.sha256(f"{type(location.store).__name__} {location.path}".encode()).hexdigest()
+    return os.path.join(home, "inlay", "footers", f"{name[:32]}.db")
 
 
 def list_dataset_files(dataset_path: str, filesystem: Any = None) -> list[str]:

@@ -51,6 +51,9 @@ _TRUSTED_WRITERS = re.compile(
 # Some writers cut long values without saying so (64 bytes): at that length a bound is not a value.
 _CUT_AT = 64
 _READERS = 8
+_WORTH_CACHING = 16
+_BUNDLE = 32  # files per task
+_SCHEMAS_COMPARED = 16
 
 
 class ColumnRange(NamedTuple):
@@ -131,8 +134,14 @@ def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Ar
 # ------------------------------------------------------------------------------------------ reading one footer
 def open_parquet(location: Location, path: str) -> pq.ParquetFile:
     """Open a data file for reading; what cannot be read is an error that names it."""
-    try:
+    with _reading(location, path):
         return pq.ParquetFile(location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local)
+
+
+@contextlib.contextmanager
+def _reading(location: Location, path: str) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(
             f"Cannot read {location.shown(path)!r}: {_reason(error)}",
@@ -146,11 +155,28 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def read_footer(location: Location, file: FileStat, columns: Sequence[str]) -> Footer:
+class _Schemas:
+    """Arrow schemas by what files state. Most files share one: it is converted once and compared by identity."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[pq.ParquetSchema, dict[bytes, bytes] | None, pa.Schema]] = []
+
+    def of(self, metadata: pq.FileMetaData) -> pa.Schema:
+        stated, notes = metadata.schema, metadata.metadata
+        for schema, others, arrow in self._known[:_SCHEMAS_COMPARED]:
+            if others == notes and schema.equals(stated):
+                return arrow
+        arrow = stated.to_arrow_schema()
+        self._known.append((stated, notes, arrow))
+        return arrow
+
+
+def _read_footer(location: Location, file: FileStat, columns: Sequence[str], schemas: _Schemas) -> Footer:
     """A footer that cannot be read proves nothing: the file stays a candidate, and says why."""
     try:
-        with open_parquet(location, file.path) as parquet:
-            metadata, schema = parquet.metadata, parquet.schema_arrow
+        with _reading(location, file.path), location.store.open_arrow(location.full(file.path)) as opened:
+            metadata = pq.read_metadata(opened)
+            schema = schemas.of(metadata)
             ranges = {c: whole_range(ranges_in(metadata, schema, c)) for c in columns}
             return Footer(file, metadata.num_rows, metadata.num_row_groups, schema, ranges)
     except UnreadableFileError as error:
@@ -275,13 +301,13 @@ def read_footers(
 
 
 def _read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
-    with ThreadPoolExecutor(min(_READERS, len(files)), "inlay-footers") as pool:
-        footers = list(pool.map(lambda file: read_footer(location, file, columns), files))
-    schemas: dict[bytes, pa.Schema] = {}  # files mostly share one: comparing is then a matter of identity
-    for footer in footers:
-        if footer.schema is not None:
-            footer.schema = schemas.setdefault(footer.schema.serialize().to_pybytes(), footer.schema)
-    return footers
+    # local footers cost CPU, remote ones mostly waiting
+    readers = len(os.sched_getaffinity(0)) if location.store.is_local else _READERS
+    schemas = _Schemas()
+    bundles = [files[start : start + _BUNDLE] for start in range(0, len(files), _BUNDLE)]
+    with ThreadPoolExecutor(min(readers, len(bundles)), "inlay-footers") as pool:
+        read = pool.map(lambda bundle: [_read_footer(location, file, columns, schemas) for file in bundle], bundles)
+        return [footer for footers in read for footer in footers]
 
 
 class FooterCache:
@@ -341,7 +367,10 @@ class FooterCache:
 
     def save(self, footers: Iterable[Footer], files: Sequence[FileStat]) -> None:
         """Remember new footers; forget files that are not in the dataset any more."""
+        if len(files) < _WORTH_CACHING and not os.path.exists(self.path):
+            return
         try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
             with self._open() as db:
                 db.executescript(self._TABLES)
                 self._save(db, [footer for footer in footers if footer.schema is not None])
