@@ -151,6 +151,7 @@ class Case:
         with tempfile.TemporaryDirectory(dir=self.settings.runs) as folder:
             work = Path(folder)
             _copy(self.delta.target, work / "target")
+            (work / ".target.txn").mkdir()  # as every dataset has that inlay wrote to before
             answers = {
                 name: _spawn(self.settings, "inlay", "replan", self.spec(work, options))
                 for name, options in steps.items()

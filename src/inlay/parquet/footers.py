@@ -14,9 +14,8 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -68,15 +67,14 @@ class ColumnRange(NamedTuple):
 UNKNOWN = ColumnRange("unknown")
 
 
-@dataclass(slots=True)
-class Footer:
+class Footer(NamedTuple):
     """One file's footer, reduced to what planning needs. `schema` is None when it could not be read."""
 
     file: FileStat
     rows: int
     groups: int
     schema: pa.Schema | None
-    ranges: dict[str, ColumnRange] = field(default_factory=dict)
+    ranges: Mapping[str, ColumnRange]
     error: str | None = None
 
 
@@ -180,7 +178,7 @@ def _read_footer(location: Location, file: FileStat, columns: Sequence[str], sch
             ranges = {c: whole_range(ranges_in(metadata, schema, c)) for c in columns}
             return Footer(file, metadata.num_rows, metadata.num_row_groups, schema, ranges)
     except UnreadableFileError as error:
-        return Footer(file, 0, 0, None, error=str(error))
+        return Footer(file, 0, 0, None, {}, str(error))
 
 
 def ranges_in(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> list[ColumnRange]:
