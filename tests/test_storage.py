@@ -1,0 +1,593 @@
+"""Where bytes live: which store a path belongs to, what is listed there, and what its failures look like."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+import inlay
+from inlay.errors import InlayError, InvalidArgumentError
+from inlay.parquet.layout import data_files
+from inlay.storage import (
+    FileStat,
+    LocalStore,
+    Location,
+    ObjectStore,
+    PathValidator,
+    expand_glob,
+    filesystem_of,
+    locate,
+)
+from tests import lake
+
+
+def private_memory() -> MemoryFileSystem:
+    """A store in memory that no other test sees."""
+
+    class Private(MemoryFileSystem):
+        store: dict[str, Any] = {}  # noqa: RUF012
+        pseudo_dirs: list[str] = [""]  # noqa: RUF012
+        cachable = False
+
+    return Private()
+
+
+def listed(location: Location) -> list[str]:
+    return [file.path for file in data_files(location)]
+
+
+# ------------------------------------------------------------------------------------------------------ finding it
+def test_local_paths_are_absolute_and_shown_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for given, path in {
+        "d": tmp_path / "d",
+        "./d/": tmp_path / "d",
+        "d/../e": tmp_path / "e",
+        str(tmp_path / "d"): tmp_path / "d",
+        "~/d": tmp_path / "home" / "d",
+        f"file://{tmp_path}/d": tmp_path / "d",
+        f"local://{tmp_path}/d//": tmp_path / "d",
+        "/": Path("/"),
+        "file:///": Path("/"),
+    }.items():
+        location = locate(given)
+        assert isinstance(location.store, LocalStore)
+        assert location.path == str(path.resolve())
+        assert location.given.rstrip("/") == given.rstrip("/")
+    assert locate(tmp_path / "d").path == str(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("memory://", ""),
+        ("memory://d", "/d"),
+        ("memory:///a/b/", "/a/b"),
+        ("s3://bucket", "bucket"),
+        ("s3://bucket/", "bucket"),
+        ("s3://bucket/a=1/ä b/", "bucket/a=1/ä b"),
+        ("s3a://bucket/d", "bucket/d"),
+    ],
+)
+def test_urls_are_object_stores(given: str, path: str) -> None:
+    location = locate(given)
+    assert isinstance(location.store, ObjectStore)
+    assert not location.store.is_local
+    assert location.path == path
+
+
+def test_storage_options_reach_the_client_and_ours_do_not() -> None:
+    options = {"key": "k", "secret": "s", "single_writer": True}
+    location = locate("s3://bucket/d", storage_options=options)
+    assert isinstance(location.store, ObjectStore)
+    assert location.store.single_writer
+    assert location.store.filesystem.key == "k"
+    assert options == {"key": "k", "secret": "s", "single_writer": True}
+
+
+@pytest.mark.parametrize("url", ["nope://bucket/d", "gs://bucket/d"])
+def test_an_unknown_or_missing_client_is_a_wrong_argument(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=url):
+        locate(url)
+
+
+def test_a_path_with_a_nul_character_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="NUL"):
+        locate("a\0b")
+
+
+#: filesystems that are the local disk in disguise: (filesystem, path on it) of a directory
+LOCAL_FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+    "fsspec": lambda folder: (LocalFileSystem(), str(folder)),
+    "fsspec with a URL": lambda folder: (LocalFileSystem(), f"file://{folder}"),
+    "pyarrow": lambda folder: (pafs.LocalFileSystem(), str(folder)),
+    "part of fsspec": lambda folder: (DirFileSystem(str(folder.parent), LocalFileSystem()), folder.name),
+    "part of pyarrow": lambda folder: (pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem()), folder.name),
+    "part of a part": lambda folder: (
+        DirFileSystem(folder.parent.name, DirFileSystem(str(folder.parent.parent), LocalFileSystem())),
+        f"/{folder.name}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOCAL_FILESYSTEMS)
+def test_a_local_filesystem_is_the_local_store(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "d"
+    filesystem, path = LOCAL_FILESYSTEMS[kind](folder)
+    location = locate(path, filesystem)
+    assert isinstance(location.store, LocalStore)
+    assert location.path == str(folder)
+    inlay.merge(lake.table([1]), path, "insert", ["id"], filesystem=filesystem)
+    assert lake.id_values(lake.all_rows(folder)) == [(1, "v1")]
+    assert sorted(os.listdir(tmp_path)) == [".d.txn", "d"]
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "part of fsspec", "pyarrow around fsspec"])
+def test_other_filesystems_are_object_stores(kind: str) -> None:
+    memory = private_memory()
+    filesystem, path = {
+        "fsspec": (memory, "/top/d"),
+        "part of fsspec": (DirFileSystem("/top", memory), "d"),
+        "pyarrow around fsspec": (pafs.PyFileSystem(pafs.FSSpecHandler(memory)), "/top/d"),
+    }[kind]
+    memory.pipe_file("/top/d/a.parquet", b"x")
+    location = locate(path, filesystem)
+    assert isinstance(location.store, ObjectStore)
+    assert listed(location) == ["a.parquet"]
+    assert location.store.read_bytes(location.full("a.parquet")) == b"x"
+    with location.store.open_arrow(location.full("a.parquet")) as file:
+        assert file.read() == b"x"
+    assert location.shown("a.parquet") == f"{path}/a.parquet"
+
+
+def test_paths_inside_a_dataset_are_found_however_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    location = locate(tmp_path / "link")
+    for shown in (
+        tmp_path / "link/p=1/f.parquet",
+        tmp_path / "real/p=1/f.parquet",
+        tmp_path / "x/../real/p=1/f.parquet",
+    ):
+        assert location.relative(str(shown)) == "p=1/f.parquet"
+    assert locate("memory://d").relative("memory://d/p=1/f.parquet") == "p=1/f.parquet"
+    for elsewhere in (tmp_path / "other/f.parquet", tmp_path / "real2/f.parquet"):
+        with pytest.raises(InvalidArgumentError, match="does not lie in"):
+            location.relative(str(elsewhere))
+
+
+def test_globs_are_sorted_and_spelled_as_their_owner_spells_them(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "c.txt"):
+        (tmp_path / name).touch()
+    names = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    assert list(expand_glob(f"{tmp_path}/*.csv")) == names
+    assert list(expand_glob(f"file://{tmp_path}/[ab].csv", {"single_writer": True})) == [f"file://{n}" for n in names]
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/storage-test/x1.csv", b"")
+    assert [locate(path).path for path in expand_glob("memory://storage-test/x?.csv")] == ["/storage-test/x1.csv"]
+    memory.rm("/storage-test", recursive=True)
+
+
+def test_the_filesystem_of_paths_as_pyarrow_takes_it(tmp_path: Path) -> None:
+    assert filesystem_of([f"file://{tmp_path}/a", str(tmp_path / "b")]) == (
+        None,
+        [str(tmp_path / "a"), str(tmp_path / "b")],
+    )
+    filesystem, paths = filesystem_of(["memory://d/a"])
+    assert isinstance(filesystem, MemoryFileSystem)
+    assert paths == ["/d/a"]
+
+
+# --------------------------------------------------------------------------------------------------------- walking
+LAYOUT = {
+    "a.parquet": True,
+    "B.PARQUET": True,
+    "c.parq": True,
+    "d.pq": True,
+    "deep/er/e.parquet": True,
+    "_day=1/f.parquet": True,
+    "day=1/_hour=2/g.parquet": True,
+    "p=a b/h.parquet": True,
+    "notes.txt": False,
+    "i.parquet.tmp": False,
+    "j.parquet.crc": False,
+    ".hidden.parquet": False,
+    "_temporary.parquet": False,
+    "_SUCCESS": False,
+    "_delta_log/k.parquet": False,
+    ".staging/l.parquet": False,
+    "deep/.inlay.txn/m.parquet": False,
+    "deep/_temporary/0/n.parquet": False,
+}
+DATA = sorted(name for name, wanted in LAYOUT.items() if wanted)
+
+
+def test_a_local_directory_lists_its_data_files(tmp_path: Path) -> None:
+    for name in LAYOUT:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"xy")
+    (tmp_path / "directory.parquet").mkdir()
+    os.mkfifo(tmp_path / "pipe.parquet")
+    (tmp_path / "broken.parquet").symlink_to("nowhere")
+    files = data_files(locate(tmp_path))
+    assert [file.path for file in files] == DATA
+    for file in files:
+        status = os.stat(tmp_path / file.path)
+        assert file == FileStat(file.path, 2, status.st_mtime_ns, status.st_ino)
+
+
+def test_an_object_store_lists_its_data_files() -> None:
+    memory = private_memory()
+    for name in LAYOUT:
+        memory.pipe_file(f"/top/d/{name}", b"xy")
+    memory.pipe_file("/top/d2/other.parquet", b"xy")
+    location = locate("/top/d", memory)
+    assert listed(location) == DATA
+    assert {file.size for file in data_files(location)} == {2}
+    assert listed(locate("/top/d/day=1", memory)) == ["_hour=2/g.parquet"]
+
+
+def test_the_root_of_a_store_can_be_walked() -> None:
+    memory = private_memory()
+    memory.pipe_file("/a.parquet", b"")
+    assert listed(locate("memory://", memory)) == ["a.parquet"]
+
+
+def test_what_is_not_there_has_no_files(tmp_path: Path) -> None:
+    assert listed(locate(tmp_path / "missing")) == []
+    assert listed(locate("/missing", private_memory())) == []
+    assert LocalStore().stat(str(tmp_path / "missing")) is None
+    (tmp_path / "file").touch()
+    assert LocalStore().stat(str(tmp_path / "file" / "below")) is None
+
+
+def test_links_to_files_and_directories_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere/sub").mkdir(parents=True)
+    (tmp_path / "elsewhere/sub/x.parquet").touch()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/p=1").symlink_to("../elsewhere")
+    (tmp_path / "d/y.parquet").symlink_to("../elsewhere/sub/x.parquet")
+    assert listed(locate(tmp_path / "d")) == ["p=1/sub/x.parquet", "y.parquet"]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../p=1", "/"])
+def test_no_directory_is_listed_twice_because_links_lead_to_it(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "d"
+    for name in ("a=0/p=1/x.parquet", "a=0/p=1/y/z.parquet", "top.parquet"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    expected = listed(locate(folder))
+    (folder / "a=0/p=1/loop").symlink_to(folder if target == "/" else target)
+    (folder / "a=0/0first").symlink_to("p=1")
+    assert expected == ["a=0/p=1/x.parquet", "a=0/p=1/y/z.parquet", "top.parquet"]
+    assert listed(locate(folder)) == expected
+
+
+def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
+    for name in ("d", "one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.parquet").touch()
+    (tmp_path / "d/one").symlink_to("../one")
+    (tmp_path / "one/two").symlink_to("../two")
+    (tmp_path / "two/one").symlink_to("../one")
+    assert listed(locate(tmp_path / "d")) == ["d.parquet", "one/one.parquet", "one/two/two.parquet"]
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if path.endswith("sub"):
+            raise PermissionError(errno.EACCES, "no", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError):
+        listed(locate(tmp_path))
+
+
+# --------------------------------------------------------------------------------------------------- the two stores
+def stores(tmp_path: Path) -> list[tuple[Any, str]]:
+    (tmp_path / "d").mkdir()
+    return [(LocalStore(), str(tmp_path / "d")), (ObjectStore(private_memory()), "/d")]
+
+
+def test_both_stores_write_read_move_and_remove(tmp_path: Path) -> None:
+    for store, root in stores(tmp_path):
+        with store.open_write(f"{root}/a") as file:
+            file.write(b"12345")
+        with store.open_read(f"{root}/a") as file:
+            file.seek(2)
+            assert file.read(2) == b"34"
+        with store.open_arrow(f"{root}/a") as file:
+            assert isinstance(file, pa.NativeFile)
+            assert (file.size(), file.read_at(3, 1)) == (5, b"234")
+        assert store.read_bytes(f"{root}/a") == b"12345"
+        assert store.stat(f"{root}/a").size == 5
+        store.move(f"{root}/a", f"{root}/b[1]*")
+        assert store.read_bytes(f"{root}/b[1]*") == b"12345"
+        assert store.is_directory(root)
+        assert not store.is_directory(f"{root}/b[1]*")
+        for _ in range(2):
+            store.remove(f"{root}/b[1]*")
+        assert store.stat(f"{root}/b[1]*") is None
+        store.create(f"{root}/t/x" if not store.is_local else f"{root}/x", b"")
+        for _ in range(2):
+            store.remove_tree(root)
+        assert store.walk(root, lambda _: True) == []
+
+
+def test_both_stores_create_only_what_is_not_there(tmp_path: Path) -> None:
+    for store, root in stores(tmp_path):
+        store.create(f"{root}/one", b"first")
+        with pytest.raises(FileExistsError):
+            store.create(f"{root}/one", b"second")
+        assert store.read_bytes(f"{root}/one") == b"first"
+
+
+def test_a_changed_object_has_another_identity() -> None:
+    store = ObjectStore(private_memory())
+    store.create("/d/a", b"1")
+    before = store.stat("/d/a")
+    store.remove("/d/a")
+    store.create("/d/a", b"2")
+    assert store.stat("/d/a") != before
+
+
+def test_local_directories_are_made_with_their_parents_and_said(tmp_path: Path) -> None:
+    made = LocalStore().make_directories(str(tmp_path / "a/b/c"))
+    assert made == [str(tmp_path / name) for name in ("a", "a/b", "a/b/c")]
+    assert LocalStore().make_directories(str(tmp_path / "a/b/c")) == []
+    LocalStore().sync_directory(str(tmp_path / "a"))
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        LocalStore().sync_directory(str(tmp_path / "file"))
+
+
+# ---------------------------------------------------------------------------------------------- conditional creation
+class Obedient(MemoryFileSystem):
+    cachable = False
+    store: dict[str, Any] = {}  # noqa: RUF012
+    pseudo_dirs: list[str] = [""]  # noqa: RUF012
+
+
+class Heedless(Obedient):
+    """Stores that ignore If-None-Match simply write."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value, mode="overwrite", **options)
+
+
+class LooksFirst(Obedient):
+    """What fsspec does for clients that know nothing better: two writers can both find nothing, and both write."""
+
+    pipe_file = fsspec.AbstractFileSystem.pipe_file
+
+
+@pytest.mark.parametrize("kind", [Heedless, LooksFirst])
+def test_stores_that_let_two_writers_win_are_refused(kind: type[MemoryFileSystem]) -> None:
+    with pytest.raises(InlayError, match="conditional writes") as caught:
+        ObjectStore(kind()).require_conditional_create("/d")
+    assert "single_writer" in str(caught.value.hint)
+    ObjectStore(kind(), single_writer=True).require_conditional_create("/d")
+    with pytest.raises(InlayError, match="conditional writes"):
+        inlay.merge(lake.table([1]), "/d", "insert", ["id"], filesystem=kind())
+    options = {"single_writer": True}
+    result = inlay.merge(
+        lake.table([1]), f"/d/{kind.__name__}", "upsert", ["id"], filesystem=kind(), storage_options=options
+    )
+    assert result.inserted == 1
+
+
+def test_the_probe_leaves_nothing_behind() -> None:
+    filesystem = private_memory()
+    ObjectStore(filesystem).require_conditional_create("/d")
+    assert filesystem.find("/") == []
+
+
+def test_of_many_writers_that_create_one_wins() -> None:
+    store = ObjectStore(private_memory())
+    won: list[int] = []
+    ready = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        ready.wait()
+        try:
+            store.create("/d/entry", str(number).encode())
+        except FileExistsError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=create, args=[n]) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.read_bytes("/d/entry") == str(won[0]).encode()
+    assert len(won) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileExistsError(errno.EEXIST, "exists"),
+        OSError(errno.EINVAL, "An error occurred (PreconditionFailed)"),
+        OSError(errno.EIO, "PreconditionFailed: At least one of the pre-conditions did not hold"),
+        OSError(errno.EIO, "ConditionalRequestConflict"),
+        RuntimeError("PreconditionFailed"),
+    ],
+    ids=str,
+)
+def test_every_way_to_say_exists_is_one(error: Exception) -> None:
+    class Telling(Obedient):
+        def pipe_file(self, *_: Any, **__: Any) -> None:
+            raise error
+
+    with pytest.raises(FileExistsError):
+        ObjectStore(Telling()).create("/d/a", b"")
+
+
+# -------------------------------------------------------------------------------------------------- clients that fail
+class ClientError(Exception):
+    """Clients raise what they like: this one is no OSError."""
+
+
+class Breaking(Obedient):
+    """Fails in one of its calls, or in the calls of the files that it opens."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == super().__getattribute__("__dict__").get("broken"):
+            return self._fail
+        return value
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise ClientError("connection reset")
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        file = super().open(path, mode, **options)
+        broken = self.broken.removeprefix(f"{mode}.")
+        return BreakingFile(file, broken) if broken != self.broken else file
+
+
+class BreakingFile:
+    def __init__(self, file: Any, broken: str) -> None:
+        self._file, self._broken = file, broken
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._broken:
+            raise_it: Callable[..., Any] = Breaking._fail
+            return lambda *_: raise_it(self)
+        return getattr(self._file, name)
+
+
+CALLS: dict[str, Callable[[ObjectStore], Any]] = {
+    "find": lambda store: store.walk("/d", lambda _: True),
+    "info": lambda store: store.stat("/d/a"),
+    "open": lambda store: store.open_read("/d/a"),
+    "rb.read": lambda store: store.open_read("/d/a").read(1),
+    "rb.seek": lambda store: store.open_arrow("/d/a").size(),
+    "wb.write": lambda store: store.open_write("/d/b").write(b"x"),
+    "wb.close": lambda store: store.open_write("/d/b").close(),
+    "cat_file": lambda store: store.read_bytes("/d/a"),
+    "pipe_file": lambda store: store.create("/d/b", b""),
+    "cp_file": lambda store: store.move("/d/a", "/d/b"),
+    "rm_file": lambda store: store.remove("/d/a"),
+    "isdir": lambda store: store.is_directory("/d"),
+}
+
+
+@pytest.mark.parametrize("broken", CALLS)
+def test_whatever_a_client_raises_is_an_os_error(broken: str) -> None:
+    Obedient().pipe_file("/d/a", b"123")
+    with pytest.raises(OSError, match="ClientError: connection reset") as caught:
+        CALLS[broken](ObjectStore(Breaking(broken)))
+    assert caught.value.errno == errno.EIO
+    assert isinstance(caught.value.__cause__, ClientError)
+
+
+@pytest.mark.parametrize("broken", ["find", "rb.read", "wb.write", "wb.close", "pipe_file"])
+def test_a_merge_over_a_client_that_fails_is_a_merge_error(broken: str) -> None:
+    path = f"/merge-{broken}"
+    inlay.merge(lake.table([1, 2]), path, "insert", ["id"], filesystem=Obedient())
+    before = {name: Obedient().cat_file(name) for name in Obedient().find(path)}
+    with pytest.raises(inlay.DatasetMergeError, match="connection reset") as caught:
+        inlay.merge(lake.table([2, 3], ["x", "y"]), path, "upsert", ["id"], filesystem=Breaking(broken))
+    assert isinstance(caught.value, OSError)
+    assert (caught.value.strategy, caught.value.key_columns) == ("upsert", ["id"])
+    assert {name: Obedient().cat_file(name) for name in Obedient().find(path)} == before
+
+
+def test_os_errors_of_a_client_stay_what_they_are() -> None:
+    store = ObjectStore(private_memory())
+    with pytest.raises(FileNotFoundError):
+        store.open_read("/missing")
+    with pytest.raises(FileNotFoundError):
+        store.open_arrow("/missing")
+    with pytest.raises(FileNotFoundError):
+        store.read_bytes("/missing")
+
+
+def test_interrupts_are_not_failures_of_a_client() -> None:
+    class Interrupted(Obedient):
+        def find(self, *_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ObjectStore(Interrupted()).walk("/d", lambda _: True)
+
+
+# --------------------------------------------------------------------------------------------------- paths in SQL
+ALLOWED = [
+    "/data/table/*.parquet",
+    "s3://bucket/a=1/b=x%20y/part-0.parquet",
+    "C:\\data\\table",
+    "/data/with space/ümläut/日本.parquet",
+    "/data/a..b/file.parquet",
+    "/data/...",
+    "/data/-/a-b.parquet",
+    "relative/path",
+    "/data/[x]{y}(z)!@#$%^&+=,.parquet",
+]
+REFUSED = [
+    "/data/it's.parquet",
+    '/data/a"b.parquet',
+    "/data/a`b",
+    "/data; DROP TABLE x",
+    "/data/--comment",
+    "/data/a -- b",
+    "/data/*/../../etc",
+    "/data/*/x",
+    "/data/x*/",
+    "..",
+    "../etc/passwd",
+    "/data/..",
+    "a\\..\\b",
+    "/data/\0",
+    "/data/a\nb",
+    "/data/a\tb",
+    "/data/\u202egpj.parquet",
+    "/data/a\u200bb",
+    "/data/a\u2028b",
+    "/data/\ue000",
+    "/data/\ud800",
+]
+
+
+@pytest.mark.parametrize("path", [path for path in ALLOWED if "*/" not in path and "/*" not in path])
+def test_paths_that_may_stand_in_sql(path: str) -> None:
+    PathValidator.validate_path_for_sql(path)
+    assert PathValidator.escape_for_sql(path) == path
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=ascii)
+def test_paths_that_may_not_stand_in_sql(path: str) -> None:
+    for check in (PathValidator.validate_path_for_sql, PathValidator.escape_for_sql):
+        with pytest.raises(InvalidArgumentError) as caught:
+            check(path)
+        assert isinstance(caught.value, ValueError)
+        assert repr(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/data/*.parquet", "/data/*/x.parquet"])
+def test_globs_read_as_comments_in_sql(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"/\*|\*/"):
+        PathValidator.validate_path_for_sql(path)
