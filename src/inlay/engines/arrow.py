@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, GroupMatch, Target, Written
-from inlay.engines.kernels import append_rows, combine_files, rewrite_file
+from inlay.engines.base import FileMatch, GroupMatch, Target
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
-from inlay.engines.source import ArrowSource, load_source, open_batches
+from inlay.engines.source import ArrowSource
+from inlay.engines.threads import ThreadedKernels, bounded_map
 from inlay.errors import UnreadableFileError
 from inlay.parquet.footers import bounds_of, group_ranges, open_parquet
 from inlay.storage import Location
@@ -29,19 +27,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class ArrowEngine:
+class ArrowEngine(ThreadedKernels):
     name = "pyarrow"
-
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
-
-    def open(
-        self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-    ) -> pa.Table | pa.RecordBatchReader:
-        return open_batches(data, like, storage_options)
-
-    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
-        return load_source(data, conform, key_columns)
 
     def match(
         self, location: Location, source: ArrowSource, key_columns: Sequence[str], targets: Sequence[Target]
@@ -56,7 +43,7 @@ class ArrowEngine:
                 keys = _Keys(location, key_columns, source.schema, index, start)
                 units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
                 scanned.update((unit.file, unit.group) for unit in units)
-                for hits in _bounded_map(pool, self.workers, keys.find, _batches(units, len(index))):
+                for hits in bounded_map(pool, self.workers, keys.find, _batches(units, len(index))):
                     for unit, positions, rows in hits:
                         found.setdefault((unit.file, unit.group), []).append((positions, rows))
         for at, file in enumerate(opened):
@@ -71,52 +58,6 @@ class ArrowEngine:
                 sum((at, g) in scanned for g in range(len(file.group_rows))),
                 groups,
             )
-
-    def rewrite(
-        self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
-    ) -> Iterator[Written]:
-        """Files side by side; row groups of one file side by side only when there are too few files."""
-        outer = min(self.workers, len(edits)) or 1
-        inner = max(1, self.workers // outer)
-        with (
-            ThreadPoolExecutor(outer, "inlay-file") as pool,
-            ThreadPoolExecutor(inner, "inlay-group") as groups,
-        ):
-
-            def map_groups(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-                return map(function, items) if inner == 1 else _bounded_map(groups, inner, function, items)
-
-            yield from _bounded_map(
-                pool,
-                outer,
-                lambda edit: rewrite_file(location, edit, source.take, map_groups, dry_run=dry_run),
-                edits,
-            )
-
-    def append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
-        with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
-            yield from _bounded_map(
-                pool, self.workers, lambda append: append_rows(location, append, source.take), appends
-            )
-
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
-        with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
-            yield from _bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
-
-
-def _bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`map` in order, with no more results waiting than there are workers."""
-    waiting: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 # -------------------------------------------------------------------------------------------------------- matching
