@@ -1,30 +1,18 @@
-"""The pyarrow engine: kernels on a pool of threads, memory bounded by the row groups in flight."""
+"""The pyarrow engine: kernels on a pool of threads."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from inlay.engines.base import FileMatch, GroupMatch, Target
-from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
+from inlay.engines.base import FileMatch, Target
+from inlay.engines.matching import match_files, open_target
 from inlay.engines.source import ArrowSource
 from inlay.engines.threads import ThreadedKernels, bounded_map
-from inlay.errors import UnreadableFileError
-from inlay.parquet.footers import bounds_of, group_ranges, open_parquet
 from inlay.storage import Location
 
 __all__ = ["ArrowEngine"]
-
-# a lookup builds a hash table of the source keys in range: look up enough rows at once to be worth it
-_ROWS_PER_KEY = 4
-_MAX_ROWS_AT_ONCE = 2_000_000
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class ArrowEngine(ThreadedKernels):
@@ -34,199 +22,6 @@ class ArrowEngine(ThreadedKernels):
         self, location: Location, source: ArrowSource, key_columns: Sequence[str], targets: Sequence[Target]
     ) -> Iterator[FileMatch]:
         with ThreadPoolExecutor(self.workers, "inlay-match") as pool:
-            opened = list(pool.map(lambda target: _open(location, target), targets))
-            found: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
-            scanned: set[tuple[int, int]] = set()
-            for start, index in source.indexes():
-                if not len(index):
-                    continue
-                keys = _Keys(location, key_columns, source.schema, index, start)
-                units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
-                scanned.update((unit.file, unit.group) for unit in units)
-                for hits in bounded_map(pool, self.workers, keys.find, _batches(units, len(index))):
-                    for unit, positions, rows in hits:
-                        found.setdefault((unit.file, unit.group), []).append((positions, rows))
-        for at, file in enumerate(opened):
-            groups = [
-                _group_match(group, file.group_rows[group], found[at, group])
-                for group in range(len(file.group_rows))
-                if (at, group) in found
-            ]
-            yield FileMatch(
-                file.target.path,
-                file.group_rows,
-                sum((at, g) in scanned for g in range(len(file.group_rows))),
-                groups,
-            )
-
-
-# -------------------------------------------------------------------------------------------------------- matching
-class _Opened(NamedTuple):
-    target: Target
-    metadata: pq.FileMetaData
-    schema: pa.Schema
-    group_rows: list[int]
-
-
-class _Unit(NamedTuple):
-    """A row group to be searched, and the part of the sorted source keys that can be in it."""
-
-    file: int
-    group: int
-    rows: int
-    span: tuple[int, int]
-    opened: _Opened
-
-
-class _Hit(NamedTuple):
-    unit: _Unit
-    positions: np.ndarray
-    rows: np.ndarray
-
-
-def _hit(unit: _Unit, positions: np.ndarray, rows: np.ndarray, start: int) -> _Hit:
-    return _Hit(unit, positions.astype(np.int32), rows + start)
-
-
-def _open(location: Location, target: Target) -> _Opened:
-    with open_parquet(location, target.path) as parquet:
-        metadata = parquet.metadata
-        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return _Opened(target, metadata, parquet.schema_arrow, rows)
-
-
-def _batches(units: Sequence[_Unit], keys: int) -> Iterator[list[_Unit]]:
-    enough = min(_ROWS_PER_KEY * keys, _MAX_ROWS_AT_ONCE)
-    batch: list[_Unit] = []
-    rows = 0
-    for unit in units:
-        batch.append(unit)
-        rows += unit.rows
-        if rows >= enough:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
-
-
-def _group_match(group: int, rows: int, hits: list[tuple[np.ndarray, np.ndarray]]) -> GroupMatch:
-    positions, sources = (np.concatenate(parts) for parts in zip(*hits, strict=True))
-    order = np.argsort(positions, kind="stable")
-    return GroupMatch(group, rows, positions[order], sources[order])
-
-
-class _Keys:
-    """One bucket of source keys against many row groups."""
-
-    def __init__(
-        self, location: Location, columns: Sequence[str], schema: pa.Schema, index: KeyIndex, start: int
-    ) -> None:
-        self.location = location
-        self.columns = list(columns)
-        self.types = [schema.field(name).type for name in columns]
-        self.index = index
-        self.start = start
-
-    def units(self, at: int, file: _Opened) -> Iterator[_Unit]:
-        """The row groups that statistics do not exclude."""
-        count = len(file.group_rows)
-        possible = np.fromiter((rows > 0 for rows in file.group_rows), np.bool_, count)
-        bounds = [self._bounds(file, n, canonical_type(t)) for n, t in zip(self.columns, self.types, strict=True)]
-        for position, ranges in enumerate(bounds):
-            possible &= self.index.touches(position, *ranges)
-        lows, highs, known = bounds[0]
-        for group in np.flatnonzero(possible):
-            span = self.index.span(lows[group], highs[group]) if known[group] else (0, len(self.index))
-            yield _Unit(at, int(group), file.group_rows[group], span, file)
-
-    def _bounds(self, file: _Opened, name: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
-        count = len(file.group_rows)
-        if name in file.target.constants:
-            constant = canonical_keys(pa.chunked_array([pa.array([file.target.constants[name]])]), type_)
-            values = pa.repeat(constant[0], count)
-            return values, values, np.asarray(values.is_valid())
-        if file.schema.get_field_index(name) < 0:
-            return bounds_of([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
-        return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
-
-    def find(self, units: Sequence[_Unit]) -> list[_Hit]:
-        """Positions and source rows of the keys found, per row group.
-
-        Of a composite key, the column that excludes most is read first, and the others only where it leaves rows.
-        """
-        lead = self.index.lead
-        hits, hashed = [], []
-        for unit in units:
-            column = self._read(unit, lead)
-            found = self.index.find_in_rising(column)
-            if found is None:
-                hashed.append((unit, column))
-            elif len(found[0]):
-                hits.append(_hit(unit, *found, self.start))
-        return hits + self._find_hashed(hashed) if hashed else hits
-
-    def _find_hashed(self, leading: Sequence[tuple[_Unit, pa.ChunkedArray]]) -> list[_Hit]:
-        units, parts = [unit for unit, _ in leading], [[column] for _, column in leading]
-        span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
-        rows_of: list[np.ndarray | None] = [None] * len(units)
-        if len(self.columns) > 1:
-            possible = self.index.might_be(_stacked(parts, 0), span)
-            units, parts, rows_of = self._narrow(units, parts, possible)
-            if not units:
-                return []
-        found = self.index.find([_stacked(parts, i) for i in range(len(self.columns))], span)
-        hits, offset = [], 0
-        for unit, part, rows in zip(units, parts, rows_of, strict=True):
-            here = found[offset : offset + len(part[0])]
-            offset += len(part[0])
-            places = np.flatnonzero(here >= 0)
-            if len(places):
-                hits.append(_hit(unit, places if rows is None else rows[places], here[places], self.start))
-        return hits
-
-    def _narrow(
-        self, units: Sequence[_Unit], parts: Sequence[list[pa.ChunkedArray]], possible: np.ndarray
-    ) -> tuple[list[_Unit], list[list[pa.ChunkedArray]], list[np.ndarray | None]]:
-        """Row groups with possible rows, all their key columns at those rows, and which rows these are."""
-        kept, columns = [], []
-        rows_of: list[np.ndarray | None] = []
-        offset = 0
-        for unit, part in zip(units, parts, strict=True):
-            rows = np.flatnonzero(possible[offset : offset + unit.rows])
-            offset += unit.rows
-            if not len(rows):
-                continue
-            every = [part[0] if i == self.index.lead else self._read(unit, i) for i in range(len(self.columns))]
-            kept.append(unit)
-            columns.append([column.take(pa.array(rows)) for column in every])
-            rows_of.append(rows)
-        return kept, columns, rows_of
-
-    def _read(self, unit: _Unit, position: int) -> pa.ChunkedArray:
-        """One key column of a row group, and nothing else of it."""
-        file, name, type_ = unit.opened, self.columns[position], self.types[position]
-        if name in file.target.constants:
-            column = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
-        elif file.schema.get_field_index(name) >= 0:
-            column = self._read_columns(unit, [name]).column(name)
-        else:
-            column = pa.chunked_array([pa.nulls(unit.rows, type_)])
-        return canonical_keys(column, type_)
-
-    def _read_columns(self, unit: _Unit, names: list[str]) -> pa.Table:
-        path = unit.opened.target.path
-        try:
-            with pq.ParquetFile(
-                self.location.store.open_arrow(self.location.full(path)), metadata=unit.opened.metadata
-            ) as parquet:
-                return parquet.read_row_group(unit.group, columns=names, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            shown = self.location.shown(path)
-            raise UnreadableFileError(
-                f"Cannot read row group {unit.group} of {shown!r}: {error}", operation="read", files=[shown]
-            ) from error
-
-
-def _stacked(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:
-    """One column of several row groups."""
-    return pa.chunked_array([chunk for part in parts for chunk in part[position].chunks], parts[0][position].type)
+            opened = list(pool.map(lambda target: open_target(location, target), targets))
+            in_order = functools.partial(bounded_map, pool, self.workers)
+            yield from match_files(location, source, key_columns, opened, in_order)

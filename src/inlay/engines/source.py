@@ -26,8 +26,9 @@ __all__ = ["ArrowSource", "load_source", "open_batches"]
 
 SPILL_BYTES = 128 << 20
 _BUCKET_BYTES = 32 << 20
+_MOST_BUCKETS = 400  # each is an open file while the source is cut
 _BATCH_ROWS = 32_768
-_SAMPLE = 10_000
+_SAMPLE, _SAMPLED_EVERY = 500, 200
 _TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -154,7 +155,7 @@ class ArrowSource:
             return self.schema.empty_table()
         place = np.empty(len(rows), np.int64)
         place[order] = np.arange(len(rows))
-        return pa.concat_tables(pieces).take(pa.array(place))
+        return take_rows(pa.concat_tables(pieces), place)
 
     def reduce(self, order_by: Sequence[str]) -> None:
         """Keep one row per key: the last by `order_by`, NULLs lowest, ties by source order."""
@@ -194,11 +195,11 @@ class _Bucket:
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         table = self._table if self._table is not None else self._load()
         if self._kept is not None and self._table is None:
-            table = table.take(pa.array(self._kept))
+            table = take_rows(table, self._kept)
         return table if columns is None else table.select(list(dict.fromkeys(columns)))
 
     def _load(self) -> pa.Table:
-        with pa.OSFile(self._path) as file, pa.ipc.open_file(file) as reader:
+        with pa.OSFile(self._path) as file, pa.ipc.open_stream(file) as reader:
             return reader.read_all()
 
     def index(self, key_columns: Sequence[str]) -> KeyIndex:
@@ -242,7 +243,7 @@ def load_source(
     data: pa.Table | pa.RecordBatchReader,
     conform: Conform,
     key_columns: Sequence[str],
-    spill_bytes: int = SPILL_BYTES,
+    spill_bytes: int | None = None,
 ) -> ArrowSource:
     """Take a source in; a stream that outgrows `spill_bytes` goes to disk."""
     if isinstance(data, pa.Table):
@@ -253,7 +254,7 @@ def load_source(
     for table in batches:
         kept.append(table)
         size += table.nbytes
-        if size > spill_bytes:
+        if size > (SPILL_BYTES if spill_bytes is None else spill_bytes):
             return _spill(kept, batches, key_columns)
     table = pa.concat_tables(kept) if kept else conform(data.schema.empty_table())
     return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows)
@@ -277,18 +278,22 @@ def _unreadable(error: Exception) -> UnreadableSourceError:
 def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequence[str]) -> ArrowSource:
     """First pass: write the stream down and sample its keys. Second pass: cut it into ranges of keys."""
     directory = tempfile.TemporaryDirectory(prefix="inlay-source-")
-    schema = first[0].schema
-    raw = os.path.join(directory.name, "raw.arrow")
-    sample: list[pa.Table] = []
-    rows = size = 0
-    with pa.OSFile(raw, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while first:
-            rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
-        for table in rest:
-            rows, size = _write_down(table, writer, sample, key_columns, rows, size)
-    cut = _cut_by_key(_splitters(sample, key_columns, size), schema) if key_columns else _cut_by_arrival(size, rows)
-    buckets = _cut(raw, directory.name, schema, cut)
-    os.unlink(raw)
+    try:
+        schema = first[0].schema
+        raw = os.path.join(directory.name, "raw.arrow")
+        sample: list[pa.Table] = []
+        rows = size = 0
+        with pa.OSFile(raw, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            while first:
+                rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
+            for table in rest:
+                rows, size = _write_down(table, writer, sample, key_columns, rows, size)
+        cut = _cut_by_key(_splitters(sample, key_columns, size), schema) if key_columns else _cut_by_arrival(size, rows)
+        buckets = _cut(raw, directory.name, schema, cut)
+        os.unlink(raw)
+    except BaseException:
+        directory.cleanup()
+        raise
     return ArrowSource(schema, key_columns, buckets, rows, directory)
 
 
@@ -296,14 +301,19 @@ def _write_down(
     table: pa.Table, writer: Any, sample: list[pa.Table], key_columns: Sequence[str], rows: int, size: int
 ) -> tuple[int, int]:
     writer.write_table(table, max_chunksize=_BATCH_ROWS)
-    step = max(1, table.num_rows * 64 // _SAMPLE)
-    if key_columns:
-        sample.append(take_rows(table.select(key_columns), np.arange(0, table.num_rows, step)))
+    if key_columns:  # of a long source every so many rows, however they are batched
+        numbers = np.arange(rows, rows + table.num_rows)
+        chosen = np.flatnonzero((numbers < _SAMPLE) | (numbers % _SAMPLED_EVERY == 0))
+        sample.append(take_rows(table.select(key_columns), chosen))
     return rows + table.num_rows, size + table.nbytes
 
 
 # how many buckets, and to which of them the rows of a batch (and the number of its first row) belong
 _Cut = tuple[int, Callable[[pa.Table, int], np.ndarray]]
+
+
+def _bucket_count(size: int) -> int:
+    return min(max(1, size // _BUCKET_BYTES), _MOST_BUCKETS)
 
 
 def _splitters(sample: list[pa.Table], key_columns: Sequence[str], size: int) -> tuple[str, pa.Array]:
@@ -313,7 +323,7 @@ def _splitters(sample: list[pa.Table], key_columns: Sequence[str], size: int) ->
     name = max(columns, key=lambda n: len(pc.unique(columns[n])))
     values = pc.unique(columns[name].drop_null())
     ordered = values.take(pc.sort_indices(values))
-    count = min(max(1, size // _BUCKET_BYTES), max(1, len(ordered)))
+    count = min(_bucket_count(size), max(1, len(ordered)))
     return name, ordered.take(pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:]))
 
 
@@ -329,7 +339,7 @@ def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
 
 
 def _cut_by_arrival(size: int, rows: int) -> _Cut:
-    count = max(1, size // _BUCKET_BYTES)
+    count = _bucket_count(size)
     step = -(-rows // count)
     return count, lambda table, first: (first + np.arange(table.num_rows)) // step
 
@@ -342,7 +352,7 @@ def _cut(raw: str, directory: str, schema: pa.Schema, cut: _Cut) -> list[_Bucket
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(pa.OSFile(raw))
         sinks = [stack.enter_context(pa.OSFile(path, "wb")) for path in paths]
-        writers = [stack.enter_context(pa.ipc.new_file(sink, schema)) for sink in sinks]
+        writers = [stack.enter_context(pa.ipc.new_stream(sink, schema)) for sink in sinks]
         for batch in stack.enter_context(pa.ipc.open_stream(file)):
             table = pa.Table.from_batches([batch])
             homes = homes_of(table, first)
