@@ -7,9 +7,11 @@ the same bucket. A source in memory is one bucket.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,9 @@ import pyarrow.compute as pc
 from inlay.engines.base import Conform
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous
 from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableSourceError
-from inlay.schema import storage_type
-from inlay.storage import expand_glob, filesystem_of
+from inlay.parquet.layout import data_files
+from inlay.schema import storage_type, unify
+from inlay.storage import expand_glob, filesystem_of, locate
 
 __all__ = ["ArrowSource", "load_source", "open_batches"]
 
@@ -77,25 +80,55 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
 def _open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any:
     import pyarrow.dataset as ds
 
-    files = list(expand_glob(path, storage_options)) if any(c in path for c in "*?[") else None
-    names = [path] if files is None else files
-    store, bare = filesystem_of(names, storage_options) if names else (None, [])
     suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
     kind = _TEXT_FORMATS.get(suffix, "parquet")
     try:
-        dataset = ds.dataset(
-            bare if files else bare[0] if bare else [],
+        root, files = _files_at(path, storage_options)
+        store, bare = filesystem_of(files, storage_options)
+        make = functools.partial(
+            ds.dataset,
+            bare,
             format=_csv_format(like) if kind == "csv" else kind,
             filesystem=store,
             partitioning="hive" if kind == "parquet" else None,
+            partition_base_dir=root,
         )
+        return make(schema=_schema_of(make(), like if kind == "json" else None))
+    except NotFoundError:
+        raise
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no source at {path!r}.") from error
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from error
-    if not dataset.files:
+
+
+def _files_at(path: str, storage_options: Mapping[str, Any] | None) -> tuple[str | None, list[str]]:
+    """The files that a path or pattern names, and the directory that they lie in if the path is one."""
+    if any(c in path for c in "*?["):
+        files = list(expand_glob(path, storage_options))
+        root = None
+    else:
+        location = locate(path, storage_options=storage_options)
+        if not location.store.is_directory(location.path):
+            return None, [path]
+        files = [location.shown(file.path) for file in data_files(location)]
+        root = location.path
+    if not files:
         raise NotFoundError(f"There is no file to read at {path!r}.")
-    return dataset
+    return root, files
+
+
+def _schema_of(dataset: Any, like: pa.Schema | None) -> pa.Schema:
+    """What all files have, in types that hold the values of each (`like` says better what text is meant to be)."""
+    with ThreadPoolExecutor(8, "inlay-source") as pool:
+        fragments = list(dataset.get_fragments())
+        schemas = list(pool.map(lambda fragment: fragment.physical_schema, fragments))
+    inside = unify(schemas, [fragment.path for fragment in fragments])
+    if like is not None:
+        inside = pa.schema(
+            [f.with_type(_text_type(like.field(f.name).type)) if f.name in like.names else f for f in inside]
+        )
+    return pa.schema([*inside, *(f for f in dataset.schema if f.name not in inside.names)], inside.metadata)
 
 
 def _csv_format(like: pa.Schema | None) -> Any:
@@ -103,9 +136,17 @@ def _csv_format(like: pa.Schema | None) -> Any:
     import pyarrow.dataset as ds
     from pyarrow import csv
 
-    types = {} if like is None else {f.name: storage_type(f.type) for f in like if not pa.types.is_nested(f.type)}
+    types = {} if like is None else {f.name: _text_type(f.type) for f in like if not pa.types.is_nested(f.type)}
     options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
     return ds.CsvFileFormat(convert_options=options)
+
+
+def _text_type(type_: pa.DataType) -> pa.DataType:
+    """The nearest type that Arrow can read from text."""
+    plain = storage_type(type_)
+    if pa.types.is_decimal(plain) and plain.bit_width < 128:
+        return pa.decimal128(plain.precision, plain.scale)
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float64()}.get(plain, plain)
 
 
 # ------------------------------------------------------------------------------------------------------ the source
@@ -131,6 +172,10 @@ class ArrowSource:
         sizes = [bucket.num_rows for bucket in self.buckets]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.num_rows = int(self.starts[-1])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(bucket.nbytes for bucket in self.buckets)
 
     def column(self, name: str) -> pa.ChunkedArray:
         chunks = [chunk for bucket in self.buckets for chunk in bucket.read([name]).column(name).chunks]
@@ -191,6 +236,10 @@ class _Bucket:
         self._kept: np.ndarray | None = None
         self._index: KeyIndex | None = None
         self.num_rows = num_rows if table is None else table.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        return os.path.getsize(self._path) if self._table is None else int(self._table.nbytes)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         table = self._table if self._table is not None else self._load()
