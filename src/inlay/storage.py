@@ -180,6 +180,8 @@ class _Client:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # pickle asks before there is anything to ask
+            raise AttributeError(name)
         method = getattr(self._inner, name)
         if not callable(method):
             return method

@@ -1,5 +1,6 @@
 """What an engine does. The plan passes it plain data; it needs nothing from the layers above.
 
+footers  read footers with the ranges of key columns
 load     take the source in, in the dataset's types, with its keys indexed
 match    find source keys in files, reading key columns only
 rewrite  apply replacements and deletions to files, into staged files
@@ -16,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from inlay.parquet.footers import Footer
 from inlay.parquet.writer import WriterSettings
-from inlay.storage import Location
+from inlay.storage import FileStat, Location
 
 __all__ = [
     "Append",
@@ -134,6 +136,8 @@ class Engine(Protocol):
     def open(self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any: ...
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> Source: ...
+
+    def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]: ...
 
     def match(
         self, location: Location, source: Any, key_columns: Sequence[str], targets: Sequence[Target]

@@ -63,10 +63,10 @@ def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 class KeyIndex:
     """The keys of a source, sorted, ready to be sliced by a range and looked up."""
 
-    def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+    def __init__(self, columns: Sequence[pa.ChunkedArray], *, is_sorted: bool = False) -> None:
         self.columns = [contiguous(column) for column in columns]
         self._order: np.ndarray | None = None  # None: the source is sorted already
-        if not (len(columns) == 1 and _is_sorted(self.columns[0])):
+        if not is_sorted and not (len(columns) == 1 and _is_sorted(self.columns[0])):
             names = [str(i) for i in range(len(columns))]
             order = pc.sort_indices(pa.table(self.columns, names), [(name, "ascending") for name in names])
             self.columns = [column.take(order) for column in self.columns]

@@ -6,7 +6,7 @@ Engines differ in how they look keys up (`KeySearch.find`) and in where that run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from inlay.engines.base import FileMatch, GroupMatch, Target
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
-from inlay.engines.source import ArrowSource
 from inlay.errors import UnreadableFileError
 from inlay.parquet.footers import bounds_of, group_ranges, open_parquet
 from inlay.storage import Location
@@ -24,6 +23,14 @@ __all__ = ["Hit", "KeySearch", "OpenTarget", "Unit", "match_files"]
 # a lookup builds a hash table of the source keys in range: look up enough rows at once to be worth it
 _ROWS_PER_KEY = 4
 _MAX_ROWS_AT_ONCE = 2_000_000
+
+
+class SortedKeys(Protocol):
+    """What is needed of a source to find its keys."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    def indexes(self) -> Iterator[tuple[int, KeyIndex]]: ...
 
 
 class OpenTarget(NamedTuple):
@@ -88,7 +95,7 @@ MapBatches = Callable[[Callable[[Sequence["Unit"]], list[Hit]], Iterable[list["U
 
 def match_files(
     location: Location,
-    source: ArrowSource,
+    source: SortedKeys,
     key_columns: Sequence[str],
     opened: Sequence[OpenTarget],
     map_batches: MapBatches = map,

@@ -13,7 +13,8 @@ import pyarrow as pa
 from inlay.engines.base import Append, Combine, Conform, FileEdit, Written
 from inlay.engines.kernels import append_rows, combine_files, rewrite_file
 from inlay.engines.source import ArrowSource, load_source, open_batches
-from inlay.storage import Location
+from inlay.parquet.footers import Footer, read_many
+from inlay.storage import FileStat, Location
 
 __all__ = ["ThreadedKernels", "bounded_map"]
 
@@ -34,6 +35,9 @@ class ThreadedKernels:
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
         return load_source(data, conform, key_columns)
+
+    def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
+        return read_many(location, files, columns)
 
     def rewrite(
         self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool

@@ -249,8 +249,14 @@ class _Run:
     # ----------------------------------------------------------------------------------------------------- planning
     def _plan(self, files: Sequence[FileStat]) -> None:
         options = self.options
-        cache = footer_cache(self.location)
-        self.target = TargetState.read(self.location, files, options.key_columns, options.partition_columns, cache)
+        self.target = TargetState.read(
+            self.location,
+            files,
+            options.key_columns,
+            options.partition_columns,
+            footer_cache(self.location),
+            self.engine.footers,
+        )
         self._load()
         self.partitions = Partitions.of(self._source, self.target.partition_columns, self.target.footers)
         self.numbers = self.partitions.numbers_of(self.target.footers)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from inlay.engines.base import Source
 from inlay.errors import InvalidArgumentError, UnreadableFileError
-from inlay.parquet.footers import FooterCache, Footers, read_footers
+from inlay.parquet.footers import FooterCache, Footers, ReadMany, read_footers
 from inlay.parquet.layout import hive_segment, parse_hive_partition_path, typed_partition_value
 from inlay.schema import unify
 from inlay.storage import FileStat, Location
@@ -40,8 +40,9 @@ class TargetState:
         key_columns: Sequence[str],
         partition_columns: Sequence[str] | None,
         cache: FooterCache | None,
+        read: ReadMany | None = None,
     ) -> TargetState:
-        footers = read_footers(location, files, key_columns, cache)
+        footers = read_footers(location, files, key_columns, cache, read)
         for footer in footers:
             if footer.error is not None:
                 shown = location.shown(footer.file.path)

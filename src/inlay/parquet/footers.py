@@ -37,7 +37,9 @@ __all__ = [
     "python_range",
     "ranges_in",
     "read_footers",
+    "read_many",
     "whole_range",
+    "with_shared_schemas",
 ]
 
 Exactness = Literal["exact", "inexact", "unknown"]
@@ -283,14 +285,21 @@ def _stored_step(kind: str | None, logical: dict[str, Any], arrow_type: pa.DataT
 
 
 # ----------------------------------------------------------------------------------------------- many footers
+ReadMany = Callable[[Location, Sequence[FileStat], Sequence[str]], list[Footer]]
+
+
 def read_footers(
-    location: Location, files: Sequence[FileStat], columns: Sequence[str], cache: FooterCache | None = None
+    location: Location,
+    files: Sequence[FileStat],
+    columns: Sequence[str],
+    cache: FooterCache | None = None,
+    read: ReadMany | None = None,
 ) -> Footers:
     """The footers of `files` with the ranges of `columns`, from the cache where the bytes are known."""
     found: list[Footer | None] = cache.load(files, columns) if cache else [None] * len(files)
     missing = [at for at, footer in enumerate(found) if footer is None]
     if missing:
-        fresh = _read_many(location, [files[at] for at in missing], columns)
+        fresh = (read or read_many)(location, [files[at] for at in missing], columns)
         for at, footer in zip(missing, fresh, strict=True):
             found[at] = footer
         if cache:
@@ -298,7 +307,7 @@ def read_footers(
     return Footers(footer for footer in found if footer is not None)
 
 
-def _read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
+def read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
     # local footers cost CPU, remote ones mostly waiting
     readers = len(os.sched_getaffinity(0)) if location.store.is_local else _READERS
     schemas = _Schemas()
@@ -306,6 +315,17 @@ def _read_many(location: Location, files: Sequence[FileStat], columns: Sequence[
     with ThreadPoolExecutor(min(readers, len(bundles)), "inlay-footers") as pool:
         read = pool.map(lambda bundle: [_read_footer(location, file, columns, schemas) for file in bundle], bundles)
         return [footer for footers in read for footer in footers]
+
+
+def with_shared_schemas(footers: Sequence[Footer]) -> list[Footer]:
+    """Footers that came from other processes, with one object for equal schemas again."""
+    known: dict[bytes, pa.Schema] = {}
+    return [
+        footer
+        if footer.schema is None
+        else footer._replace(schema=known.setdefault(footer.schema.serialize().to_pybytes(), footer.schema))
+        for footer in footers
+    ]
 
 
 class FooterCache:
