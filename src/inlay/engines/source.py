@@ -93,7 +93,8 @@ def _open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, 
             partitioning="hive" if kind == "parquet" else None,
             partition_base_dir=root,
         )
-        return make(schema=_schema_of(make(), like if kind == "json" else None))
+        schema = _schema_of(make())
+        return make(schema=schema) if kind != "json" or like is None else _typed_json(make, schema, like)
     except NotFoundError:
         raise
     except FileNotFoundError as error:
@@ -118,17 +119,24 @@ def _files_at(path: str, storage_options: Mapping[str, Any] | None) -> tuple[str
     return root, files
 
 
-def _schema_of(dataset: Any, like: pa.Schema | None) -> pa.Schema:
-    """What all files have, in types that hold the values of each (`like` says better what text is meant to be)."""
+def _schema_of(dataset: Any) -> pa.Schema:
+    """What all files have, in types that hold the values of each."""
     with ThreadPoolExecutor(8, "inlay-source") as pool:
         fragments = list(dataset.get_fragments())
         schemas = list(pool.map(lambda fragment: fragment.physical_schema, fragments))
     inside = unify(schemas, [fragment.path for fragment in fragments])
-    if like is not None:
-        inside = pa.schema(
-            [f.with_type(_text_type(like.field(f.name).type)) if f.name in like.names else f for f in inside]
-        )
     return pa.schema([*inside, *(f for f in dataset.schema if f.name not in inside.names)], inside.metadata)
+
+
+def _typed_json(make: Callable[..., Any], found: pa.Schema, like: pa.Schema) -> Any:
+    """JSON has no dates and times: they are text, and become what the dataset's columns are."""
+    import pyarrow.dataset as ds
+
+    types = {f.name: _text_type(like.field(f.name).type) for f in found if f.name in like.names}
+    texts = {name for name, type_ in types.items() if pa.types.is_temporal(type_) and not pa.types.is_duration(type_)}
+    read = [f.with_type(pa.string() if f.name in texts else types.get(f.name, f.type)) for f in found]
+    columns = {n: ds.field(n).cast(types[n]) if n in texts else ds.field(n) for n in found.names}
+    return make(schema=pa.schema(read)).scanner(columns=columns, batch_size=_BATCH_ROWS)
 
 
 def _csv_format(like: pa.Schema | None) -> Any:
@@ -142,10 +150,10 @@ def _csv_format(like: pa.Schema | None) -> Any:
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
-    """The nearest type that Arrow can read from text."""
+    """The nearest type that Arrow can read from text, wide enough to notice what does not fit."""
     plain = storage_type(type_)
-    if pa.types.is_decimal(plain) and plain.bit_width < 128:
-        return pa.decimal128(plain.precision, plain.scale)
+    if pa.types.is_decimal(plain):
+        return pa.decimal128(38, plain.scale) if plain.precision <= 38 else pa.decimal256(76, plain.scale)
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float64()}.get(plain, plain)
 
 

@@ -1,0 +1,608 @@
+"""The rows of a merge: every kind of source, text read in the dataset's types, and sources that go to disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import inlay
+from inlay.cli import run
+from inlay.engines import source as source_module
+from inlay.engines.source import ArrowSource, last_per_key, load_source, open_batches
+from inlay.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    NotFoundError,
+    NullKeyError,
+    SchemaMismatchError,
+    UnreadableSourceError,
+)
+from tests import lake
+from tests.arrow_types import SCALARS, TYPES, array_of
+
+ROWS = [{"id": 1, "v": "a"}, {"id": 2, "v": None}, {"id": 3, "v": "é"}]
+TABLE = pa.Table.from_pylist(ROWS, pa.schema([("id", pa.int64()), ("v", pa.string())]))
+
+
+def rows(opened: pa.Table | pa.RecordBatchReader) -> list[dict[str, Any]]:
+    table = opened.read_all() if isinstance(opened, pa.RecordBatchReader) else opened
+    return table.to_pylist()
+
+
+def written(folder: Path, *tables: pa.Table) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, table in enumerate(tables):
+        pq.write_table(table, folder / f"{number}.parquet")
+    return folder
+
+
+class CArray:
+    """Only the C data interface of an array."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+class CStream:
+    """Only the C data interface of a stream."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+#: kind of source -> how to make one (some need a folder)
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "table": lambda _: TABLE,
+    "record batch": lambda _: TABLE.to_batches()[0],
+    "reader": lambda _: TABLE.to_reader(),
+    "reader of generated batches": lambda _: pa.RecordBatchReader.from_batches(
+        TABLE.schema, (TABLE.slice(i, 1).to_batches()[0] for i in range(3))
+    ),
+    "dataset": lambda folder: ds.dataset(written(folder / "s", TABLE)),
+    "dataset in memory": lambda _: ds.dataset(TABLE),
+    "scanner": lambda folder: ds.dataset(written(folder / "s", TABLE)).scanner(filter=ds.field("id") > 0),
+    "C array": lambda _: CArray(),
+    "C stream": lambda _: CStream(),
+    "pandas": lambda _: pd.DataFrame(ROWS, index=[7, 8, 9]),
+    "pandas with Arrow types": lambda _: pd.DataFrame(ROWS).convert_dtypes(dtype_backend="pyarrow"),
+    "polars": lambda _: pl.DataFrame(ROWS),
+    "polars lazy": lambda _: pl.LazyFrame(ROWS).filter(pl.col("id") > 0),
+    "DuckDB relation": lambda _: duckdb.sql("SELECT * FROM (VALUES (1::BIGINT, 'a'), (2, NULL), (3, 'é')) t(id, v)"),
+    "dict": lambda _: {"id": [1, 2, 3], "v": ["a", None, "é"]},
+    "dict of arrays": lambda _: {"id": np.array([1, 2, 3]), "v": pa.array(["a", None, "é"])},
+    "list of dicts": lambda _: ROWS,
+    "path of a file": lambda folder: written(folder / "s", TABLE) / "0.parquet",
+    "path of a directory": lambda folder: str(written(folder / "s", TABLE.slice(0, 1), TABLE.slice(1))),
+    "URL": lambda folder: f"file://{written(folder / 's', TABLE)}/0.parquet",
+    "glob": lambda folder: f"{written(folder / 's', TABLE.slice(0, 2), TABLE.slice(2))}/*.parquet",
+    "CSV": lambda folder: text(folder / "s.csv", "id,v\n1,a\n2,\n3,é\n"),
+    "CSV in gzip": lambda folder: text(folder / "s.csv.gz", "id,v\n1,a\n2,\n3,é\n"),
+    "NDJSON": lambda folder: text(folder / "s.ndjson", '{"id":1,"v":"a"}\n{"id":2}\n{"v":"é","id":3}\n'),
+    "JSON lines in gzip": lambda folder: text(folder / "s.jsonl.gz", '{"id":1,"v":"a"}\n{"id":2}\n{"v":"é","id":3}\n'),
+}
+
+
+def text(path: Path, content: str) -> str:
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_source_can_be_merged(tmp_path: Path, kind: str) -> None:
+    for target, expected in ((tmp_path / "new", (3, 0)), (tmp_path / "old", (2, 1))):
+        if target.name == "old":
+            written(target, pa.table({"id": [3], "v": ["old"]}))
+        result = inlay.merge(SOURCES[kind](tmp_path), str(target), "upsert", ["id"])
+        assert (result.inserted, result.updated, result.source_count) == (*expected, 3)
+        assert sorted(lake.id_values(lake.all_rows(target))) == [(1, "a"), (2, None), (3, "é")]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_source_can_be_written(tmp_path: Path, kind: str) -> None:
+    result = inlay.write_dataset(SOURCES[kind](tmp_path), str(tmp_path / "d"))
+    assert result.row_count == 3
+    assert lake.all_rows(tmp_path / "d") == ROWS
+
+
+@pytest.mark.parametrize("data", [1, None, object(), "x".join, [1, 2], [{"id": 1}, 2], (1,)], ids=repr)
+def test_what_has_no_rows_is_a_wrong_argument(tmp_path: Path, data: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=type(data).__name__) as caught:
+        inlay.merge(data, str(tmp_path / "d"), "upsert", ["id"])
+    assert "pandas" in str(caught.value.hint)
+    assert os.listdir(tmp_path) in ([], [".d.txn"])
+
+
+def test_a_stream_is_read_once_and_to_its_end(tmp_path: Path) -> None:
+    taken = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for i in range(5):
+            taken.append(i)
+            yield pa.record_batch({"id": pa.array([i]), "v": [f"n{i}"]})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64()), ("v", pa.string())]), batches())
+    result = inlay.merge(reader, lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 9])}), "upsert", ["id"])
+    assert taken == [0, 1, 2, 3, 4]
+    assert (result.source_count, result.updated, result.inserted) == (5, 1, 4)
+    again = inlay.merge(reader, str(tmp_path / "d"), "upsert", ["id"])
+    assert again.source_count == 0
+
+
+def test_a_stream_that_breaks_is_an_unreadable_source(tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield TABLE.to_batches()[0]
+        raise OSError("the line went dead")
+
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    before = lake.photograph(path)
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches())
+    with pytest.raises(UnreadableSourceError, match="the line went dead"):
+        inlay.merge(reader, path, "upsert", ["id"])
+    assert lake.photograph(path) == before
+
+
+def test_streams_without_batches_have_a_schema(tmp_path: Path) -> None:
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, iter(()))
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    assert inlay.merge(reader, path, "upsert", ["id"]).source_count == 0
+    with pytest.raises(SchemaMismatchError, match="'w'"):
+        inlay.merge(pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64()), ("w", pa.string())]), iter(())),
+                    path, "upsert", ["id"])  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ paths
+def test_a_source_directory_is_read_as_a_dataset_is(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    written(folder / "_day=1", pa.table({"id": [1]}))
+    written(folder / "_day=2", pa.table({"id": [2]}))
+    written(folder / ".staging", pa.table({"id": [3]}))
+    written(folder / "_temporary", pa.table({"id": [4]}))
+    (folder / "_SUCCESS").touch()
+    (folder / "notes.txt").write_text("not a Parquet file")
+    assert rows(open_batches(folder)) == [{"id": 1, "_day": 1}, {"id": 2, "_day": 2}]
+    assert rows(open_batches(f"{folder}/")) == rows(open_batches(folder))
+
+
+def test_files_of_one_source_may_differ_as_long_as_no_value_changes(tmp_path: Path) -> None:
+    folder = written(
+        tmp_path / "s",
+        pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([0.5], pa.float32())}),
+        pa.table({"v": pa.array([0.1], pa.float64()), "id": pa.array([2**40], pa.int64()), "w": ["x"]}),
+    )
+    opened = open_batches(folder)
+    assert opened.schema == pa.schema([("id", pa.int64()), ("v", pa.float64()), ("w", pa.string())])
+    assert rows(opened) == [{"id": 1, "v": 0.5, "w": None}, {"id": 2**40, "v": 0.1, "w": "x"}]
+
+
+def test_files_of_one_source_that_contradict_each_other_are_named(tmp_path: Path) -> None:
+    folder = written(tmp_path / "s", pa.table({"id": [1]}), pa.table({"id": ["x"]}))
+    with pytest.raises(SchemaMismatchError, match=r"'id' is int64 in .*0\.parquet.* and string in .*1\.parquet"):
+        open_batches(folder)
+
+
+def test_sources_are_found_on_object_stores() -> None:
+    memory = fsspec.filesystem("memory")
+    with memory.open("/source-test/p=1/a.parquet", "wb") as file:
+        pq.write_table(pa.table({"id": [1]}), file)
+    memory.pipe_file("/source-test/c.csv", b"id\n2\n")
+    try:
+        assert rows(open_batches("memory://source-test/p=1/a.parquet")) == [{"id": 1, "p": 1}]
+        assert rows(open_batches("memory://source-test")) == [{"id": 1, "p": 1}]
+        assert rows(open_batches("memory://source-test/*/*.parquet")) == [{"id": 1, "p": 1}]
+        assert rows(open_batches("memory://source-test/c.csv")) == [{"id": 2}]
+        assert rows(open_batches("memory://source-test/*.csv", storage_options={"single_writer": True})) == [{"id": 2}]
+        with pytest.raises(NotFoundError):
+            open_batches("memory://source-test/missing.parquet")
+    finally:
+        memory.rm("/source-test", recursive=True)
+
+
+#: what is wrong -> (how to make it, error, exit code, what it says)
+WRONG: dict[str, tuple[Callable[[Path], str], type[Exception], int, str]] = {
+    "missing file": (lambda folder: str(folder / "no.parquet"), NotFoundError, 5, r"no source at .*no\.parquet"),
+    "missing CSV": (lambda folder: str(folder / "no.csv"), NotFoundError, 5, r"no source at .*no\.csv"),
+    "missing directory": (lambda folder: str(folder / "no/such"), NotFoundError, 5, "no source at"),
+    "empty directory": (lambda folder: str(written(folder / "empty")), NotFoundError, 5, "no file to read at .*empty"),
+    "glob of nothing": (lambda folder: f"{folder}/*.nothing", NotFoundError, 5, "no file to read at"),
+    "not Parquet": (lambda folder: text(folder / "x.parquet", "text"), UnreadableSourceError, 3, r"x\.parquet"),
+    "CSV with a short row": (lambda f: text(f / "x.csv", "id,v\n1,a\n2\n"), UnreadableSourceError, 3, "Expected 2"),
+    "CSV with a wrong cell": (lambda f: text(f / "x.csv", "id,v\nx,a\n"), UnreadableSourceError, 3, "int64.*'x'"),
+    "empty CSV": (lambda f: text(f / "x.csv", ""), UnreadableSourceError, 3, r"x\.csv"),
+    "broken gzip": (
+        lambda f: truncated(f / "x.csv.gz"),
+        UnreadableSourceError,
+        3,
+        "x",
+    ),
+    "broken JSON": (lambda f: text(f / "x.json", '{"id":'), UnreadableSourceError, 3, r"x\.json"),
+    "JSON array": (lambda f: text(f / "x.json", '[{"id": 1}]'), UnreadableSourceError, 3, r"x\.json"),
+    "empty JSON": (lambda f: text(f / "x.json", ""), UnreadableSourceError, 3, r"x\.json"),
+    "unknown store": (lambda _: "nope://bucket/x", InvalidArgumentError, 2, "nope"),
+    "column missing in CSV": (lambda f: text(f / "x.csv", "id\n1\n"), SchemaMismatchError, 3, "lacks 'v'"),
+    "column missing in JSON": (lambda f: text(f / "x.json", '{"id": 1}\n'), SchemaMismatchError, 3, "lacks 'v'"),
+    "column too many": (lambda f: text(f / "x.csv", "id,v,w\n1,a,b\n"), SchemaMismatchError, 3, "does not have 'w'"),
+}
+
+
+def truncated(path: Path) -> str:
+    path.write_bytes(gzip.compress(b"id,v\n1,a\n")[:-9])
+    return str(path)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_sources_say_what_is_wrong(tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make, error, code, message = WRONG[case]
+    source = make(tmp_path)
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    before = lake.photograph(path)
+    with pytest.raises(error, match=message) as caught:
+        inlay.merge(source, path, "upsert", ["id"])
+    assert caught.value.exit_code == code  # type: ignore[attr-defined]
+    assert "\n\n" not in str(caught.value)
+    assert run(["merge", source, path, "--key", "id", "--strategy", "upsert"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+    assert lake.photograph(path) == before
+
+
+# ------------------------------------------------------------------------------------------------------------- text
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("n", pa.int8()),
+        ("price", pa.decimal128(10, 2)),
+        ("small", pa.decimal32(5, 2)),
+        ("at", pa.timestamp("us")),
+        ("zoned", pa.timestamp("ms", "UTC")),
+        ("day", pa.date32()),
+        ("time", pa.time64("us")),
+        ("flag", pa.bool_()),
+        ("ratio", pa.float16()),
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+        ("view", pa.string_view()),
+        ("raw", pa.binary()),
+    ]
+)
+NAIVE = dt.datetime(2024, 2, 29, 10, tzinfo=dt.UTC).replace(tzinfo=None)
+CSV_VALUES = {
+    "id": ("007", "007"),
+    "n": ("-5", -5),
+    "price": ("1.5", Decimal("1.50")),
+    "small": ("1.25", Decimal("1.25")),
+    "at": ("2024-02-29 10:00:00.123456", NAIVE.replace(microsecond=123456)),
+    "zoned": ("2024-02-29T10:00:00.5+01:00", dt.datetime(2024, 2, 29, 9, 0, 0, 500000, dt.UTC)),
+    "day": ("2024-02-29", dt.date(2024, 2, 29)),
+    "time": ("10:00:00.5", dt.time(10, 0, 0, 500000)),
+    "flag": ("true", True),
+    "ratio": ("1.5", 1.5),
+    "kind": ("x", "x"),
+    "view": ("123", "123"),
+    "raw": ("abc", b"abc"),
+}
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> str:
+    return lake.write(tmp_path / "d", {"a.parquet": SCHEMA.empty_table()})
+
+
+def test_csv_cells_become_what_the_columns_are(tmp_path: Path, typed: str) -> None:
+    header = ",".join(CSV_VALUES)
+    cells = ",".join(cell for cell, _ in CSV_VALUES.values())
+    inlay.merge(text(tmp_path / "s.csv", f"{header}\n{cells}\n"), typed, "insert", ["id"])
+    result = inlay.read_parquet(typed)
+    assert result.schema.equals(SCHEMA)
+    assert result.to_pylist() == [{name: value for name, (_, value) in CSV_VALUES.items()}]
+
+
+def test_empty_cells_are_null_and_quoted_ones_empty_text(tmp_path: Path, typed: str) -> None:
+    header = ",".join(CSV_VALUES)
+    empty = "," * (len(CSV_VALUES) - 1)
+    quoted = empty[:11] + '"",'
+    inlay.merge(text(tmp_path / "s.csv", f"{header}\n1{empty}\n2{quoted}\n"), typed, "insert", ["id"])
+    one, two = inlay.read_parquet(typed).to_pylist()
+    assert one == dict.fromkeys(CSV_VALUES) | {"id": "1"}
+    assert two == dict.fromkeys(CSV_VALUES) | {"id": "2", "view": ""}
+    with pytest.raises(NullKeyError):
+        inlay.merge(text(tmp_path / "t.csv", f"{header}\n{empty}\n"), typed, "insert", ["id"])
+    inlay.merge(text(tmp_path / "u.csv", f'{header}\n""{empty}\n'), typed, "insert", ["id"])
+    assert "" in inlay.read_parquet(typed).column("id").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("price", "1.555"), ("price", "123456789.5"), ("n", "128"), ("n", "1.0"), ("day", "29.02.2024"), ("flag", "maybe"),
+     ("at", "2024-02-29T10:00:00Z"), ("ratio", "0.1")],
+)  # fmt: skip
+def test_cells_that_do_not_fit_are_rejected(tmp_path: Path, typed: str, column: str, cell: str) -> None:
+    cells = dict.fromkeys(CSV_VALUES, "") | {"id": "1", column: cell}
+    source = text(tmp_path / "s.csv", f"{','.join(cells)}\n{','.join(cells.values())}\n")
+    with pytest.raises((UnreadableSourceError, SchemaMismatchError)) as caught:
+        inlay.merge(source, typed, "insert", ["id"])
+    assert caught.value.exit_code == 3
+    assert inlay.read_parquet(typed).num_rows == 0
+
+
+def test_json_values_become_what_the_columns_are(tmp_path: Path) -> None:
+    names = ["id", "n", "price", "at", "zoned", "day", "flag", "kind"]
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    path = lake.write(tmp_path / "d", {"a.parquet": schema.empty_table()})
+    line = '{"id":"2024-01-01","n":-5,"price":1.10,"at":"2024-02-29 10:00:00","zoned":"2024-02-29T10:00:00Z",'
+    line += '"day":"2024-02-29","flag":true,"kind":"x"}'
+    inlay.merge(text(tmp_path / "s.ndjson", f'{line}\n{{"id":"007"}}\n'), path, "insert", ["id"])
+    assert inlay.read_parquet(path).to_pylist() == [
+        {
+            "id": "2024-01-01",
+            "n": -5,
+            "price": Decimal("1.10"),
+            "at": NAIVE,
+            "zoned": NAIVE.replace(tzinfo=dt.UTC),
+            "day": dt.date(2024, 2, 29),
+            "flag": True,
+            "kind": "x",
+        },
+        dict.fromkeys(names) | {"id": "007"},
+    ]
+
+
+def test_several_csv_files_are_one_source(tmp_path: Path, typed: str) -> None:
+    blank = "," * (len(CSV_VALUES) - 2)
+    header = ",".join(CSV_VALUES)
+    text(tmp_path / "1.csv", f"{header}\n001,1{blank}\n")
+    text(tmp_path / "2.csv", f"{header}\n002,2{blank}\n")
+    result = inlay.merge(f"{tmp_path}/?.csv", typed, "insert", ["id"])
+    assert result.inserted == 2
+    assert inlay.read_parquet(typed).select(["id", "n"]).to_pylist() == [{"id": "001", "n": 1}, {"id": "002", "n": 2}]
+
+
+# ------------------------------------------------------------------------------------------------- sources on disk
+def batched(table: pa.Table, size: int) -> pa.RecordBatchReader:
+    """A stream whose batches have dictionaries of their own, as those of real streams have."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, table.num_rows, size):
+            part = table.slice(start, size)
+            columns = [
+                array_of(field.type, part.column(field.name).to_pylist())
+                if pa.types.is_dictionary(field.type)
+                else pa.concat_arrays(part.column(field.name).chunks)
+                for field in table.schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
+@pytest.fixture
+def spilling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Sources of more than a kilobyte go to disk, in buckets of 500 bytes; nothing of it may remain."""
+    folder = tmp_path_factory.mktemp("spill")
+    monkeypatch.setattr(source_module, "SPILL_BYTES", 1000)
+    monkeypatch.setattr(source_module, "_BUCKET_BYTES", 500)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert os.listdir(folder) == []
+
+
+def bucket_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many buckets every source that is loaded from now on has."""
+    counts: list[int] = []
+    original = ArrowSource.__init__
+
+    def noting(self: ArrowSource, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        counts.append(len(self.buckets))
+
+    monkeypatch.setattr(ArrowSource, "__init__", noting)
+    return counts
+
+
+TARGET = {
+    "a.parquet": lake.table(range(0, 60, 2), kind=pa.array([i % 3 for i in range(30)])),
+    "b.parquet": lake.table(range(60, 120, 2), kind=pa.array([i % 3 for i in range(30)])),
+}
+
+
+def changes(ids: list[int]) -> pa.Table:
+    values = [f"v{i}" if i % 7 == 0 else f"new {n} of {i}" for n, i in enumerate(ids)]
+    return lake.table(ids, values, kind=pa.array([n % 5 for n in range(len(ids))]))
+
+
+@pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_source_on_disk_merges_like_one_in_memory(
+    tmp_path: Path, spilling: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, size: int
+) -> None:
+    rng = np.random.default_rng(5)
+    ids = rng.permutation(150)[:100].tolist()
+    source = changes(ids + ids[:30] if strategy == "deduplicate" else ids)
+    counts = bucket_counts(monkeypatch)
+    outcomes = {}
+    for name, data in (("memory", source), ("disk", batched(source, size))):
+        path = lake.write(tmp_path / name, TARGET, row_group_size=10)
+        result = inlay.merge(data, path, strategy, ["id"])
+        numbers = [result.inserted, result.updated, result.deleted, result.unchanged, result.source_count]
+        outcomes[name] = (numbers, sorted(map(repr, lake.all_rows(path))), sorted(lake.contents(path)) and None)
+    assert outcomes["disk"] == outcomes["memory"]
+    assert counts[0] == 1
+    assert counts[1] > 5
+
+
+@pytest.mark.parametrize("order_by", [None, "kind", ["kind", "v"]])
+def test_deduplication_on_disk_keeps_the_same_rows(tmp_path: Path, spilling: Path, order_by: Any) -> None:
+    rng = np.random.default_rng(11)
+    ids = rng.integers(0, 40, 300).tolist()
+    kinds = [None if k == 0 else int(k) for k in rng.integers(0, 4, 300)]
+    source = lake.table(ids, [f"row {n}" for n in range(300)], kind=pa.array(kinds, pa.int64()))
+    found = {}
+    for name, data in (("memory", source), ("disk", batched(source, 13))):
+        path = lake.write(tmp_path / name, TARGET)
+        inlay.merge(data, path, "deduplicate", ["id"], dedup_order_by=order_by)
+        found[name] = sorted(map(repr, lake.all_rows(path)))
+    assert found["disk"] == found["memory"]
+
+
+def test_duplicates_on_disk_are_found_wherever_they_are(tmp_path: Path, spilling: Path) -> None:
+    ids = [*range(200), 57]
+    with pytest.raises(DuplicateKeyError, match="id=57"):
+        inlay.merge(batched(changes(ids), 10), str(tmp_path / "d"), "upsert", ["id"])
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("place", [0, 100, 199])
+def test_null_keys_on_disk_are_found_wherever_they_are(tmp_path: Path, spilling: Path, place: int) -> None:
+    ids: list[int | None] = list(range(200))
+    ids[place] = None
+    source = pa.table({"id": pa.array(ids, pa.int64()), "v": [f"v{i}" for i in ids]})
+    for strategy in ("insert", "deduplicate"):
+        with pytest.raises(NullKeyError, match="1 of"):
+            inlay.merge(batched(source, 9), str(tmp_path / "d"), strategy, ["id"])
+    assert not (tmp_path / "d").exists()
+
+
+def test_composite_keys_on_disk(tmp_path: Path, spilling: Path) -> None:
+    pairs = [(i % 4, f"k{i // 4}") for i in range(200)]
+    source = pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs], "v": range(200)})
+    path = lake.write(tmp_path / "d", {"a.parquet": source.slice(50, 50).set_column(2, "v", pa.array([0] * 50))})
+    result = inlay.merge(batched(source, 11), path, "upsert", ["a", "b"])
+    assert (result.updated, result.inserted) == (50, 150)
+    assert sorted(row["v"] for row in lake.all_rows(path)) == list(range(200))
+    with pytest.raises(DuplicateKeyError):
+        inlay.merge(batched(pa.concat_tables([source, source.slice(3, 1)]), 11), path, "upsert", ["a", "b"])
+
+
+def test_partitions_and_new_columns_on_disk(tmp_path: Path, spilling: Path) -> None:
+    source = pa.table({"id": range(200), "p": [i % 3 for i in range(200)], "w": [f"w{i}" for i in range(200)]})
+    path = lake.write(tmp_path / "d", {f"p={p}/a.parquet": pa.table({"id": [p, 300 + p]}) for p in range(3)})
+    result = inlay.merge(batched(source, 20), path, "upsert", ["id"], schema_mode="evolve")
+    assert (result.updated, result.inserted) == (3, 197)
+    table = inlay.read_parquet(path)
+    found = {(r["id"], r["p"], r["w"]) for r in table.to_pylist()}
+    assert found == {(i, i % 3, f"w{i}") for i in range(200)} | {(300 + p, p, None) for p in range(3)}
+
+
+def test_writes_of_sources_on_disk_keep_the_order(tmp_path: Path, spilling: Path) -> None:
+    source = changes(list(range(300)))
+    result = inlay.write_dataset(batched(source, 17), str(tmp_path / "d"), max_rows_per_file=70, row_group_size=30)
+    assert (result.row_count, len(result.files)) == (300, 5)
+    assert lake.all_rows(tmp_path / "d") == lake.rows_of(source)
+
+
+def test_a_stream_that_breaks_on_its_way_to_disk_leaves_nothing(tmp_path: Path, spilling: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from changes(list(range(200))).to_batches(max_chunksize=20)
+        raise OSError("the line went dead")
+
+    source = changes([1])
+    with pytest.raises(UnreadableSourceError, match="the line went dead"):
+        inlay.merge(pa.RecordBatchReader.from_batches(source.schema, batches()), str(tmp_path / "d"), "upsert", ["id"])
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_type_goes_to_disk_and_back(spilling: Path, name: str) -> None:
+    kind, values = TYPES[name]
+    column = [None if i % 11 == 0 else values[i % 5] for i in range(150)]
+    table = pa.table({"id": range(150), "v": array_of(kind, column)})
+    source = load_source(batched(table, 13), lambda part: part, ["id"])
+    try:
+        assert len(source.buckets) > 1
+        order = np.argsort(np.asarray(source.column("id")))
+        assert lake.same_rows(lake.rows_of(source.take(order)), lake.rows_of(table))
+        some = order[[149, 3, 3, 50]]
+        assert source.take(some).column("id").to_pylist() == [149, 3, 3, 50]
+        assert source.take(order[:0]).schema == table.schema
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_every_key_type_is_cut_by_key(spilling: Path, name: str) -> None:
+    """All rows of one key lie in one bucket: reduced bucket by bucket, one row of each key remains."""
+    kind, values = SCALARS[name]
+    table = pa.table({"k": array_of(kind, [values[i % 5] for i in range(300)]), "n": range(300)})
+    source = load_source(batched(table, 30), lambda part: part, ["k"])
+    try:
+        assert len(source.buckets) > 1
+        assert source.num_given == 300
+        source.reduce(["n"])
+        assert sorted(source.column("n").to_pylist()) == [295, 296, 297, 298, 299]
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("size", [20, 1000, 100_000])
+def test_the_sample_of_keys_stays_small_however_rows_are_batched(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    sampled: list[int] = []
+    original = source_module._splitters
+
+    def noting(sample: list[pa.Table], *rest: Any) -> Any:
+        sampled.append(sum(map(len, sample)))
+        return original(sample, *rest)
+
+    monkeypatch.setattr(source_module, "_splitters", noting)
+    monkeypatch.setattr(source_module, "_BUCKET_BYTES", 80_000)
+    table = pa.table({"id": range(100_000)})
+    reader = pa.RecordBatchReader.from_batches(table.schema, iter(table.to_batches(size)))
+    source = load_source(reader, lambda part: part, ["id"], spill_bytes=1000)
+    try:
+        assert 500 <= sampled[0] <= 1000
+        assert len(source.buckets) == 10
+        assert max(bucket.num_rows for bucket in source.buckets) < 25_000
+    finally:
+        source.close()
+
+
+def test_a_source_of_one_key_is_one_bucket(spilling: Path) -> None:
+    table = pa.table({"id": [7] * 500, "n": range(500)})
+    source = load_source(batched(table, 50), lambda part: part, ["id"])
+    assert len(source.buckets) == 1
+    source.reduce([])
+    assert source.take(np.array([0])).to_pylist() == [{"id": 7, "n": 499}]
+    source.close()
+
+
+# -------------------------------------------------------------------------------------------------- one row per key
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1.5, math.nan, 0.0, -0.0, 2.0]), st.none() | st.integers(0, 3), st.sampled_from(["a", "b"])
+        ),
+        max_size=30,
+    )
+)
+def test_the_last_row_of_each_key_is_kept(given_rows: list[tuple[float, int | None, str]]) -> None:
+    table = pa.table(
+        {
+            "k": pa.array([k for k, _, _ in given_rows], pa.float64()),
+            "o": pa.array([o for _, o, _ in given_rows], pa.int64()),
+            "p": pa.array([p for _, _, p in given_rows], pa.string()),
+        }
+    )
+    best: dict[Any, int] = {}
+    for number, (k, o, p) in enumerate(given_rows):
+        key = "nan" if math.isnan(k) else k + 0.0
+        rank = (-1 if o is None else o, p, number)
+        if key not in best or rank >= (-1 if given_rows[best[key]][1] is None else given_rows[best[key]][1],
+                                       given_rows[best[key]][2], best[key]):  # fmt: skip
+            best[key] = number
+    assert last_per_key(table, ["k"], ["o", "p"]).tolist() == sorted(best.values())
