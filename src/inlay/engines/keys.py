@@ -24,7 +24,7 @@ _NO_ROW = -1
 
 
 def require_key_type(column: str, type_: pa.DataType) -> None:
-    if family(type_) in _NOT_KEYS:
+    if family(type_) in _NOT_KEYS or pa.types.is_nested(storage_type(type_)):
         raise InvalidArgumentError(f"Column {column!r} is {type_} and cannot be a key column.")
 
 
