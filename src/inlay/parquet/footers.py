@@ -49,10 +49,13 @@ Exactness = Literal["exact", "inexact", "unknown"]
 _TRUSTED_WRITERS = re.compile(
     r"parquet-cpp|parquet-rs|duckdb|polars|datafusion|parquet-mr version 1\.1\d", re.IGNORECASE
 )
-# Some writers cut long values without saying so (64 bytes): at that length a bound is not a value.
-_CUT_AT = 64
+# Some writers cut long values without saying so, at 64 bytes or where the character before them ends: from that
+# length on a bound may not be a value.
+_CUT_AT = 61
 _READERS = 8
 _WORTH_CACHING = 16
+# a cache that cannot be read or written, that holds nonsense, or that cannot hold a name that is not Unicode
+_CACHE_TROUBLE = (sqlite3.Error, OSError, pa.ArrowException, ValueError, KeyError, TypeError)
 _BUNDLE = 32  # files per task
 _SCHEMAS_COMPARED = 16
 
@@ -216,7 +219,8 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 def _leaf_index(metadata: pq.FileMetaData, column: str) -> int | None:
     schema = metadata.schema
-    return next((i for i in range(len(schema)) if schema.column(i).path == column), None)
+    found = [i for i in range(len(schema)) if schema.column(i).path == column]
+    return found[0] if len(found) == 1 else None  # "a.b" can be a column, and also field b of a column a
 
 
 def _chunk_range(chunk: Any, decode: Callable[[Any], int | bytes]) -> ColumnRange:
@@ -360,7 +364,7 @@ class FooterCache:
             try:
                 with self._open() as db, _no_cycle_collection():
                     return self._load(db, files, columns)
-            except (sqlite3.Error, pa.ArrowException):
+            except _CACHE_TROUBLE:
                 self.forget()
         return [None] * len(files)
 
@@ -396,7 +400,7 @@ class FooterCache:
                 gone = [row for row in db.execute("SELECT path FROM files") if row[0] not in present]
                 for forget in ("DELETE FROM files WHERE path = ?", "DELETE FROM ranges WHERE path = ?"):
                     db.executemany(forget, gone)
-        except (sqlite3.Error, OSError):
+        except _CACHE_TROUBLE:
             self.forget()
 
     def _save(self, db: sqlite3.Connection, footers: Sequence[Footer]) -> None:
