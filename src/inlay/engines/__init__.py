@@ -13,6 +13,7 @@ __all__ = ["get_engine"]
 # name -> (module, class, what to install)
 _ENGINES = {
     "pyarrow": ("inlay.engines.arrow", "ArrowEngine", "inlay"),
+    "spark": ("inlay.engines.spark", "SparkEngine", "inlay[spark]"),
 }
 
 
