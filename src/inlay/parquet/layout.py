@@ -59,12 +59,13 @@ def parse_hive_partition_path(file_path: str, partition_columns: Sequence[str] |
 
 def hive_segment(column: str, value: Any) -> str:
     """The directory name of one partition value, e.g. `day=2025-01-01`."""
+    name = re.sub(r"^\.", "%2E", _quoted(column))  # directories with a leading dot are hidden
     if value is None:
-        return f"{_quoted(column)}={NULL_PARTITION}"
+        return f"{name}={NULL_PARTITION}"
     text = str(value)
     if text == NULL_PARTITION:
         raise InvalidArgumentError(f"The partition column {column!r} holds {text!r}, the name that stands for NULL.")
-    return f"{_quoted(column)}={_quoted(text)}"
+    return f"{name}={_quoted(text)}"
 
 
 def _quoted(text: str) -> str:
@@ -73,9 +74,9 @@ def _quoted(text: str) -> str:
 
 def infer_partition_type(values: Iterable[str | None]) -> pa.DataType:
     """The type that readers give path values: whole numbers, ISO dates, otherwise text."""
-    known = [value for value in values if value is not None]
-    for pattern, type_ in ((r"-?\d{1,18}", pa.int64()), (r"\d{4}-\d\d-\d\d", pa.date32())):
-        if known and all(re.fullmatch(pattern, value) for value in known):
+    known = {value for value in values if value is not None}
+    for pattern, type_ in ((r"-?[0-9]{1,18}", pa.int64()), (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", pa.date32())):
+        if known and all(re.fullmatch(pattern, v) and typed_partition_value(v, type_) is not None for v in known):
             return type_
     return pa.string()
 

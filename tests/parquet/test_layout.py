@@ -1,0 +1,191 @@
+"""How a dataset lies on its store: Hive paths read and written, and the types that readers give them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inlay.errors import InvalidArgumentError
+from inlay.parquet.layout import (
+    NULL_PARTITION,
+    data_files,
+    hive_segment,
+    infer_partition_type,
+    parse_hive_partition_path,
+    typed_partition_value,
+)
+from inlay.storage import locate
+
+PATHS: dict[str, dict[str, Any]] = {
+    "f.parquet": {},
+    "plain/f.parquet": {},
+    "a=1/f.parquet": {"a": "1"},
+    "/root/a=1/b=2/c=3/f.parquet": {"a": "1", "b": "2", "c": "3"},
+    "s3://bucket/x=y/table/a=1/f.parquet": {"x": "y", "a": "1"},
+    "a=1\\b=2\\f.parquet": {"a": "1", "b": "2"},
+    "a=/f.parquet": {"a": ""},
+    "a=x=y/f.parquet": {"a": "x=y"},
+    "a=%2F%25%3D/f.parquet": {"a": "/%="},
+    "a%20b=c%20d/f.parquet": {"a b": "c d"},
+    "a=b+c/f.parquet": {"a": "b+c"},
+    "a=%C3%BC/f.parquet": {"a": "ü"},
+    "a=ü/f.parquet": {"a": "ü"},
+    f"a={NULL_PARTITION}/f.parquet": {"a": None},
+    "=x/f.parquet": {},
+    "a=1/f=2.parquet": {"a": "1"},
+    "a=1/a=2/f.parquet": {"a": "2"},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_a_path_says(path: str) -> None:
+    assert parse_hive_partition_path(path) == PATHS[path]
+    assert list(parse_hive_partition_path(path)) == list(PATHS[path])
+
+
+def test_only_the_columns_asked_for_are_partitions() -> None:
+    path = "x=0/a=1/b=2/f.parquet"
+    assert parse_hive_partition_path(path, ["b", "a"]) == {"a": "1", "b": "2"}
+    assert parse_hive_partition_path(path, []) == {}
+    assert parse_hive_partition_path("a%20b=1/f.parquet", ["a b"]) == {"a b": "1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "segment"),
+    [
+        (1, "p=1"),
+        ("2025-01-01", "p=2025-01-01"),
+        (dt.date(2025, 1, 1), "p=2025-01-01"),
+        ("a b", "p=a b"),
+        ("a/b", "p=a%2Fb"),
+        ("a=b", "p=a%3Db"),
+        ("50%", "p=50%25"),
+        ("a\\b", "p=a%5Cb"),
+        ("x:y?*", "p=x%3Ay%3F%2A"),
+        ("ü", "p=%C3%BC"),
+        ("", "p="),
+        (None, f"p={NULL_PARTITION}"),
+    ],
+)
+def test_directories_of_partitions(value: Any, segment: str) -> None:
+    assert hive_segment("p", value) == segment
+
+
+def test_no_column_makes_a_hidden_directory(tmp_path: Path) -> None:
+    for column in (".x", "_x"):
+        (tmp_path / hive_segment(column, 1)).mkdir()
+        (tmp_path / hive_segment(column, 1) / "f.parquet").touch()
+    found = [file.path for file in data_files(locate(tmp_path))]
+    assert [parse_hive_partition_path(path) for path in found] == [{".x": "1"}, {"_x": "1"}]
+
+
+def test_the_name_of_null_is_no_value() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'p'.*NULL"):
+        hive_segment("p", NULL_PARTITION)
+
+
+NAMES = st.text(min_size=1, max_size=8).filter(lambda t: t.encode("utf-8", "ignore").decode() == t)
+
+
+@given(NAMES, st.none() | NAMES | st.just(""))
+def test_any_value_can_be_written_and_read_back(column: str, value: str | None) -> None:
+    if value == NULL_PARTITION:
+        return
+    segment = hive_segment(column, value)
+    assert "/" not in segment
+    assert "\\" not in segment
+    assert "\0" not in segment
+    assert parse_hive_partition_path(f"d/{segment}/f.parquet") == {column: value}
+
+
+@pytest.mark.parametrize("value", ["a b", "a=b", "50%", "ü", "a+b", "x:y", None, "#"])
+def test_pyarrow_reads_our_directories_alike(tmp_path: Path, value: str | None) -> None:
+    folder = tmp_path / "d" / hive_segment("p", value)
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), folder / "f.parquet")
+    partitioning = ds.partitioning(pa.schema([("p", pa.string())]), flavor="hive")
+    table = ds.dataset(tmp_path / "d", partitioning=partitioning).to_table()
+    assert table.column("p").to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "-2", "007"], pa.int64()),
+        (["1", None], pa.int64()),
+        (["9" * 18], pa.int64()),
+        (["9" * 19], pa.string()),
+        (["1", "x"], pa.string()),
+        (["1.5"], pa.string()),
+        (["+1"], pa.string()),
+        (["2024-02-29", "1999-12-31"], pa.date32()),
+        (["2024-02-29", "1"], pa.string()),
+        (["2024-2-9"], pa.string()),
+        (["2024-02-29", "2024-02-30"], pa.string()),
+        ([""], pa.string()),
+        ([None], pa.string()),
+        ([], pa.string()),
+        (["٣"], pa.string()),
+    ],
+)
+def test_the_type_of_path_values(values: list[str | None], kind: pa.DataType) -> None:
+    assert infer_partition_type(values) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("01", pa.int8(), 1),
+        ("-1", pa.int64(), -1),
+        ("1.50", pa.decimal128(5, 2), Decimal("1.50")),
+        ("2024-02-29", pa.date32(), dt.date(2024, 2, 29)),
+        ("x", pa.string(), "x"),
+        ("", pa.string(), ""),
+        ("x", pa.dictionary(pa.int8(), pa.string()), "x"),
+        ("7", pa.dictionary(pa.int8(), pa.int64()), 7),
+        ("true", pa.bool_(), True),
+        ("0.5", pa.float64(), 0.5),
+    ],
+)
+def test_path_values_as_values_of_a_type(text: str, kind: pa.DataType, value: Any) -> None:
+    found = typed_partition_value(text, kind)
+    assert found is not None
+    assert found.as_py() == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("x", pa.int64()),
+        ("300", pa.int8()),
+        ("", pa.int64()),
+        ("2024-02-30", pa.date32()),
+        ("x", pa.list_(pa.int8())),
+        ("x" * 15, pa.uuid()),
+    ],
+)
+def test_path_values_that_the_type_cannot_hold_are_unknown(text: str, kind: pa.DataType) -> None:
+    assert typed_partition_value(text, kind) is None
+
+
+def test_a_null_partition_is_a_null_of_the_type() -> None:
+    found = typed_partition_value(None, pa.date32())
+    assert found is not None
+    assert (found.type, found.is_valid) == (pa.date32(), False)
+
+
+def test_data_files_are_relative_sorted_and_only_parquet(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a=2/x.parquet", "a=10/x.parquet", "a=2/y.txt", "_x/z.parquet", "_x=1/z.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [file.path for file in data_files(locate(tmp_path))]
+    assert found == ["_x=1/z.parquet", "a=10/x.parquet", "a=2/x.parquet", "b.parquet"]
