@@ -127,11 +127,12 @@ def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
 
 
 def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Array:
+    step = 10 ** (_DECIMAL_SCALE - type_.scale)
+    if any(int(v) % step for v in values if v is not None):
+        raise ValueError("bounds of another scale")
     with decimal.localcontext(prec=200):
-        return pa.array(
-            [None if v is None else decimal.Decimal(int(v)).scaleb(-_DECIMAL_SCALE) for v in values],
-            pa.decimal256(76, type_.scale),
-        ).cast(type_)
+        whole = [None if v is None else decimal.Decimal(int(v) // step).scaleb(-type_.scale) for v in values]
+        return pa.array(whole, type_)
 
 
 # ------------------------------------------------------------------------------------------ reading one footer
