@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         recover,
         write_dataset,
     )
-    from inlay.io import PyArrowDatasetIO, merge_parquet_dataset_pyarrow
+    from inlay.io import PyArrowDatasetIO, SparkDatasetIO, merge_parquet_dataset_pyarrow
     from inlay.storage import PathValidator
 
 __version__ = "0.1.0"
@@ -51,7 +51,7 @@ _HOMES = {
         "recover",
         "write_dataset",
     ),
-    "inlay.io": ("PyArrowDatasetIO", "merge_parquet_dataset_pyarrow"),
+    "inlay.io": ("PyArrowDatasetIO", "SparkDatasetIO", "merge_parquet_dataset_pyarrow"),
     "inlay.storage": ("PathValidator",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -68,6 +68,7 @@ __all__ = [
     "Progress",
     "PyArrowDatasetIO",
     "RecoveryReport",
+    "SparkDatasetIO",
     "WriteResult",
     "__version__",
     "compact",

@@ -22,7 +22,7 @@ from inlay.incremental import (
 )
 from inlay.incremental.strategies import MergeStrategy, get_strategy
 
-__all__ = ["PyArrowDatasetIO", "merge_parquet_dataset_pyarrow"]
+__all__ = ["PyArrowDatasetIO", "SparkDatasetIO", "merge_parquet_dataset_pyarrow"]
 
 
 class _DatasetIO:
@@ -118,6 +118,23 @@ class PyArrowDatasetIO(_DatasetIO):
     """Datasets through the pyarrow engine."""
 
     engine = "pyarrow"
+
+
+class SparkDatasetIO(_DatasetIO):
+    """Datasets through the Spark engine, on a given session or on this process's own."""
+
+    engine = "spark"
+
+    def __init__(
+        self, spark: Any = None, *, filesystem: Any = None, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(filesystem=filesystem, storage_options=storage_options)
+        self._spark = spark
+
+    def _engine(self) -> Any:
+        from inlay.engines.spark import SparkEngine
+
+        return SparkEngine(self._spark)
 
 
 def merge_parquet_dataset_pyarrow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, cast
 
 from inlay.engines.base import Engine
@@ -17,11 +18,16 @@ _ENGINES = {
 }
 
 
-def get_engine(name: str | Engine = "auto", data: Any = None) -> Engine:  # noqa: ARG001
-    """The engine of this name; `auto` is pyarrow."""
+def _choose(data: Any) -> str:
+    from_spark = type(data).__module__.startswith("pyspark.")
+    return "spark" if from_spark or os.environ.get("INLAY_SPARK_MASTER") else "pyarrow"
+
+
+def get_engine(name: str | Engine = "auto", data: Any = None) -> Engine:
+    """The engine of this name; `auto` is spark for a Spark DataFrame or a configured master, else pyarrow."""
     if not isinstance(name, str):
         return name
-    chosen = "pyarrow" if name == "auto" else name
+    chosen = _choose(data) if name == "auto" else name
     if chosen not in _ENGINES:
         raise InvalidArgumentError(f"Unknown engine {name!r}; known: auto, {', '.join(_ENGINES)}.")
     module, class_, install = _ENGINES[chosen]

@@ -130,8 +130,14 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+Watch = Callable[[int, int], None]  # tasks done, tasks in all
+
+
 class Engine(Protocol):
     name: str
+
+    def watched(self, watch: Watch) -> Engine:
+        """This engine, telling `watch` how far it is where its work runs elsewhere; what `watch` raises cancels."""
 
     def open(self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any: ...
 

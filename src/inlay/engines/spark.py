@@ -20,12 +20,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, GroupEdit, GroupMatch, Target, Written
+from inlay.engines.base import (
+    Append,
+    Combine,
+    Conform,
+    FileEdit,
+    FileMatch,
+    GroupEdit,
+    GroupMatch,
+    Target,
+    Watch,
+    Written,
+)
 from inlay.engines.kernels import append_rows, combine_files, rewrite_file
 from inlay.engines.keys import KeyIndex
 from inlay.engines.matching import match_files, open_target
 from inlay.engines.source import ArrowSource, load_source, open_batches
-from inlay.engines.spark_session import get_session, parallelism, ship_package
+from inlay.engines.spark_jobs import cancel_jobs, parallelism, watch
+from inlay.engines.spark_session import get_session, ship_package
+from inlay.errors import DatasetMergeError, InlayError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
 from inlay.storage import FileStat, LocalStore, Location
 
@@ -46,8 +59,12 @@ Kernel = Callable[[Any, "_Rows"], Any]
 class SparkEngine:
     name = "spark"
 
-    def __init__(self, spark: Any = None) -> None:
+    def __init__(self, spark: Any = None, watch: Watch | None = None) -> None:
         self._given = spark
+        self._watch = watch
+
+    def watched(self, watch: Watch) -> SparkEngine:
+        return SparkEngine(self._given, watch)
 
     @property
     def spark(self) -> Any:
@@ -142,9 +159,36 @@ class SparkEngine:
         else:
             frame = self._routed(parcels, partitions)
             runner = _Runner(kernel)
-        results = frame.mapInArrow(runner, _RESULT_DDL).toArrow()
+        results = self._collect(frame.mapInArrow(runner, _RESULT_DDL))
         for at in np.argsort(results["task"].to_numpy(), kind="stable"):
-            yield pickle.loads(results["payload"][int(at)].as_py())  # noqa: S301  (our own tasks' answers)
+            answer = pickle.loads(results["payload"][int(at)].as_py())  # noqa: S301  (our own tasks' answers)
+            if isinstance(answer, InlayError):
+                raise answer
+            yield answer
+
+    def _collect(self, frame: Any) -> pa.Table:
+        """Run the job, telling how far it is; whoever watches can cancel it by raising."""
+        spark, tag = self.spark, f"inlay-{uuid.uuid4().hex}"
+        stopped: list[BaseException] = []
+
+        def on_tasks(done: int, total: int) -> None:
+            try:
+                if self._watch is not None:
+                    self._watch(done, total)
+            except BaseException as error:
+                stopped.append(error)
+                cancel_jobs(spark, tag)
+                raise
+
+        try:
+            with watch(spark, tag, on_tasks):
+                return frame.toArrow()
+        except Exception as error:
+            if stopped:
+                raise stopped[0] from error
+            if not _is_from_spark(error):
+                raise
+            raise DatasetMergeError(f"The Spark job failed: {str(error).splitlines()[0]}", operation="spark") from error
 
     def _routed(self, parcels: Sequence[_Parcel], partitions: int) -> Any:
         """Every parcel on its way to the partition of its task, in order."""
@@ -154,6 +198,10 @@ class SparkEngine:
 
 
 # ------------------------------------------------------------------------------------------------------ on executors
+def _is_from_spark(error: Exception) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j.", "grpc"))
+
+
 class _Rows:
     """The source rows that came with a task, in pieces; decoded one at a time."""
 
@@ -221,9 +269,12 @@ class _Runner:
             yield self._answer(task, pickle.loads(first), _Rows(others))  # noqa: S301  (our own driver's request)
 
     def _answer(self, task: int, description: Any, rows: _Rows) -> pa.RecordBatch:
-        answer = pickle.dumps(self.kernel(description, rows))
+        try:
+            answer: Any = self.kernel(description, rows)
+        except InlayError as error:  # trying again would say the same
+            answer = error
         return pa.RecordBatch.from_arrays(
-            [pa.array([task], pa.int32()), pa.array([answer], pa.binary())], schema=_RESULT_SCHEMA
+            [pa.array([task], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())], schema=_RESULT_SCHEMA
         )
 
 

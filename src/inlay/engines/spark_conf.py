@@ -51,7 +51,9 @@ def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str
     if is_loopback(master):
         ours |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if not _has_own_logging(user, environ):
-        ours["spark.log.level"] = "ERROR"
+        # The level alone comes too late for what Spark says while it starts.
+        quiet = Path(__file__).with_name("spark_log4j2.properties")
+        ours |= {"spark.driver.defaultJavaOptions": f'"-Dlog4j2.configurationFile={quiet.as_uri()}"'}
     return {key: value for key, value in ours.items() if key not in user}
 
 
@@ -136,7 +138,12 @@ def _submit_args(text: str) -> dict[str, str]:
 def _has_own_logging(user: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     options = " ".join([user.get(key, "") for key in _LOG_OPTIONS] + [environ.get("SPARK_SUBMIT_OPTS", "")])
     folder = _conf_directory(environ)
-    return "log4j" in options or "LOG4J_CONFIGURATION_FILE" in environ or any((folder / f).exists() for f in _LOG_FILES)
+    return (
+        "log4j" in options
+        or "spark.log.level" in user
+        or "LOG4J_CONFIGURATION_FILE" in environ
+        or any((folder / f).exists() for f in _LOG_FILES)
+    )
 
 
 def _daemon_module(master: str, environ: Mapping[str, str]) -> str:

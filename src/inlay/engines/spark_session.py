@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from inlay.engines import spark_daemon
 from inlay.engines.spark_conf import SHIPPED_DAEMON, default_conf, is_loopback, user_conf
@@ -45,6 +45,7 @@ __all__ = [
 _lock = threading.RLock()
 _session: Any = None
 _owned = False  # whether we started it, and so may stop it
+_pid = os.getpid()  # a forked child may not stop its parent's
 
 
 def get_session(master: str | None = None) -> SparkSession:
@@ -53,6 +54,7 @@ def get_session(master: str | None = None) -> SparkSession:
     with _lock:
         found = current_session()
         if found is None:
+            stop_session()  # what a JVM that died left behind
             found, _owned = _start(master), True
             _session = found
         elif master is not None and not _runs_on(found, master):
@@ -75,8 +77,13 @@ def use_session(spark: SparkSession) -> None:
 
 def current_session() -> SparkSession | None:
     """The session if there is a living one; nothing is started."""
+    global _session, _owned  # noqa: PLW0603 - one per process
     with _lock:
-        found: SparkSession | None = _session if _is_alive(_session) else _foreign_session()
+        if _is_alive(_session):
+            return cast("SparkSession", _session)
+        found = None if _owned else _foreign_session()
+        if found is not None:
+            _session = found  # pyspark makes another object each time it is asked
         return found
 
 
@@ -84,7 +91,7 @@ def stop_session() -> None:
     """Stop the session if we started it, with its JVM; forget it otherwise."""
     global _session, _owned
     with _lock:
-        spark, owned = _session, _owned
+        spark, owned = _session, _owned and os.getpid() == _pid
         _session, _owned = None, False
         if spark is None or not owned:
             return
@@ -115,7 +122,9 @@ def _is_alive(spark: Any) -> bool:
         return False
     if is_connect(spark):
         return not spark.is_stopped
-    return spark.sparkContext._jsc is not None  # noqa: SLF001 - pyspark has no other way to ask
+    context = spark.sparkContext
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark has no other way to ask
+    return context._jsc is not None and (process is None or process.poll() is None)  # noqa: SLF001
 
 
 def _same_context(one: Any, other: Any) -> bool:
@@ -228,15 +237,20 @@ def _submitted_conf() -> dict[str, str] | None:
 
 def _stop_classic(spark: Any) -> None:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    with contextlib.suppress(Exception):  # the JVM may be gone
-        spark.stop()
     gateway: Any = SparkContext._gateway  # noqa: SLF001
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # the JVM may be gone
+        warnings.simplefilter("ignore")
+        spark.stop()
+    # Where stop() failed half-way, and also since the JVM, which it leaves running with its options, is ended here.
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
     process = getattr(gateway, "proc", None)
     if process is None:
         return
-    # stop() leaves the JVM running until this process ends, and the next session would inherit its options.
-    gateway.shutdown()
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     process.stdin.close()  # the JVM ends when this pipe does
     with contextlib.suppress(Exception):

@@ -50,14 +50,15 @@ def is_connect(spark: Any) -> bool:
 
 def ship_package(spark: Any) -> None:
     """Give this package to executors, once per session. Workers that import it anyway keep their own."""
+    receiver = spark if is_connect(spark) else spark.sparkContext  # sessions of one context share its files
     with _lock:
-        if spark in _shipped:
+        if receiver in _shipped:
             return
         if is_connect(spark):
             spark.addArtifacts(package_zip(), pyfile=True)
         elif not _shares_our_files(spark):
-            spark.sparkContext.addPyFile(package_zip())
-        _shipped.add(spark)
+            receiver.addPyFile(package_zip())
+        _shipped.add(receiver)
 
 
 def _shares_our_files(spark: Any) -> bool:

@@ -6,11 +6,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, Written
+from inlay.engines.base import Append, Combine, Conform, FileEdit, Watch, Written
 from inlay.engines.kernels import append_rows, combine_files, rewrite_file
 from inlay.engines.source import ArrowSource, load_source, open_batches
 from inlay.parquet.footers import Footer, read_many
@@ -27,6 +27,9 @@ class ThreadedKernels:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or len(os.sched_getaffinity(0))
+
+    def watched(self, watch: Watch) -> Self:  # noqa: ARG002  (every result is a sign of progress already)
+        return self
 
     def open(
         self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None

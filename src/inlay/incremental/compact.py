@@ -12,7 +12,7 @@ from inlay.engines import get_engine
 from inlay.engines.base import Combine, Engine
 from inlay.errors import InvalidArgumentError, NotFoundError
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
-from inlay.incremental.failures import ProgressCallback, failing_as, reporter
+from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
@@ -51,7 +51,7 @@ def compact(
     location = locate_dataset(path, filesystem, storage_options)
     if not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.given!r}.")
-    report = reporter(progress)
+    report = Reporter(progress)
     with failing_as("compact"), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
         target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location))
@@ -65,7 +65,7 @@ def compact(
             name = posixpath.join(posixpath.dirname(paths[0]), f"part-{files.id[:12]}-{len(jobs):05d}.parquet")
             jobs.append((name, Combine(files.stage_path(), paths, target.schema, settings, sorting)))
         written = []
-        for outcome in get_engine(engine).combine(location, [job for _, job in jobs]):
+        for outcome in get_engine(engine).watched(report.tasks).combine(location, [job for _, job in jobs]):
             written.append(outcome)
             report("compact", len(written), len(jobs))
         verify_staged(location, written)

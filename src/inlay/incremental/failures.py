@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from inlay.errors import DatasetIOError, DatasetMergeError, InlayError, MergeCancelledError
 
-__all__ = ["Progress", "ProgressCallback", "failing_as", "reporter"]
+__all__ = ["Progress", "ProgressCallback", "Reporter", "failing_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,28 @@ class Progress:
 ProgressCallback = Callable[[Progress], object]
 
 
-def reporter(callback: ProgressCallback | None) -> Callable[[str, int, int], None]:
-    """A function that reports progress, if anybody listens, and stops the work if they say so."""
+class Reporter:
+    """Reports progress, if anybody listens, and stops the work if they say so."""
 
-    def report(phase: str, done: int, total: int) -> None:
-        if callback is not None and callback(Progress(phase, done, total)) is False:
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self._callback = callback
+        self._now = Progress("", 0, 0)
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        self._now = Progress(phase, done, total)
+        if self._callback is not None and self._callback(self._now) is False:
             raise MergeCancelledError(f"Cancelled at {phase} {done} of {total}; nothing changed.", operation=phase)
 
-    return report
+    def committed(self) -> None:
+        """All is done: whatever the callback answers comes too late."""
+        self._now = Progress("commit", 1, 1)
+        if self._callback is not None:
+            self._callback(self._now)
+
+    def tasks(self, done: int, total: int) -> None:
+        """An engine that works elsewhere is so far with the phase: the share of tasks stands for that of files."""
+        files = self._now.total * done // max(total, 1)
+        self(self._now.phase, max(files, self._now.done), self._now.total)
 
 
 @contextlib.contextmanager

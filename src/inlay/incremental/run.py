@@ -29,7 +29,7 @@ from inlay.incremental.commit import (
     locate_dataset,
     read_consistently,
 )
-from inlay.incremental.failures import ProgressCallback, failing_as, reporter
+from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.prune import possible_files
 from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_merge_stats
@@ -91,7 +91,9 @@ def merge(
     with failing_as("merge", options.strategy.name, options.key_columns):
         run = _Run(options, get_engine(engine, data), location, data, storage_options)
         with contextlib.closing(run):
-            return _retrying(run, lock_timeout)
+            result = _retrying(run, lock_timeout)
+    run.report.committed()
+    return result
 
 
 def plan_merge(
@@ -212,9 +214,10 @@ class _Run:
         data: Any,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        self.options, self.engine, self.location = options, engine, location
+        self.options, self.location = options, location
         self.strategy = options.strategy
-        self._report = reporter(options.progress)
+        self.report = Reporter(options.progress)
+        self.engine = engine if options.progress is None else engine.watched(self.report.tasks)
         self._data = data
         self._storage_options = storage_options
         self._source: Any = None
@@ -237,9 +240,8 @@ class _Run:
         replaced = {d.footer.file.path: files.replacement_name(d.footer.file.path) for d, w in rewritten if w.stage}
         removed += [old for old, new in replaced.items() if old != new]
         if puts or removed:
-            self._report("commit", 0, 1)
+            self.report("commit", 0, 1)
             files.commit(puts, removed)
-        self._report("commit", 1, 1)
         return self._result(rewritten, appended, replaced)
 
     def dry_run(self, files: Sequence[FileStat]) -> MergePlan:
@@ -311,11 +313,11 @@ class _Run:
             Target(footers[at].file.path, self._constants(footers[at].file.path))
             for at in np.flatnonzero(self.possible)
         ]
-        self._report("match", 0, len(targets))
+        self.report("match", 0, len(targets))
         matches: dict[str, FileMatch] = {}
         for match in self.engine.match(self.location, self._source, self.options.key_columns, targets):
             matches[match.path] = match
-            self._report("match", len(matches), len(targets))
+            self.report("match", len(matches), len(targets))
         if self.strategy.replaces and self.target.partition_columns:
             self._reject_moves(matches)
         return matches
@@ -413,12 +415,12 @@ class _Run:
             for d in touched
         ]
         results: list[tuple[_Decision, Written]] = []
-        self._report("rewrite", 0, len(edits))
+        self.report("rewrite", 0, len(edits))
         for decision, written in zip(
             touched, self.engine.rewrite(self.location, self._source, edits, dry_run=dry_run), strict=True
         ):
             results.append((decision, written))
-            self._report("rewrite", len(results), len(edits))
+            self.report("rewrite", len(results), len(edits))
         return results
 
     def _schema_for(self, decision: _Decision) -> pa.Schema | None:
@@ -455,11 +457,11 @@ class _Run:
             files,
         )
         results: list[tuple[str, Written]] = []
-        self._report("append", 0, len(appends))
+        self.report("append", 0, len(appends))
         written = self.engine.append(self.location, self._source, [append for _, append in appends])
         for (path, _), outcome in zip(appends, written, strict=True):
             results.append((path, outcome))
-            self._report("append", len(results), len(appends))
+            self.report("append", len(results), len(appends))
         return results
 
     def _settings(self) -> WriterSettings:

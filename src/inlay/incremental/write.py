@@ -12,7 +12,7 @@ from inlay.engines import get_engine
 from inlay.engines.base import Engine
 from inlay.errors import InvalidArgumentError
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
-from inlay.incremental.failures import ProgressCallback, failing_as, reporter
+from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
@@ -51,14 +51,14 @@ def write_dataset(
     if partition_columns:
         partition_columns = normalize_keys(partition_columns, "partition column")
     location = locate_dataset(path, filesystem, storage_options)
-    report = reporter(progress)
+    report = Reporter(progress)
     with failing_as("write"), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
         found = files.snapshot()
         keep = found if mode == "append" else []
         layout = _layout(found) if partition_columns is None else partition_columns
         target = TargetState.read(location, keep, [], layout, footer_cache(location))
-        runner = get_engine(engine, source)
+        runner = get_engine(engine, source).watched(report.tasks)
         opened = runner.open(source, target.schema, storage_options)
         conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
         with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
