@@ -1,0 +1,242 @@
+"""The progress callback: what it is told, and that it can stop a merge without a trace."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import inlay
+from inlay.engines import source as source_module
+from inlay.errors import MergeCancelledError
+from inlay.incremental import Progress
+from tests import lake
+
+FILES = {f"{i}.parquet": lake.table(range(10 * i, 10 * i + 10)) for i in range(4)}
+# keys in files 1 and 3, in none of the others, and three new ones
+SOURCE = lake.table([15, 35, 36, 100, 101, 102], ["x"] * 6)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return lake.write(tmp_path / "d", FILES, row_group_size=5)
+
+
+def merge(path: str, progress: Callable[[Progress], Any] | None, **options: Any) -> Any:
+    given = {"strategy": "upsert", "key_columns": ["id"], "max_rows_per_file": 2} | options
+    return inlay.merge(SOURCE, path, progress=progress, **given)
+
+
+def told(call: Callable[..., Any], *arguments: Any, **options: Any) -> list[tuple[str, int, int]]:
+    reports: list[tuple[str, int, int]] = []
+    call(*arguments, progress=lambda p: reports.append((p.phase, p.done, p.total)), **options)
+    return reports
+
+
+# ------------------------------------------------------------------------------------------------------ what it says
+def test_a_merge_tells_its_phases_in_files(path: str) -> None:
+    assert told(merge, path) == [
+        ("match", 0, 2),
+        ("match", 1, 2),
+        ("match", 2, 2),
+        ("rewrite", 0, 2),
+        ("rewrite", 1, 2),
+        ("rewrite", 2, 2),
+        ("append", 0, 2),
+        ("append", 1, 2),
+        ("append", 2, 2),
+        ("commit", 0, 1),
+        ("commit", 1, 1),
+    ]
+
+
+def test_a_merge_with_nothing_to_do_says_so(path: str) -> None:
+    reports = told(inlay.merge, lake.table([1000]), path, "update", ["id"])
+    assert reports == [("match", 0, 0), ("rewrite", 0, 0), ("append", 0, 0), ("commit", 1, 1)]
+
+
+def test_a_plan_ends_before_the_writing(path: str) -> None:
+    reports = told(inlay.plan_merge, SOURCE, path, "upsert", ["id"])
+    assert [phase for phase, _, _ in reports] == ["match"] * 3 + ["rewrite"] * 3
+
+
+def test_writes_and_compactions_tell_their_files(path: str, tmp_path: Path) -> None:
+    assert told(inlay.write_dataset, SOURCE, path, max_rows_per_file=4) == [("append", 1, 2), ("append", 2, 2)]
+    assert told(inlay.compact, path) == [("compact", 1, 1)]
+
+
+@pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
+def test_counts_rise_to_the_total_of_their_phase(path: str, strategy: str) -> None:
+    reports = told(merge, path, strategy=strategy)
+    phases = list(dict.fromkeys(phase for phase, _, _ in reports))
+    assert phases == ["match", "rewrite", "append", "commit"]
+    for phase in phases:
+        steps = [(done, total) for name, done, total in reports if name == phase]
+        assert [done for done, _ in steps] == list(range(steps[0][0], steps[-1][1] + 1))
+        assert len({total for _, total in steps}) == 1
+
+
+@pytest.mark.parametrize("answer", [None, True, 0, "", [], "go on"], ids=repr)
+def test_only_false_cancels(path: str, answer: Any) -> None:
+    assert merge(path, lambda _: answer).inserted == 3
+
+
+def test_progress_is_a_value() -> None:
+    assert Progress("match", 1, 2) == Progress("match", 1, 2)
+    assert inlay.Progress is Progress
+    with pytest.raises(AttributeError):
+        Progress("match", 1, 2).done = 2  # type: ignore[misc]
+
+
+# -------------------------------------------------------------------------------------------------------- stopping it
+class Stop(Exception):
+    """Not an error that inlay knows."""
+
+
+STEPS = [
+    ("match", 0),
+    ("match", 1),
+    ("match", 2),
+    ("rewrite", 0),
+    ("rewrite", 1),
+    ("rewrite", 2),
+    ("append", 0),
+    ("append", 1),
+    ("append", 2),
+    ("commit", 0),
+]
+
+
+def at(step: tuple[str, int], action: Callable[[], Any]) -> Callable[[Progress], Any]:
+    return lambda progress: action() if (progress.phase, progress.done) == step else None
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def action() -> Any:
+        raise error
+
+    return action
+
+
+ACTIONS: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
+    "False": (lambda: False, MergeCancelledError),
+    "an exception": (raising(Stop("enough")), Stop),
+    "a ValueError": (raising(ValueError("enough")), ValueError),
+    "an interrupt": (raising(KeyboardInterrupt()), KeyboardInterrupt),
+    "an exit": (raising(SystemExit(3)), SystemExit),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0]} {step[1]}")
+def test_stopping_a_merge_leaves_no_trace(path: str, tmp_path: Path, step: tuple[str, int], action: str) -> None:
+    act, error = ACTIONS[action]
+    before = lake.photograph(path)
+    with pytest.raises(error) as caught:
+        merge(path, at(step, act))
+    assert type(caught.value) is error
+    assert lake.photograph(path) == before
+    left = {name for name in os.listdir(tmp_path / ".d.txn") if name != "footers.db"}
+    assert left <= {"lock", "readers.lock"}
+    result = merge(path, None)
+    assert (result.updated, result.inserted) == (3, 3)
+
+
+def test_a_cancelled_merge_says_where(path: str) -> None:
+    with pytest.raises(MergeCancelledError, match="rewrite 1 of 2; nothing changed") as caught:
+        merge(path, at(("rewrite", 1), lambda: False))
+    error = caught.value
+    assert (error.operation, error.strategy, error.key_columns) == ("rewrite", "upsert", ["id"])
+    assert (error.code, error.exit_code) == ("cancelled", 1)
+
+
+def test_a_file_that_is_gone_in_the_callback_is_still_the_callback_s_error(path: str) -> None:
+    """An OSError of the callback is an OSError; its cause says which."""
+    before = lake.photograph(path)
+    with pytest.raises(OSError, match="the terminal is closed"):
+        merge(path, at(("append", 1), raising(BrokenPipeError("the terminal is closed"))))
+    assert lake.photograph(path) == before
+
+
+# ------------------------------------------------------------------------------------------ too late to stop anything
+def test_the_last_report_comes_too_late_to_cancel(path: str) -> None:
+    result = merge(path, at(("commit", 1), lambda: False))
+    assert (result.updated, result.inserted) == (3, 3)
+    assert sum(row["v"] == "x" for row in lake.all_rows(path)) == 6
+
+
+@pytest.mark.parametrize("error", [Stop("late"), BrokenPipeError("late"), KeyboardInterrupt()], ids=repr)
+def test_an_exception_in_the_last_report_is_not_called_a_failed_merge(path: str, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        merge(path, at(("commit", 1), raising(error)))
+    assert caught.value is error
+    assert sum(row["v"] == "x" for row in lake.all_rows(path)) == 6
+    assert merge(path, None).unchanged == 6
+
+
+# --------------------------------------------------------------------------------------------------- other operations
+OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, int]]] = {
+    "plan": (lambda path, **o: inlay.plan_merge(SOURCE, path, "upsert", ["id"], **o), ("rewrite", 1)),
+    "append": (lambda path, **o: inlay.write_dataset(SOURCE, path, max_rows_per_file=2, **o), ("append", 2)),
+    "overwrite": (lambda path, **o: inlay.write_dataset(SOURCE, path, mode="overwrite", **o), ("append", 1)),
+    "compact": (inlay.compact, ("compact", 1)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("action", ["False", "an exception", "an interrupt"])
+def test_stopping_anything_leaves_no_trace(path: str, tmp_path: Path, name: str, action: str) -> None:
+    call, step = OPERATIONS[name]
+    act, error = ACTIONS[action]
+    before = lake.photograph(path)
+    with pytest.raises(error):
+        call(path, progress=at(step, act))
+    assert lake.photograph(path) == before
+    sidecar = tmp_path / ".d.txn"
+    assert {entry.name for entry in sidecar.iterdir()} <= {"lock", "readers.lock"} if sidecar.exists() else True
+
+
+def test_a_stopped_merge_leaves_no_dataset_where_none_was(tmp_path: Path) -> None:
+    with pytest.raises(MergeCancelledError):
+        merge(str(tmp_path / "new"), at(("commit", 0), lambda: False))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_stopped_merge_removes_its_source_from_disk(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    monkeypatch.setattr(source_module, "SPILL_BYTES", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(spill))
+    during: list[int] = []
+
+    def stop() -> bool:
+        during.append(len(os.listdir(spill)))
+        return False
+
+    reader = pa.RecordBatchReader.from_batches(SOURCE.schema, iter(SOURCE.to_batches(max_chunksize=2)))
+    with pytest.raises(MergeCancelledError):
+        inlay.merge(reader, path, "upsert", ["id"], progress=at(("rewrite", 1), stop))
+    assert during == [1]
+    assert os.listdir(spill) == []
+
+
+def test_a_stopped_merge_on_an_object_store_leaves_no_trace() -> None:
+    import fsspec
+
+    memory, change = fsspec.filesystem("memory"), lake.table([5], ["x"])
+    inlay.merge(lake.table(range(10)), "memory://progress/d", "insert", ["id"])
+    before = {name: memory.cat_file(name) for name in memory.find("/progress")}
+    for step in (("rewrite", 1), ("commit", 0)):
+        with pytest.raises(MergeCancelledError):
+            inlay.merge(
+                lake.table([5], ["x"]), "memory://progress/d", "upsert", ["id"], progress=at(step, lambda: False)
+            )
+        assert {name: memory.cat_file(name) for name in memory.find("/progress")} == before
+    memory.rm("/progress", recursive=True)
