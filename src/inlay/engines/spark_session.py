@@ -77,7 +77,7 @@ def use_session(spark: SparkSession) -> None:
 
 def current_session() -> SparkSession | None:
     """The session if there is a living one; nothing is started."""
-    global _session, _owned  # noqa: PLW0603 - one per process
+    global _session  # noqa: PLW0603 - one per process
     with _lock:
         if _is_alive(_session):
             return cast("SparkSession", _session)

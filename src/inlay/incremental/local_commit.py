@@ -33,6 +33,7 @@ from inlay.storage import LocalStore, Location
 __all__ = ["LocalJournal"]
 
 _STAGING = ".staging_"
+_READERS_PATIENCE = 300  # seconds; then the commit stays pending, and the next open completes it
 _COPY_BLOCK = 1 << 20
 
 
@@ -215,7 +216,9 @@ class LocalJournal:
 
     def roll_forward(self, record: Record, *, resumed: bool = False) -> None:
         """Put everything in its place; doing it again, or after half of it was done, ends the same."""
-        readers = _flock(self._in_sidecar("readers.lock"), fcntl.LOCK_EX, None)
+        readers = _flock(self._in_sidecar("readers.lock"), fcntl.LOCK_EX, time.monotonic() + _READERS_PATIENCE)
+        if readers is None:
+            raise TimeoutError(errno.ETIMEDOUT, f"readers held the dataset for {_READERS_PATIENCE} s")
         try:
             self._make_directories(record, resumed=resumed)
             for put in record.puts:
@@ -228,8 +231,7 @@ class LocalJournal:
             os.unlink(self._journal)
             self._store.sync_directory(self.sidecar)
         finally:
-            if readers is not None:
-                os.close(readers)
+            os.close(readers)
 
     def _make_directories(self, record: Record, *, resumed: bool) -> None:
         """A directory must be safe before a file moves into it, also one that a dead writer made."""

@@ -92,7 +92,7 @@ def merge(
         run = _Run(options, get_engine(engine, data), location, data, storage_options)
         with contextlib.closing(run):
             result = _retrying(run, lock_timeout)
-    run.report.committed()
+    run.tell_committed()
     return result
 
 
@@ -216,8 +216,8 @@ class _Run:
     ) -> None:
         self.options, self.location = options, location
         self.strategy = options.strategy
-        self.report = Reporter(options.progress)
-        self.engine = engine if options.progress is None else engine.watched(self.report.tasks)
+        self._report = Reporter(options.progress)
+        self.engine = engine if options.progress is None else engine.watched(self._report.tasks)
         self._data = data
         self._storage_options = storage_options
         self._source: Any = None
@@ -226,6 +226,9 @@ class _Run:
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
+
+    def tell_committed(self) -> None:
+        self._report.committed()
 
     # ------------------------------------------------------------------------------------------------- the two ways
     def execute(self, files: IncrementalFileManager) -> MergeResult:
@@ -240,7 +243,7 @@ class _Run:
         replaced = {d.footer.file.path: files.replacement_name(d.footer.file.path) for d, w in rewritten if w.stage}
         removed += [old for old, new in replaced.items() if old != new]
         if puts or removed:
-            self.report("commit", 0, 1)
+            self._report("commit", 0, 1)
             files.commit(puts, removed)
         return self._result(rewritten, appended, replaced)
 
@@ -313,11 +316,11 @@ class _Run:
             Target(footers[at].file.path, self._constants(footers[at].file.path))
             for at in np.flatnonzero(self.possible)
         ]
-        self.report("match", 0, len(targets))
+        self._report("match", 0, len(targets))
         matches: dict[str, FileMatch] = {}
         for match in self.engine.match(self.location, self._source, self.options.key_columns, targets):
             matches[match.path] = match
-            self.report("match", len(matches), len(targets))
+            self._report("match", len(matches), len(targets))
         if self.strategy.replaces and self.target.partition_columns:
             self._reject_moves(matches)
         return matches
@@ -415,12 +418,12 @@ class _Run:
             for d in touched
         ]
         results: list[tuple[_Decision, Written]] = []
-        self.report("rewrite", 0, len(edits))
+        self._report("rewrite", 0, len(edits))
         for decision, written in zip(
             touched, self.engine.rewrite(self.location, self._source, edits, dry_run=dry_run), strict=True
         ):
             results.append((decision, written))
-            self.report("rewrite", len(results), len(edits))
+            self._report("rewrite", len(results), len(edits))
         return results
 
     def _schema_for(self, decision: _Decision) -> pa.Schema | None:
@@ -457,11 +460,11 @@ class _Run:
             files,
         )
         results: list[tuple[str, Written]] = []
-        self.report("append", 0, len(appends))
+        self._report("append", 0, len(appends))
         written = self.engine.append(self.location, self._source, [append for _, append in appends])
         for (path, _), outcome in zip(appends, written, strict=True):
             results.append((path, outcome))
-            self.report("append", len(results), len(appends))
+            self._report("append", len(results), len(appends))
         return results
 
     def _settings(self) -> WriterSettings:
