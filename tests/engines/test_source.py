@@ -124,7 +124,7 @@ def test_every_kind_of_source_can_be_written(tmp_path: Path, kind: str) -> None:
     assert lake.all_rows(tmp_path / "d") == ROWS
 
 
-@pytest.mark.parametrize("data", [1, None, object(), "x".join, [1, 2], [{"id": 1}, 2], (1,)], ids=repr)
+@pytest.mark.parametrize("data", [1, None, object(), [1, 2], [{"id": 1}, 2], (1,)], ids=lambda d: type(d).__name__)
 def test_what_has_no_rows_is_a_wrong_argument(tmp_path: Path, data: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=type(data).__name__) as caught:
         inlay.merge(data, str(tmp_path / "d"), "upsert", ["id"])

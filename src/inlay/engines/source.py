@@ -43,18 +43,24 @@ def open_batches(
 
     `like` is the schema that the rows are meant for: text formats, which have no types, are read with its types.
     """
-    import pyarrow.dataset as ds
-
     if isinstance(data, (str, os.PathLike)):
         data = _open_path(os.fspath(data), like, storage_options)
     if isinstance(data, (pa.Table, pa.RecordBatchReader)):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if isinstance(data, (ds.Dataset, ds.Scanner)):
-        scanner = data if isinstance(data, ds.Scanner) else data.scanner(batch_size=_BATCH_ROWS)
-        return scanner.to_reader()
+    if type(data).__module__.startswith("pyarrow"):
+        return _open_dataset(data)
     return _open_foreign(data)
+
+
+def _open_dataset(data: Any) -> pa.RecordBatchReader:
+    import pyarrow.dataset as ds  # imports pandas where there is one
+
+    if not isinstance(data, (ds.Dataset, ds.Scanner)):
+        return _open_foreign(data)
+    scanner = data if isinstance(data, ds.Scanner) else data.scanner(batch_size=_BATCH_ROWS)
+    return scanner.to_reader()
 
 
 def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from inlay.errors import NotFoundError
 from inlay.incremental.commit import footer_cache, locate_dataset, read_consistently
@@ -16,6 +15,9 @@ from inlay.incremental.target import TargetState
 from inlay.parquet.footers import Footers
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
 from inlay.storage import FileStat, Location, ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 __all__ = ["read_parquet"]
 
@@ -37,6 +39,8 @@ def read_parquet(
 def _read(
     location: Location, columns: Sequence[str] | None, condition: ds.Expression | None, files: Sequence[FileStat]
 ) -> pa.Table:
+    import pyarrow.dataset as ds  # imports pandas where there is one
+
     if not files:
         raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
     state = TargetState.read(location, files, [], None, footer_cache(location))
