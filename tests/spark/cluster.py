@@ -7,6 +7,7 @@ executors and Python workers included. The kernel ends it too when the test proc
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -23,13 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 from inlay.engines.spark_java import spark_java_home
 from inlay.engines.spark_session import current_session, get_session
 
 C1 = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU time of a start; much slower on long scans
-SPARK_HOME = Path(pyspark.__file__).parent
+_SPARK = importlib.util.find_spec("pyspark")  # found, not imported: every test process collects this file
+assert _SPARK is not None
+assert _SPARK.origin is not None
+SPARK_HOME = Path(_SPARK.origin).parent
 START_SECONDS = 90
 
 # What drivers in tests run with, in this process and in others.

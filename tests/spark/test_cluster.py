@@ -75,6 +75,12 @@ answer["tasks left"] = [pid for pid in os.listdir(folder) if os.path.exists(f"/p
 answer["still works"] = spark.range(7).count()
 s.stop_session()
 answer["stopped"] = s.current_session() is None
+
+from pyspark.sql import SparkSession
+theirs = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+answer["adopted"] = s.get_session() is theirs and s.get_session() is theirs
+s.stop_session()
+answer["theirs"] = theirs.range(3).count()
 print(json.dumps(answer))
 """
 
@@ -103,6 +109,8 @@ def test_connect(connect: cluster.ConnectServer, tmp_path: Path) -> None:
     assert answer["tasks left"] == []
     assert answer["still works"] == 7
     assert answer["stopped"]
+    assert answer["adopted"]
+    assert answer["theirs"] == 3
     assert cluster.listening_addresses(connect.pid) <= cluster.LOOPBACK
 
 

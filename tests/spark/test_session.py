@@ -261,12 +261,31 @@ def test_without_java_and_after_sigkill(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beats", "bin", "cache"]  # nothing left where it ran
 
 
+RESTARTED = """
+import json, os, signal
+from inlay.engines import spark_session as s
+spark = s.get_session("local[1]")
+first = spark.sparkContext._gateway.proc
+assert s.ship_package(spark) is None
+os.kill(first.pid, signal.SIGKILL)
+first.wait()
+again = s.get_session("local[1]")
+assert again is not spark and s.get_session() is again
+print(json.dumps([again.range(5).count(), len(s.check_workers(again))]))
+"""
+
+
+@pytest.mark.long
+def test_after_the_death_of_the_jvm_a_new_session_starts(tmp_path: Path) -> None:
+    assert cluster.run_driver(RESTARTED, folder=tmp_path) == [5, 1]
+
+
 SUBMITTED = """
 import json
 from inlay.engines.spark_session import get_session
 spark = get_session()
 conf = spark.sparkContext.getConf()
-print(json.dumps([spark.sparkContext.master, conf.get("spark.app.name"), conf.get("spark.scheduler.mode")]))
+print(json.dumps([spark.sparkContext.master, conf.get("spark.ui.enabled"), conf.get("spark.scheduler.mode")]))
 """
 
 
@@ -283,4 +302,4 @@ def test_under_spark_submit_its_options_hold(tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    assert json.loads(ran.stdout.strip().splitlines()[-1]) == ["local[1]", "script.py", "FIFO"]
+    assert json.loads(ran.stdout.strip().splitlines()[-1]) == ["local[1]", "false", "FIFO"]

@@ -42,7 +42,7 @@ def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
     ours = spark_conf.default_conf("spark://host:7077", user, environment)
     assert not ours.keys() & user.keys()
     assert "spark.driver.host" not in ours  # a cluster must find its driver
-    assert ours["spark.log.level"] == "ERROR"
+    assert "log4j2.configurationFile" in ours["spark.driver.defaultJavaOptions"]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,11 @@ def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
         ({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=mine.xml"}, {}),
         ({}, {"LOG4J_CONFIGURATION_FILE": "mine.xml"}),
         ({"spark.log.level": "INFO"}, {}),
+        ({"spark.driver.defaultJavaOptions": "-Xss8m"}, {}),
     ],
 )
 def test_the_users_logging_is_left_alone(user: dict[str, str], environment: dict[str, str]) -> None:
-    assert "spark.log.level" not in spark_conf.default_conf("spark://host:7077", user, environment)
+    assert "log4j" not in str(spark_conf.default_conf("spark://host:7077", user, environment))
 
 
 @pytest.mark.parametrize(

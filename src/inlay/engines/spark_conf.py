@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 
 from inlay.errors import InvalidArgumentError
 
-__all__ = ["DAEMON_MODULE", "SHIPPED_DAEMON", "default_conf", "is_loopback", "parse_conf", "this_package", "user_conf"]
+__all__ = [
+    "DAEMON_MODULE",
+    "SHIPPED_DAEMON",
+    "default_conf",
+    "is_loopback",
+    "parse_conf",
+    "this_package",
+    "user_conf",
+    "worker_python",
+]
 
 STOCK_DAEMON = "pyspark.daemon"
 DAEMON_MODULE = "inlay.engines.spark_daemon"
@@ -39,7 +48,7 @@ def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str
     """Our settings, without those that the user made."""
     ours = {
         "spark.app.name": "inlay",
-        "spark.python.daemon.module": _daemon_module(master, environ),
+        "spark.python.daemon.module": _daemon_module(master, worker_python(user, environ)),
         "spark.python.task.killTimeout": "100ms",  # by default a cancelled task goes on for 2 to 4 s
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.scheduler.mode": "FAIR",  # in FIFO order one long job holds up all later ones
@@ -146,11 +155,15 @@ def _has_own_logging(user: Mapping[str, str], environ: Mapping[str, str]) -> boo
     )
 
 
-def _daemon_module(master: str, environ: Mapping[str, str]) -> str:
+def worker_python(user: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """The Python of the workers; Spark's own default is whatever `python3` is on PATH."""
+    return environ.get("PYSPARK_PYTHON") or user.get("spark.pyspark.python") or sys.executable
+
+
+def _daemon_module(master: str, python: str) -> str:
     """A module that cannot be imported would fail every task: this one only where it surely can."""
     if not master.startswith("local"):
         return SHIPPED_DAEMON
-    python = environ.get("PYSPARK_PYTHON") or sys.executable
     look = "import importlib.util as u; s = u.find_spec('inlay'); print(s and s.origin)"
     try:
         ran = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603

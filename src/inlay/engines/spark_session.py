@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from inlay.engines import spark_daemon
-from inlay.engines.spark_conf import SHIPPED_DAEMON, default_conf, is_loopback, user_conf
+from inlay.engines.spark_conf import SHIPPED_DAEMON, default_conf, is_loopback, user_conf, worker_python
 from inlay.engines.spark_java import spark_java_home
 from inlay.engines.spark_jobs import cancel_jobs, parallelism, tagged, watch
 from inlay.engines.spark_workers import Worker, check_workers, is_connect, ship_package
@@ -193,9 +193,8 @@ def _launch(master: str, user: Mapping[str, str]) -> SparkSession:
 
 
 def _launch_environment(master: str, user: Mapping[str, str]) -> dict[str, str | None]:
-    python = os.environ.get("PYSPARK_PYTHON") or user.get("spark.pyspark.python") or sys.executable
     changes: dict[str, str | None] = {
-        "PYSPARK_PYTHON": python,  # the default is whatever `python3` is on PATH
+        "PYSPARK_PYTHON": worker_python(user, os.environ),
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
         "SPARK_REMOTE": None,  # a classic master was asked for
     }
