@@ -7,6 +7,7 @@ disks (`local_commit`) and object stores (`object_commit`); what it means does n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -51,12 +52,13 @@ class IncrementalFileManager:
         self._staging: str | None = None
         self._snapshot: list[FileStat] | None = None
         self._given_out = 0
+        self._given = ""
         self.id = uuid.uuid4().hex
 
     # -------------------------------------------------------------------------------------------------- protocol
     def open(self, location: Location) -> None:
         """Take the writers' lock and finish or sweep whatever a crash left."""
-        self._journal = _journal(location)
+        self._journal, self._given = _journal(location), location.given
         self._journal.acquire(self._lock_timeout)
         try:
             self._journal.recover(sweep=True)
@@ -72,7 +74,10 @@ class IncrementalFileManager:
     ) -> None:
         if isinstance(error, DatasetMergeError) and error.code in ("commit_pending", "commit_state_unknown"):
             self._staging = None  # committed, or perhaps committed: the staged files are not ours to remove
+        overtaken = isinstance(error, OSError) and self._is_overtaken()
         self.cleanup_staging_files()
+        if overtaken:
+            raise self._changed_meanwhile() from error
 
     @property
     def location(self) -> Location:
@@ -112,13 +117,24 @@ class IncrementalFileManager:
         prefix = journal.staged("")
         prepared = [journal.prepare(staged[len(prefix) :], target) for staged, target in puts]
         if self._snapshot is not None and data_files(self.location) != self._snapshot:
-            raise ConcurrentModificationError(
-                f"Files of {self.location.given!r} changed while the merge was being prepared; nothing was written.",
-                hint="Something other than inlay writes to this dataset. Run the merge again when it has finished.",
-            )
+            raise self._changed_meanwhile()
         journal.commit(Record(self.id, prepared, list(removes)))
         self._snapshot = None
         self.id = uuid.uuid4().hex
+
+    def _is_overtaken(self) -> bool:
+        """Where writers do not wait for each other, a file that cannot be read any more may have been replaced."""
+        if self._journal is None or self._snapshot is None or self.location.store.is_local:
+            return False
+        with contextlib.suppress(OSError):
+            return data_files(self.location) != self._snapshot
+        return False
+
+    def _changed_meanwhile(self) -> ConcurrentModificationError:
+        return ConcurrentModificationError(
+            f"Files of {self._given!r} changed while the merge was being prepared; nothing was written.",
+            hint="Something other than inlay writes to this dataset. Run the merge again when it has finished.",
+        )
 
     # ------------------------------------------------------------------------------------- the required vocabulary
     def create_staging_directory(self, base_path: str) -> str:
