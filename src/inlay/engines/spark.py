@@ -11,6 +11,7 @@ Only what works under Spark Connect too is used: no RDD, no JVM gateway, no accu
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,9 @@ class SparkEngine:
 
     def watched(self, watch: Watch) -> SparkEngine:
         return SparkEngine(self._given, watch)
+
+    def merging(self, location: Location, strategy: str) -> SparkEngine:  # noqa: ARG002  (any place, any strategy)
+        return self
 
     @property
     def spark(self) -> Any:
@@ -155,10 +159,10 @@ class SparkEngine:
         partitions = min(tasks, parallelism(self.spark) * _TASKS_PER_CORE)
         if sum(len(parcel.payload) for parcel in parcels) <= _SHIPPED_WITH_CODE:
             frame = self.spark.range(0, partitions, 1, partitions)
-            runner: Any = _ShippedRunner(kernel, partitions, list(parcels))
+            runner: Any = _ShippedRunner(_Runner(kernel, _credentials()), partitions, list(parcels))
         else:
             frame = self._routed(parcels, partitions)
-            runner = _Runner(kernel)
+            runner = _Runner(kernel, _credentials())
         results = self._collect(frame.mapInArrow(runner, _RESULT_DDL))
         for at in np.argsort(results["task"].to_numpy(), kind="stable"):
             answer = pickle.loads(results["payload"][int(at)].as_py())  # noqa: S301  (our own tasks' answers)
@@ -198,6 +202,11 @@ class SparkEngine:
 
 
 # ------------------------------------------------------------------------------------------------------ on executors
+def _credentials() -> dict[str, str]:
+    """The driver's way into object stores, for executors that have none of their own."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
 def _is_from_spark(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark.", "py4j.", "grpc"))
 
@@ -240,7 +249,7 @@ class _Parcel(NamedTuple):
 class _ShippedRunner:
     """Tasks that are small enough to travel with the code: no shuffle."""
 
-    kernel: Kernel
+    runner: _Runner
     partitions: int
     parcels: list[_Parcel]
 
@@ -248,7 +257,7 @@ class _ShippedRunner:
         for batch in batches:
             for partition in batch.column(0).to_pylist():
                 mine = (parcel for parcel in self.parcels if parcel.task % self.partitions == partition)
-                yield from _Runner(self.kernel).answers(mine)
+                yield from self.runner.answers(mine)
 
 
 @dataclass(frozen=True)
@@ -256,6 +265,7 @@ class _Runner:
     """What Spark calls with a partition: its tasks one after the other, each with its rows."""
 
     kernel: Kernel
+    credentials: Mapping[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parcels = (
@@ -264,6 +274,8 @@ class _Runner:
         return self.answers(parcels)
 
     def answers(self, parcels: Iterable[_Parcel]) -> Iterator[pa.RecordBatch]:
+        for name, value in self.credentials.items():  # what the executor has of its own wins
+            os.environ.setdefault(name, value)
         for task, mine in itertools.groupby(parcels, key=lambda parcel: parcel.task):
             first, *others = (parcel.payload for parcel in mine)
             yield self._answer(task, pickle.loads(first), _Rows(others))  # noqa: S301  (our own driver's request)

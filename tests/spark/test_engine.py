@@ -1,0 +1,163 @@
+"""Merging on Spark: what is particular to it. What a merge means is tested by the suites that run on every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import inlay
+from inlay.engines import spark as spark_engine
+from inlay.errors import MergeCancelledError
+from tests import lake
+
+ROWS = 40_000
+
+
+def target(path, files=4):
+    step = ROWS // files
+    for at in range(files):
+        ids = np.arange(at * step, (at + 1) * step)
+        path.mkdir(exist_ok=True)
+        pq.write_table(_table(ids, "old"), path / f"{at}.parquet", row_group_size=step // 4)
+    return str(path)
+
+
+def _table(ids, word):
+    return pa.table({"id": ids, "text": [f"{word} {i}" for i in ids], "x": np.asarray(ids) * 0.5})
+
+
+def rows_of(path):
+    table = inlay.read_parquet(path).sort_by("id")
+    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+def expected(changed, inserted=()):
+    old = {i: f"old {i}" for i in range(ROWS)}
+    return old | {int(i): f"new {i}" for i in [*changed, *inserted]}
+
+
+@pytest.fixture
+def everything_is_routed(monkeypatch):
+    """However small: source rows go through the shuffle, in many pieces and waves."""
+    monkeypatch.setattr(spark_engine, "_SHIPPED_WITH_CODE", 0)
+    monkeypatch.setattr(spark_engine, "_CHUNK_BYTES", 4_000)
+    monkeypatch.setattr(spark_engine, "_WAVE_BYTES", 100_000)
+
+
+@pytest.mark.usefixtures("spark", "everything_is_routed")
+def test_source_rows_travel_to_their_files_in_pieces_and_waves(tmp_path):
+    path = target(tmp_path / "d")
+    changed = np.arange(0, ROWS, 7)
+    ids = np.concatenate([changed, np.arange(ROWS, ROWS + 500)])
+    result = inlay.merge(_table(ids[::-1], "new"), path, "upsert", ["id"], engine="spark", max_rows_per_file=200)
+    assert (result.updated, result.inserted, len(result.inserted_files)) == (len(changed), 500, 3)
+    assert rows_of(path) == expected(changed, range(ROWS, ROWS + 500))
+
+
+@pytest.mark.usefixtures("spark", "everything_is_routed")
+def test_a_file_that_gets_most_rows_is_no_trouble(tmp_path):
+    path = target(tmp_path / "d")
+    changed = [*range(ROWS // 4), ROWS - 1]
+    result = inlay.merge(_table(changed, "new"), path, "update", ["id"], engine="spark")
+    assert (result.updated, len(result.rewritten_files)) == (len(changed), 2)
+    assert rows_of(path) == expected(changed)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_source_on_disk_is_matched_bucket_by_bucket(tmp_path, monkeypatch):
+    from inlay.engines import source
+
+    monkeypatch.setattr(source, "_BUCKET_BYTES", 50_000)
+    monkeypatch.setattr(source.load_source, "__defaults__", (1_000,))
+    path = target(tmp_path / "d")
+    changed = np.arange(0, ROWS, 3)
+    batches = _table(np.random.default_rng(0).permutation(changed), "new").to_reader(max_chunksize=1_000)
+    assert inlay.merge(batches, path, "upsert", ["id"], engine="spark").updated == len(changed)
+    assert rows_of(path) == expected(changed)
+
+
+def test_a_dataframe_is_a_source_and_chooses_the_engine(spark, tmp_path):
+    path = target(tmp_path / "d")
+    frame = spark.createDataFrame(_table([1, 2, ROWS], "new"))
+    result = inlay.merge(frame, path, "upsert", ["id"])
+    assert (result.updated, result.inserted) == (2, 1)
+    assert inlay.SparkDatasetIO(spark).merge(frame, path, "upsert", ["id"]).unchanged == 3
+    assert rows_of(path) == expected([1, 2], [ROWS])
+
+
+@pytest.mark.usefixtures("spark")
+def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(spark_engine, "_FOOTERS_WORTH_A_JOB", 2)
+    path = target(tmp_path / "d", files=8)
+    jobs = []
+    run = spark_engine.SparkEngine._run
+    monkeypatch.setattr(
+        spark_engine.SparkEngine, "_run", lambda self, kernel, tasks: jobs.append(kernel) or run(self, kernel, tasks)
+    )
+    assert inlay.merge(_table([5], "new"), path, "update", ["id"], engine="spark").updated == 1
+    assert isinstance(jobs[0], spark_engine._FooterKernel)
+    assert rows_of(path) == expected([5])
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark_and_pyarrow_leave_the_same_bytes(tmp_path):
+    paths = [target(tmp_path / engine) for engine in ("pyarrow", "spark")]
+    changed = np.arange(0, ROWS, 50)
+    for path, engine in zip(paths, ("pyarrow", "spark"), strict=True):
+        inlay.merge(_table(changed, "new"), path, "update", ["id"], engine=engine)
+    files = [{name.name: name.read_bytes() for name in (tmp_path / engine).iterdir()} for engine in ("pyarrow", "spark")]
+    assert files[0] == files[1]
+
+
+@pytest.mark.usefixtures("spark")
+def test_progress_ends_at_the_number_of_files(tmp_path):
+    path = target(tmp_path / "d")
+    seen = []
+    inlay.merge(
+        _table([1, ROWS - 1], "new"), path, "update", ["id"], engine="spark", progress=lambda p: seen.append(p) or True
+    )
+    assert [(p.done, p.total) for p in seen if p.phase == "rewrite"][-1] == (2, 2)
+
+
+@pytest.mark.usefixtures("spark")
+def test_cancelling_stops_the_job_and_leaves_no_trace(tmp_path, monkeypatch):
+    path = target(tmp_path / "d")
+    before = lake.photograph(path)
+
+    class Slow(spark_engine._RewriteKernel):
+        def __call__(self, edit, rows):
+            import time
+
+            time.sleep(60)
+            return super().__call__(edit, rows)
+
+    monkeypatch.setattr(spark_engine, "_RewriteKernel", Slow)
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        return progress.phase != "rewrite" or len([p for p in seen if p.phase == "rewrite"]) < 2
+
+    with pytest.raises(MergeCancelledError):
+        inlay.merge(_table([1], "new"), path, "update", ["id"], engine="spark", progress=stop)
+    assert lake.photograph(path) == before
+    assert not list((tmp_path / ".d.txn").glob(".staging_*"))
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_unreadable_row_group_is_named_as_on_every_engine(tmp_path):
+    path = target(tmp_path / "d")
+    broken = tmp_path / "d" / "1.parquet"
+    data = bytearray(broken.read_bytes())
+    data[4:4000] = b"\xff" * 3996
+    broken.write_bytes(data)
+    before = lake.photograph(path)
+    errors = []
+    for engine in ("pyarrow", "spark"):
+        with pytest.raises(inlay.InlayError, match=r"1\.parquet") as caught:
+            inlay.merge(_table([ROWS // 4], "new"), path, "update", ["id"], engine=engine)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+    assert lake.photograph(path) == before

@@ -1,0 +1,151 @@
+"""Merging on a real cluster: executors, workers and drivers die in the middle, and the merge happens exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from moto.server import ThreadedMotoServer
+
+import inlay
+from tests.spark import cluster
+
+FILES, ROWS = 12, 20_000
+
+MERGE = f"""
+import json, sys, time
+import numpy as np, pyarrow as pa
+import inlay
+from inlay.engines import spark as engine
+
+path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
+
+class Slow(engine._RewriteKernel):
+    def __call__(self, edit, rows):
+        import time
+        time.sleep(slow)
+        return super().__call__(edit, rows)
+
+engine._RewriteKernel = Slow
+from inlay.engines.spark_session import get_session
+get_session(master)
+ids = np.arange(0, {FILES * ROWS}, 10)
+table = pa.table({{"id": ids, "text": [f"new {{i}}" for i in ids]}})
+print("ready", flush=True)
+result = inlay.merge(table, path, "upsert", ["id"], engine="spark",
+                     progress=lambda p: print(p.phase, p.done, p.total, flush=True) or True)
+print(json.dumps([result.updated, result.inserted, result.target_count_after, len(result.rewritten_files)]))
+"""
+
+
+def target(path):
+    path.mkdir()
+    for at in range(FILES):
+        ids = np.arange(at * ROWS, (at + 1) * ROWS)
+        pq.write_table(pa.table({"id": ids, "text": [f"old {i}" for i in ids]}), path / f"{at:02}.parquet")
+    return str(path)
+
+
+def state(path):
+    """'before', 'after' or what else it is."""
+    table = inlay.read_parquet(path)
+    ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
+    assert sorted(ids) == list(range(FILES * ROWS))
+    new = {i for i, text in zip(ids, texts, strict=True) if text == f"new {i}"}
+    old = {i for i, text in zip(ids, texts, strict=True) if text == f"old {i}"}
+    if not new and len(old) == FILES * ROWS:
+        return "before"
+    if new == set(range(0, FILES * ROWS, 10)) and len(old) == FILES * ROWS - len(new):
+        return "after"
+    return f"mixed: {len(new)} new, {len(old)} old"
+
+
+def nothing_left(path):
+    parent, name = os.path.split(path)
+    return not [n for n in os.listdir(os.path.join(parent, f".{name}.txn")) if n.startswith((".staging", "commit"))]
+
+
+def until_rewriting(driver):
+    for line in driver.stdout:
+        if line.startswith("rewrite 0"):
+            return
+    raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
+
+
+@pytest.mark.parametrize("victim", ["executor", "worker"])
+def test_a_merge_ends_exactly_once_when_a_part_of_the_cluster_dies(tmp_path, victim):
+    path = target(tmp_path / "d")
+    with cluster.standalone_cluster() as running:
+        driver = cluster.start_driver(MERGE, path, running.master, "1.0", folder=tmp_path)
+        try:
+            until_rewriting(driver)
+            executors = running.wait_for_executors(2)
+            time.sleep(1.5)
+            pid, worker = next(iter(executors.items()))
+            os.kill(pid if victim == "executor" else worker, signal.SIGKILL)
+            if victim == "worker":
+                os.kill(pid, signal.SIGKILL)
+            out, err = driver.communicate(timeout=120)
+        finally:
+            cluster.end_session(driver.pid)
+            driver.wait()
+    assert driver.returncode == 0, cluster.without_stacks(err)[-3000:]
+    assert out.strip().splitlines()[-1] == f"[{FILES * ROWS // 10}, 0, {FILES * ROWS}, {FILES}]"
+    assert state(path) == "after"
+    assert nothing_left(path)
+
+
+def test_a_driver_that_dies_leaves_before_or_after(tmp_path, standalone):
+    path = target(tmp_path / "d")
+    driver = cluster.start_driver(MERGE, path, standalone.master, "2.0", folder=tmp_path)
+    try:
+        until_rewriting(driver)
+        time.sleep(2)
+        os.kill(driver.pid, signal.SIGKILL)
+    finally:
+        cluster.end_session(driver.pid)
+        driver.communicate()
+    assert state(path) == "before"
+    report = inlay.recover(path)
+    assert report.swept
+    assert nothing_left(path)
+    assert cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path) == [
+        FILES * ROWS // 10, 0, FILES * ROWS, FILES,
+    ]  # fmt: skip
+    assert state(path) == "after"
+
+
+def test_spark_connect_does_the_same(tmp_path):
+    path = target(tmp_path / "d")
+    with cluster.connect_server() as server:
+        answer = cluster.run_driver(MERGE, path, server.url, "0", folder=tmp_path)
+    assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
+    assert state(path) == "after"
+
+
+def test_executors_read_and_write_s3_without_extra_jars(tmp_path, standalone, monkeypatch):
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    moto.start()
+    try:
+        host, port = moto.get_host_and_port()
+        aws = {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+        }  # fmt: skip
+        for name, value in aws.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        s3 = s3fs.S3FileSystem(endpoint_url=aws["AWS_ENDPOINT_URL"], skip_instance_cache=True)
+        s3.mkdir("lake")
+        s3.put(target(tmp_path / "d"), "lake/d", recursive=True)
+        answer = cluster.run_driver(MERGE, "s3://lake/d", standalone.master, "0", folder=tmp_path, **aws)
+        assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
+        assert state("s3://lake/d") == "after"
+    finally:
+        moto.stop()
