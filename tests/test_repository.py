@@ -94,9 +94,7 @@ def test_every_pin_is_exact_and_hashed(lock: Path) -> None:
     packages = pins(lock)
     assert packages
     for requirement, entry in (pin for found in packages.values() for pin in found):
-        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), (
-            f"{requirement} is not one exact version"
-        )
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), f"{requirement} is not one exact version"
         assert not requirement.url, f"{requirement} comes from an address"
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), f"{requirement} has no hash"
 

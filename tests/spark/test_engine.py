@@ -107,7 +107,8 @@ def test_spark_and_pyarrow_leave_the_same_bytes(tmp_path):
     changed = np.arange(0, ROWS, 50)
     for path, engine in zip(paths, ("pyarrow", "spark"), strict=True):
         inlay.merge(_table(changed, "new"), path, "update", ["id"], engine=engine)
-    files = [{name.name: name.read_bytes() for name in (tmp_path / engine).iterdir()} for engine in ("pyarrow", "spark")]
+    folders = [tmp_path / "pyarrow", tmp_path / "spark"]
+    files = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
     assert files[0] == files[1]
 
 
