@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import hypothesis
 import pytest
 
+from inlay.engines import get_engine
+
 # Every engine that the suite knows, with the marks of its tests.
 ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "pyarrow": (),
+    "duckdb": (),
+    "duckdb-union": (),  # without MERGE, as with a DuckDB older than 1.4
 }
 
 # Examples of Arrow data are slow to build under load: no deadline, and slowness is no failure.
@@ -45,9 +50,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> str:
-    """The name of an engine; a test that asks for it runs once on each."""
+def engine(request: pytest.FixtureRequest) -> Any:
+    """An engine, by name or as an object; a test that asks for it runs once on each."""
     name: str = request.param
+    if name == "duckdb-union":
+        return get_engine("duckdb", use_merge=False)
     return name
 
 

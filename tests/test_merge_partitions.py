@@ -169,7 +169,12 @@ def test_partition_values_are_percent_encoded_and_decoded(tmp_path, engine, valu
     path = str(tmp_path / "d")
     first = source_of([1, 2], [value, "other"])
     inlay.merge(first, path, "upsert", ["id"], ["day"], engine=engine)
-    result = inlay.merge(source_of([1], [value], ["x"]), path, "upsert", ["id"], engine=engine)
+    update = source_of([1], [value], ["x"])
+    if "'" in value and "duckdb" in (engine, getattr(engine, "name", None)):
+        with pytest.raises(ValueError, match="not allowed in SQL"):
+            inlay.merge(update, path, "upsert", ["id"], engine=engine)
+        return
+    result = inlay.merge(update, path, "upsert", ["id"], engine=engine)
     assert (result.updated, result.inserted) == (1, 0)
     assert len(list((tmp_path / "d").iterdir())) == 2
     assert sorted(inlay.read_parquet(path)["day"].to_pylist()) == sorted([value, "other"])

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
         recover,
         write_dataset,
     )
-    from inlay.io import PyArrowDatasetIO, SparkDatasetIO, merge_parquet_dataset_pyarrow
+    from inlay.io import (
+        DuckDBDatasetIO,
+        DuckDBParquetHandler,
+        PyArrowDatasetIO,
+        SparkDatasetIO,
+        merge_parquet_dataset_pyarrow,
+    )
     from inlay.storage import PathValidator
 
 __version__ = "0.1.0"
@@ -51,13 +57,21 @@ _HOMES = {
         "recover",
         "write_dataset",
     ),
-    "inlay.io": ("PyArrowDatasetIO", "SparkDatasetIO", "merge_parquet_dataset_pyarrow"),
+    "inlay.io": (
+        "DuckDBDatasetIO",
+        "DuckDBParquetHandler",
+        "PyArrowDatasetIO",
+        "SparkDatasetIO",
+        "merge_parquet_dataset_pyarrow",
+    ),
     "inlay.storage": ("PathValidator",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DatasetMergeError",
+    "DuckDBDatasetIO",
+    "DuckDBParquetHandler",
     "FilePlan",
     "InlayError",
     "MergeFileMetadata",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from inlay.engines import get_engine
 from inlay.errors import InvalidArgumentError
 from inlay.incremental import (
     MergePlan,
@@ -22,7 +23,13 @@ from inlay.incremental import (
 )
 from inlay.incremental.strategies import MergeStrategy, get_strategy
 
-__all__ = ["PyArrowDatasetIO", "SparkDatasetIO", "merge_parquet_dataset_pyarrow"]
+__all__ = [
+    "DuckDBDatasetIO",
+    "DuckDBParquetHandler",
+    "PyArrowDatasetIO",
+    "SparkDatasetIO",
+    "merge_parquet_dataset_pyarrow",
+]
 
 
 class _DatasetIO:
@@ -118,6 +125,71 @@ class PyArrowDatasetIO(_DatasetIO):
     """Datasets through the pyarrow engine."""
 
     engine = "pyarrow"
+
+
+class DuckDBDatasetIO(_DatasetIO):
+    """Datasets through the DuckDB engine: SQL finds what matches. `DuckDBParquetHandler` is another name for it.
+
+    Every merge has an in-memory database of its own, for which `threads`, `memory_limit` ("1GB") and
+    `temp_directory` (where it spills) may be set. Of a `connection` that is given only cursors are used: its settings,
+    views, tables and transaction stay as they are.
+    """
+
+    engine = "duckdb"
+
+    def __init__(
+        self,
+        connection: Any = None,
+        *,
+        filesystem: Any = None,
+        storage_options: dict[str, Any] | None = None,
+        threads: int | None = None,
+        memory_limit: str | None = None,
+        temp_directory: str | None = None,
+    ) -> None:
+        super().__init__(filesystem=filesystem, storage_options=storage_options)
+        self._settings = {
+            "connection": connection,
+            "threads": threads,
+            "memory_limit": memory_limit,
+            "temp_directory": temp_directory,
+        }
+        self._engine()  # settings that contradict each other are refused here
+
+    def _engine(self, use_merge: bool | None = None) -> Any:
+        return get_engine(self.engine, use_merge=use_merge, **self._settings)
+
+    def merge(
+        self,
+        data: Any,
+        path: str,
+        strategy: MergeStrategy,
+        key_columns: Sequence[str] | str,
+        partition_columns: Sequence[str] | None = None,
+        *,
+        use_merge: bool | None = None,
+        **options: Any,
+    ) -> MergeResult:
+        """Merge by native MERGE (`use_merge=True`), by UNION ALL (`False`), or by what the version allows (`None`)."""
+        options["engine"] = self._engine(use_merge)
+        return super().merge(data, path, strategy, key_columns, partition_columns, **options)
+
+    def plan_merge(
+        self,
+        data: Any,
+        path: str,
+        strategy: MergeStrategy,
+        key_columns: Sequence[str],
+        partition_columns: Sequence[str] | None = None,
+        *,
+        use_merge: bool | None = None,
+        **options: Any,
+    ) -> MergePlan:
+        options["engine"] = self._engine(use_merge)
+        return super().plan_merge(data, path, strategy, key_columns, partition_columns, **options)
+
+
+DuckDBParquetHandler = DuckDBDatasetIO
 
 
 class SparkDatasetIO(_DatasetIO):

@@ -14,6 +14,7 @@ __all__ = ["get_engine"]
 # name -> (module, class, what to install)
 _ENGINES = {
     "pyarrow": ("inlay.engines.arrow", "ArrowEngine", "inlay"),
+    "duckdb": ("inlay.engines.duckdb", "DuckDBEngine", "inlay[duckdb]"),
     "spark": ("inlay.engines.spark", "SparkEngine", "inlay[spark]"),
 }
 
@@ -23,8 +24,11 @@ def _choose(data: Any) -> str:
     return "spark" if from_spark or os.environ.get("INLAY_SPARK_MASTER") else "pyarrow"
 
 
-def get_engine(name: str | Engine = "auto", data: Any = None) -> Engine:
-    """The engine of this name; `auto` is spark for a Spark DataFrame or a configured master, else pyarrow."""
+def get_engine(name: str | Engine = "auto", data: Any = None, **settings: Any) -> Engine:
+    """The engine of this name; `auto` is spark for a Spark DataFrame or a configured master, else pyarrow.
+
+    `settings` are the engine's own.
+    """
     if not isinstance(name, str):
         return name
     chosen = _choose(data) if name == "auto" else name
@@ -32,7 +36,7 @@ def get_engine(name: str | Engine = "auto", data: Any = None) -> Engine:
         raise InvalidArgumentError(f"Unknown engine {name!r}; known: auto, {', '.join(_ENGINES)}.")
     module, class_, install = _ENGINES[chosen]
     try:
-        return cast(Engine, getattr(importlib.import_module(module), class_)())
+        return cast(Engine, getattr(importlib.import_module(module), class_)(**settings))
     except ImportError as error:
         raise EngineNotInstalledError(
             f"The {chosen} engine is not installed: {error}.", hint=f"pip install '{install}'"

@@ -99,7 +99,7 @@ def match_files(
     key_columns: Sequence[str],
     opened: Sequence[OpenTarget],
     map_batches: MapBatches = map,
-    search: type[KeySearch] | None = None,
+    search: Callable[..., KeySearch] | None = None,
 ) -> Iterator[FileMatch]:
     """Where the source's keys are in the opened files, bucket by bucket of the source."""
     found: dict[tuple[int, int], list[Hit]] = {}

@@ -31,6 +31,9 @@ class ThreadedKernels:
     def watched(self, watch: Watch) -> Self:  # noqa: ARG002  (every result is a sign of progress already)
         return self
 
+    def merging(self, location: Location, strategy: str) -> Self:  # noqa: ARG002  (any place, any strategy)
+        return self
+
     def open(
         self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
     ) -> pa.Table | pa.RecordBatchReader:

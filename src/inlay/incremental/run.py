@@ -217,6 +217,7 @@ class _Run:
         self.options, self.location = options, location
         self.strategy = options.strategy
         self._report = Reporter(options.progress)
+        engine = engine.merging(location, options.strategy.name)
         self.engine = engine if options.progress is None else engine.watched(self._report.tasks)
         self._data = data
         self._storage_options = storage_options

@@ -1,0 +1,55 @@
+"""A DuckDB connection that remembers what was asked of it, and may claim to be of another version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+
+class Tap:
+    """Stands for a connection and all its cursors."""
+
+    def __init__(self, version: str | None = None, connection: Any = None, log: Tap | None = None) -> None:
+        self.connection = connection or duckdb.connect()
+        self.version = version
+        self.statements: list[str] = log.statements if log else []
+        self.registered: list[str] = log.registered if log else []
+        self.unregistered: list[str] = log.unregistered if log else []
+
+    def cursor(self) -> Tap:
+        return Tap(self.version, self.connection.cursor(), self)
+
+    def execute(self, statement: str, values: Any = None) -> Any:
+        self.statements.append(statement)
+        if "pragma_version" in statement and self.version is not None:
+            statement = f"SELECT '{self.version}' AS library_version"
+        return self.connection.execute(statement, values) if values else self.connection.execute(statement)
+
+    def sql(self, statement: str) -> Any:
+        self.statements.append(statement)
+        return self.connection.sql(statement)
+
+    def register(self, name: str, table: Any) -> None:
+        self.registered.append(name)
+        self.connection.register(name, table)
+
+    def unregister(self, name: str) -> None:
+        self.unregistered.append(name)
+        self.connection.unregister(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def asked(self, words: str) -> list[str]:
+        return [statement for statement in self.statements if words in statement]
+
+
+def belongings(connection: duckdb.DuckDBPyConnection) -> dict[str, list[Any]]:
+    """All that a connection has: settings, tables, views."""
+    queries = {
+        "settings": "SELECT name, value FROM duckdb_settings() ORDER BY name",
+        "tables": "SELECT database_name, schema_name, table_name FROM duckdb_tables() ORDER BY ALL",
+        "views": "SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal ORDER BY ALL",
+    }
+    return {what: connection.execute(query).fetchall() for what, query in queries.items()}

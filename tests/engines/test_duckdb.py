@@ -1,0 +1,495 @@
+"""The DuckDB engine: what is particular to it. What a merge means is tested by the suites that run on every engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import fsspec
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import inlay
+from inlay import engines
+from inlay.engines import duckdb_search, get_engine
+from inlay.engines.duckdb import DuckDBEngine
+from inlay.errors import DatasetMergeError, EngineNotInstalledError, UnreadableFileError
+from tests import lake
+from tests.arrow_types import SCALARS, array_of
+from tests.duckdb_tap import Tap, belongings
+from tests.test_merge_properties import Dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+BOTH = pytest.mark.parametrize("use_merge", [None, False], ids=["as detected", "union all"])
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How row groups were read: "sql" or "arrow", one for every file or batch."""
+    seen = []
+    read_files, read_arrow = duckdb_search.SqlSearch._read_files, duckdb_search.SqlSearch._read_through_arrow
+
+    def sql(self, work, kind, firsts):
+        read_files(self, work, kind, firsts)
+        seen.append("sql")
+
+    def arrow(self, work, batch):
+        seen.append("arrow")
+        read_arrow(self, work, batch)
+
+    monkeypatch.setattr(duckdb_search.SqlSearch, "_read_files", sql)
+    monkeypatch.setattr(duckdb_search.SqlSearch, "_read_through_arrow", arrow)
+    return seen
+
+
+def upsert(source, path, keys=("id",), use_merge=None, connection=None, **options):
+    return inlay.DuckDBDatasetIO(connection).merge(
+        source, str(path), "upsert", list(keys), use_merge=use_merge, **options
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- reading keys
+READ_BY_DUCKDB = {
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary",
+    "date32", "timestamp_us", "timestamp_us_Europe/Berlin", "decimal32", "decimal64", "decimal128",
+    "dictionary", "dictionary_int8", "dictionary_ordered", "dictionary_binary",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_key_types_that_duckdb_does_not_hold_exactly_come_through_arrow(tmp_path, reads, name):
+    kind, values = SCALARS[name]
+    target = pa.table({"k": array_of(kind, values), "v": range(5)})
+    path = lake.write(tmp_path / "d", {"a.parquet": target})
+    result = upsert(pa.table({"k": array_of(kind, values[1:3]), "v": [10, 20]}), path, ["k"])
+    assert (result.updated, result.inserted) == (2, 0)
+    assert reads == ["sql" if name in READ_BY_DUCKDB else "arrow"]
+
+
+def test_the_table_of_types_knows_every_key_type():
+    assert set(SCALARS) >= READ_BY_DUCKDB
+
+
+@BOTH
+def test_only_key_columns_of_row_groups_that_can_hold_keys_are_read(tmp_path, reads, use_merge):
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(100))}, row_group_size=10)
+    file = tmp_path / "d/a.parquet"
+    lake.spoil(file, *(group for group in range(10) if group not in {2, 3, 7}))
+    with pytest.raises(duckdb.Error), duckdb.connect() as connection:
+        connection.execute("SELECT * FROM read_parquet(?)", [str(file)]).fetchall()
+    result = inlay.DuckDBDatasetIO().merge(
+        lake.table([25, 33, 75], ["x"] * 3), path, "update", ["id"], use_merge=use_merge
+    )
+    assert result.updated == 3
+    assert reads == ["sql"]
+
+
+def test_files_alike_are_read_by_one_statement(tmp_path, reads):
+    files = {f"{i}.parquet": lake.table([i, 100 + i]) for i in range(20)}
+    path = lake.write(tmp_path / "d", files)
+    tap = Tap()
+    assert upsert(lake.table(range(20), ["x"] * 20), path, connection=tap).updated == 20
+    assert len(tap.asked("INSERT INTO")) == 1
+    assert reads == ["sql"]
+
+
+@BOTH
+def test_files_that_store_a_key_differently(tmp_path, reads, use_merge):
+    files = {
+        "a.parquet": pa.table({"id": pa.array([1, 2], pa.int64())}),
+        "b.parquet": pa.table({"id": pa.array([3, 4], pa.int32())}),
+        "c.parquet": pa.table({"id": pa.array([5, 6], pa.int64()), "x": pa.array([[1], [2]])}).select(["x", "id"]),
+    }
+    path = lake.write(tmp_path / "d", files)
+    source = pa.table({"id": [2, 4, 6, 8], "x": pa.array([[9]] * 4, pa.list_(pa.int64()))})
+    result = upsert(source, path, use_merge=use_merge, schema_mode="evolve")
+    assert (result.updated, result.inserted) == (3, 1)
+    assert sorted(reads) == ["arrow", "sql"]
+
+
+def test_what_arrow_and_duckdb_see_differently_comes_through_arrow(tmp_path, reads):
+    """INT96 has nanoseconds, which DuckDB drops; its UUIDs and JSON are types of its own."""
+    stamps = pa.array([1_000_000_000_000_000_001, 1_000_000_000_000_000_002], pa.timestamp("ns"))
+    a = lake.write(tmp_path / "a", {"a.parquet": pa.table({"k": stamps})}, use_deprecated_int96_timestamps=True)
+    assert upsert(pa.table({"k": stamps[1:]}), a, ["k"]).updated == 1
+    (tmp_path / "b").mkdir()
+    with duckdb.connect() as connection:
+        connection.execute(
+            "COPY (SELECT CAST('00000000-0000-0000-0000-00000000000' || i AS UUID) AS k, CAST(i AS JSON) AS j "
+            f"FROM range(3) AS r(i)) TO '{tmp_path}/b/a.parquet'"
+        ).fetchall()
+    table = lake.read_file(tmp_path / "b/a.parquet")
+    assert upsert(table.slice(1, 1), tmp_path / "b", ["k"]).updated == 1
+    assert upsert(table.slice(1, 1), tmp_path / "b", ["j"]).updated == 1
+    assert reads == ["arrow"] * 3
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_nan_and_zero_are_found_whatever_their_bits(tmp_path, use_merge, kind):
+    bits = {pa.float32(): (np.uint32, 0xFFC00001), pa.float64(): (np.uint64, 0xFFF8000000000001)}[kind]
+    other_nan = np.array([bits[1]], bits[0]).view(kind.to_pandas_dtype())[0]
+    target = pa.table({"k": pa.array(np.array([other_nan, -0.0, 1.5], kind.to_pandas_dtype())), "v": [1, 2, 3]})
+    path = lake.write(tmp_path / "d", {"a.parquet": target})
+    source = pa.table({"k": pa.array([float("nan"), 0.0, 2.5], kind), "v": [10, 20, 40]})
+    result = upsert(source, path, ["k"], use_merge)
+    assert (result.updated, result.inserted) == (2, 1)
+    assert [row["v"] for row in lake.all_rows(path)] == [10, 20, 3, 40]
+
+
+@BOTH
+def test_one_source_row_replaces_every_target_row_with_its_key(tmp_path, use_merge):
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 1, 2, None]), "b.parquet": lake.table([1, None])})
+    result = upsert(lake.table([1, 3], ["x", "y"]), path, use_merge=use_merge)
+    assert (result.updated, result.inserted) == (3, 1)
+    values = [row["v"] for row in lake.all_rows(path)]
+    assert values == ["x", "x", "v2", "vNone", "x", "vNone", "y"]
+
+
+@BOTH
+def test_key_columns_that_the_path_gives(tmp_path, reads, use_merge):
+    path = str(tmp_path / "d")
+    day = pa.array(["x", "y", "__z z"])
+    upsert(lake.table([1, 1, 1], day=day), path, ["id", "day"], use_merge, partition_columns=["day"])
+    result = upsert(lake.table([1, 2], ["new", "new"], day=day.slice(1)), path, ["id", "day"], use_merge)
+    assert (result.updated, result.inserted) == (1, 1)
+    assert reads == ["sql"]
+    assert inlay.read_parquet(path).sort_by([("day", "ascending"), ("id", "ascending")])["v"].to_pylist() == [
+        "v1", "new", "v1", "new",
+    ]  # fmt: skip
+
+
+@BOTH
+def test_few_keys_and_rows_at_a_time(tmp_path, monkeypatch, use_merge):
+    monkeypatch.setattr(duckdb_search, "KEYS_AT_ONCE", 7)
+    monkeypatch.setattr(duckdb_search, "ROWS_AT_ONCE", 20)
+    ids = np.random.default_rng(0).permutation(200)
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table(ids.tolist())}, row_group_size=30)
+    for strategy, counts in (("insert", (0, 40)), ("update", (40, 0)), ("upsert", (40, 40))):
+        source = lake.table(range(160, 240), ["x"] * 80)
+        plan = inlay.DuckDBDatasetIO().plan_merge(source, path, strategy, ["id"], use_merge=use_merge)
+        assert (plan.updated, plan.inserted) == counts
+    text = pa.table({"id": pa.array([str(i) for i in ids]), "v": ids})
+    other = lake.write(tmp_path / "e", {"a.parquet": text}, row_group_size=30)
+    result = upsert(text.slice(0, 100), other, use_merge=use_merge)
+    assert (result.updated, result.unchanged, result.inserted) == (100, 100, 0)
+
+
+# -------------------------------------------------------------------------------------------------- names and paths
+@BOTH
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("id", "ID", "v"),
+        ("file_row_number", "filename", "v"),
+        ("source row", "target row", "v"),
+        ("path", "first row", "v"),
+        ("id", "ID", "ID_"),
+        ('"', "'", ";"),
+        ("select", "räksmörgås", "RÄKSMÖRGÅS"),
+        ("a.b", "a", "b"),
+    ],
+)
+def test_column_names_that_sql_could_mistake(tmp_path, names, use_merge):
+    target = pa.Table.from_arrays([pa.array([1, 1, 2]), pa.array([1, 2, 1]), pa.array([1, 2, 3])], names)
+    source = pa.Table.from_arrays([pa.array([1, 2]), pa.array([2, 2]), pa.array([20, 40])], names)
+    path = lake.write(tmp_path / "d", {"a.parquet": target})
+    result = upsert(source, path, names[:2], use_merge)
+    assert (result.updated, result.inserted) == (1, 1)
+    assert [row[names[2]] for row in lake.all_rows(path)] == [1, 20, 3, 40]
+
+
+@pytest.mark.parametrize("name", ["d[1]", "d?", "d*x", "{d,d1}", "d 1", "d%201", "d=1", "d:1", "d+@1", "дом", "家"])
+def test_paths_that_people_have(tmp_path, name):
+    """Pattern characters in a path are not patterns: another dataset that they would match is not read."""
+    for other in ("d1", "d", "dd", "d-x"):
+        lake.write(tmp_path / other, {"a.parquet": lake.table([1, 2, 3, 4])})
+    path = lake.write(tmp_path / name, {"a.parquet": lake.table([1, 2])})
+    result = upsert(lake.table([2, 3], ["x", "y"]), path)
+    assert (result.updated, result.inserted) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["it's", 'say "x"', "a;b", "a--b", "x/../y", "tab\there", "\u202eevil"])
+def test_refused_paths_are_refused_before_anything_is_read_or_written(tmp_path, name):
+    path = str(tmp_path) + "/" + name
+    for engine in ("duckdb", get_engine("duckdb", use_merge=False)):
+        for function in (inlay.merge, inlay.plan_merge):
+            with pytest.raises(ValueError, match="The path"):
+                function(iter("never read"), path, "upsert", ["id"], engine=engine)
+        with pytest.raises(ValueError, match="The path"):
+            inlay.write_dataset(lake.table([1]), path, engine=engine)
+    assert lake.names(tmp_path) == []
+
+
+def test_a_file_whose_path_is_refused_is_named(tmp_path):
+    path = lake.write(tmp_path / "d", {"day=it's/a.parquet": lake.table([1])})
+    before = lake.photograph(path)
+    with pytest.raises(ValueError, match="day=it's"):
+        upsert(lake.table([1], ["x"], day=pa.array(["it's"])), path)
+    assert lake.photograph(path) == before
+
+
+@BOTH
+def test_datasets_on_other_filesystems(reads, use_merge):
+    path = "memory://duckdb-engine/d"
+    fsspec.filesystem("memory").rm("/duckdb-engine", recursive=True) if fsspec.filesystem("memory").exists(
+        "/duckdb-engine"
+    ) else None
+    upsert(lake.table(range(10)), path, use_merge=use_merge)
+    result = upsert(lake.table([9, 10], ["x", "y"]), path, use_merge=use_merge)
+    assert (result.updated, result.inserted) == (1, 1)
+    assert reads == ["arrow"]
+    fsspec.filesystem("memory").rm("/duckdb-engine", recursive=True)
+
+
+# ------------------------------------------------------------------------------------------------------- connections
+@BOTH
+def test_a_connection_is_left_as_it_was_found(tmp_path, monkeypatch, use_merge):
+    """Its settings, tables, views and open transaction, after success and after errors."""
+    connection = duckdb.connect()
+    connection.execute("SET default_collation = 'nocase'; SET threads = 1; SET memory_limit = '500MB'").fetchall()
+    connection.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TEMP TABLE u AS SELECT 2 AS a").fetchall()
+    connection.register("seen", lake.table([1]))
+    connection.begin()
+    connection.execute("INSERT INTO t VALUES (7)").fetchall()
+    before = belongings(connection)
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    text = lake.write(tmp_path / "e", {"a.parquet": pa.table({"k": ["a", "B"], "v": [1, 2]})})
+    assert upsert(lake.table([2, 3]), path, use_merge=use_merge, connection=connection).updated == 1
+    result = upsert(pa.table({"k": ["A", "B"], "v": [3, 4]}), text, ["k"], use_merge, connection)
+    assert (result.updated, result.inserted) == (1, 1)  # whatever the collation
+    monkeypatch.setattr("inlay.engines.duckdb_sql.count_actions", lambda _: "SELECT no_such_column")
+    with pytest.raises(DatasetMergeError):
+        upsert(lake.table([2, 3]), path, use_merge=use_merge, connection=connection)
+    with pytest.raises(ValueError, match="NULL"):
+        upsert(lake.table([None]), path, use_merge=use_merge, connection=connection)
+    assert belongings(connection) == before
+    assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM t").fetchall() == [(1,)]
+
+
+def test_a_connection_that_may_not_open_files_is_enough(tmp_path, reads):
+    connection = duckdb.connect(config={"enable_external_access": "false"})
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    assert upsert(lake.table([2, 3], ["x", "y"]), path, connection=connection).updated == 1
+    assert reads == ["arrow"]
+
+
+def test_settings_go_with_a_connection_of_its_own():
+    with pytest.raises(ValueError, match="memory_limit would change the settings of your connection"):
+        inlay.DuckDBDatasetIO(duckdb.connect(), memory_limit="1GB")
+
+
+def test_own_connections_have_the_settings_given_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    made = []
+    connect = duckdb.connect
+
+    def spy(*arguments, config):
+        made.append(connect(*arguments, config=config))
+        names = ["threads", "memory_limit", "temp_directory"]
+        made.append([made[0].execute(f"SELECT current_setting('{name}')").fetchall()[0][0] for name in names])
+        return made[0]
+
+    monkeypatch.setattr(duckdb, "connect", spy)
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    handler = inlay.DuckDBDatasetIO(threads=1, memory_limit="100MB")
+    handler.merge(lake.table([2]), path, "upsert", ["id"])
+    assert made[1][:2] == [1, "95.3 MiB"]
+    assert made[1][2].startswith(str(tmp_path / "tmp/inlay-duckdb-"))
+    with pytest.raises(duckdb.Error):
+        made[0].execute("SELECT 1")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_one_handler_may_be_used_by_several_threads(tmp_path):
+    handler = inlay.DuckDBDatasetIO(duckdb.connect())
+    start = threading.Barrier(4)
+
+    def work(number):
+        path = lake.write(tmp_path / str(number), {"a.parquet": lake.table(range(1000))})
+        start.wait()
+        counts = [
+            handler.merge(lake.table(range(990, 1010), [f"{number}"] * 20), path, "upsert", ["id"], use_merge=use_merge)
+            for use_merge in (None, False, None)
+        ]
+        return [(result.updated, result.inserted) for result in counts]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [[(10, 10), (20, 0), (20, 0)]] * 4
+
+
+def test_without_the_package_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(engines._ENGINES, "duckdb", ("inlay.engines.no_such_module", "X", "inlay[duckdb]"))
+    with pytest.raises(EngineNotInstalledError, match=r"pip install 'inlay\[duckdb\]'"):
+        inlay.DuckDBDatasetIO()
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+@BOTH
+def test_counts_that_contradict_the_mapping_are_an_error(tmp_path, monkeypatch, use_merge):
+    monkeypatch.setattr(duckdb_search.SqlSearch, "_counted", lambda *_: (1, 2))
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    before = lake.photograph(path)
+    with pytest.raises(
+        DatasetMergeError, match="DuckDB reports 1 updated and 2 inserted rows, its table shows 1 and 1"
+    ):
+        upsert(lake.table([2, 3], ["x", "y"]), path, use_merge=use_merge)
+    assert lake.photograph(path) == before
+
+
+@BOTH
+def test_a_file_that_cannot_be_read_is_named(tmp_path, use_merge):
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2]), "b.parquet": lake.table([2, 3])})
+    lake.spoil(tmp_path / "d/b.parquet")
+    with pytest.raises(UnreadableFileError, match=r"Cannot read row group 0 of .*b\.parquet"):
+        upsert(lake.table([2], ["x"]), path, use_merge=use_merge)
+
+
+@BOTH
+def test_too_little_memory_is_a_merge_error(tmp_path, caplog, use_merge):
+    ids = np.random.default_rng(0).permutation(300_000)
+    path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": ids})})
+    handler = inlay.DuckDBDatasetIO(memory_limit="1MB", threads=1)
+    with caplog.at_level(logging.ERROR), pytest.raises(DatasetMergeError, match="MERGE operation failed") as caught:
+        handler.merge(pa.table({"id": ids}), path, "upsert", ["id"], use_merge=use_merge)
+    assert isinstance(caught.value.__cause__, duckdb.Error)
+    assert (caught.value.strategy, caught.value.key_columns) == ("upsert", ["id"])
+    assert "id" in caplog.text
+
+
+def test_cancelling_leaves_no_trace(tmp_path):
+    connection = duckdb.connect()
+    before = belongings(connection)
+    files = {f"{i}.parquet": lake.table([i, 100 + i]) for i in range(5)}
+    path = lake.write(tmp_path / "d", files)
+    photograph = lake.photograph(path)
+    with pytest.raises(DatasetMergeError, match="Cancelled"):
+        upsert(lake.table([3, 4], ["x", "y"]), path, connection=connection, progress=lambda p: p.phase != "rewrite")
+    assert lake.photograph(path) == photograph
+    assert belongings(connection) == before
+
+
+# ------------------------------------------------------------------------------------------------ long lives, much data
+class DuckDBDataset(Dataset):
+    engine = "duckdb"
+
+
+class UnionDataset(Dataset):
+    engine = DuckDBEngine(use_merge=False)
+
+
+TestLifeWithMerge = DuckDBDataset.TestCase
+TestLifeWithUnionAll = UnionDataset.TestCase
+TestLifeWithMerge.settings = TestLifeWithUnionAll.settings = hypothesis.settings(
+    max_examples=8, stateful_step_count=8, deadline=None
+)
+
+CHILD = """
+import json, resource, sys
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+import inlay
+
+path, rows, limit, use_merge = sys.argv[1], int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+
+def batches(count, modulus):
+    for first in range(0, count, 100_000):
+        keys = (np.arange(first, first + 100_000, dtype=np.int64) * 7919 + 13) % modulus
+        yield pa.record_batch({"id": keys, "text": pa.array(keys).cast(pa.string()), "x": keys * 0.5})
+
+schema = next(batches(1, 1)).schema
+with pq.ParquetWriter(f"{path}/a.parquet", schema) as writer:
+    for batch in batches(rows, rows):
+        writer.write_batch(batch)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+source = pa.RecordBatchReader.from_batches(schema, batches(rows, 2 * rows))
+result = inlay.DuckDBDatasetIO(memory_limit=limit).merge(source, path, "upsert", ["id"], use_merge=use_merge)
+print(json.dumps({"counts": [result.updated, result.inserted], "before": before, "peak": peak()}))
+"""
+
+
+def merged_in_a_child(path, rows, limit, use_merge):
+    path.mkdir()
+    arguments = [str(path), str(rows), limit, json.dumps(use_merge)]
+    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@BOTH
+def test_memory_is_bounded(tmp_path, use_merge):
+    """As many keys as the file has rows, in no order, under a limit that does not hold them."""
+    told = merged_in_a_child(tmp_path / "d", 2_000_000, "150MB", use_merge)
+    assert sum(told["counts"]) == 2_000_000
+    assert told["peak"] < 1_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@BOTH
+def test_memory_is_bounded_for_20_million_rows(tmp_path, use_merge):
+    told = merged_in_a_child(tmp_path / "d", 20_000_000, "1GB", use_merge)
+    assert sum(told["counts"]) == 20_000_000
+    assert told["peak"] < 2_000
+
+
+# ---------------------------------------------------------------------------------------------------- older versions
+def environment_with(requirement, folder):
+    """A virtual environment with another DuckDB in front of everything that is installed here."""
+    uv = shutil.which("uv")
+    python = folder / "bin/python"
+    make = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+    pip = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    subprocess.run([*make, str(folder)], check=True)
+    installed = subprocess.run([*pip, "--no-deps", requirement], capture_output=True, text=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"{requirement} cannot be installed here: {installed.stderr.strip().splitlines()[-1]}")
+    [site] = (folder / "lib").glob("python*/site-packages")
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "others.pth").write_text("\n".join([*others, str(ROOT / "src")]))
+    return python
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("requirement", ["duckdb>=1.1,<1.2", "duckdb<1.4", "duckdb>=1.4,<1.5"])
+def test_the_suite_passes_with_other_versions_of_duckdb(tmp_path, requirement):
+    python = environment_with(requirement, tmp_path / "env")
+    version = subprocess.run(
+        [python, "-c", "import duckdb; print(duckdb.__version__)"], capture_output=True, text=True, check=True
+    ).stdout
+    assert version.startswith("1.")
+    suites = [
+        "tests/test_merge_semantics.py",
+        "tests/test_types.py",
+        "tests/test_merge_partitions.py",
+        "tests/test_merge_properties.py::test_a_merge_does_what_the_oracle_says",
+        "tests/requirements/test_001_duckdb.py",
+        "tests/requirements/test_003_duckdb_merge.py",
+        "tests/engines/test_duckdb.py",
+    ]
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--engines", "duckdb", *suites],
+        cwd=ROOT,
+        env=os.environ | {"INLAY_TEST_LONG": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
