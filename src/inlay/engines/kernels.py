@@ -23,6 +23,9 @@ from inlay.storage import Location
 __all__ = ["append_rows", "bit_equal", "combine_files", "file_settings", "replace_rows", "rewrite_file"]
 
 TakeRows = Callable[[np.ndarray], pa.Table]
+# a new row group is no larger in memory, whatever number of rows was asked for
+_GROUP_BYTES = 32 << 20
+_JUDGED_ROWS = 1000  # as large as the rows after them
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
 
 
@@ -391,14 +394,24 @@ def _size(location: Location, path: str) -> int:
 
 def append_rows(location: Location, append: Append, take: TakeRows) -> Written:
     """Write source rows as a new file, a row group at a time."""
-    step = append.settings.row_group_size
     with (
         location.store.open_write(append.stage) as out,
         StreamingParquetWriter(out, append.schema, append.settings) as writer,
     ):
-        for start in range(0, len(append.rows), step):
-            writer.write_table(_fit(take(append.rows[start : start + step]), append.schema))
+        for table in _row_groups(append, take):
+            writer.write_table(table)
     return Written(append.stage, len(append.rows), _size(location, append.stage))
+
+
+def _row_groups(append: Append, take: TakeRows) -> Iterator[pa.Table]:
+    """Source rows in row groups of the size asked for, or smaller ones where rows are large."""
+    rows, most = append.rows, append.settings.row_group_size
+    while len(rows):
+        few = take(rows[:_JUDGED_ROWS])
+        count = min(most, max(1, _GROUP_BYTES * few.num_rows // max(few.nbytes, 1)))
+        del few
+        yield _fit(take(rows[:count]), append.schema)
+        rows = rows[count:]
 
 
 def combine_files(location: Location, combine: Combine) -> Written:
@@ -429,7 +442,10 @@ def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Tabl
     for table in tables:
         waiting.append(table)
         rows += table.num_rows
-        if rows >= combine.settings.row_group_size:
+        if sum(part.nbytes for part in waiting) >= _GROUP_BYTES and rows < combine.settings.row_group_size:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+        elif rows >= combine.settings.row_group_size:
             joined = pa.concat_tables(waiting)
             full = rows - rows % combine.settings.row_group_size
             yield joined.slice(0, full)

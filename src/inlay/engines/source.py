@@ -212,6 +212,8 @@ class ArrowSource:
             pieces.append(self.buckets[home].take(wanted))
         if not pieces:
             return self.schema.empty_table()
+        if (homes[1:] >= homes[:-1]).all():
+            return pa.concat_tables(pieces)  # in order already
         place = np.empty(len(rows), np.int64)
         place[order] = np.arange(len(rows))
         return take_rows(pa.concat_tables(pieces), place)
@@ -354,6 +356,7 @@ def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequenc
         cut = _cut_by_key(_splitters(sample, key_columns, size), schema) if key_columns else _cut_by_arrival(size, rows)
         buckets = _cut(raw, directory.name, schema, cut)
         os.unlink(raw)
+        pa.default_memory_pool().release_unused()
     except BaseException:
         directory.cleanup()
         raise

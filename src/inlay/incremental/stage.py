@@ -22,6 +22,8 @@ __all__ = ["new_file_settings", "partition_chunks", "plan_appends", "verify_stag
 
 def partition_chunks(rows: np.ndarray, partitions: Partitions, most: int) -> list[tuple[int, np.ndarray]]:
     """Rows by partition, cut into files, each in source order."""
+    if len(partitions.values) == 1:
+        return [(0, rows[start : start + most]) for start in range(0, len(rows), most)]
     chunks = []
     numbers = partitions.rows[rows]
     for number in np.unique(numbers):
