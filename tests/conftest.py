@@ -15,6 +15,7 @@ ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "pyarrow": (),
     "duckdb": (),
     "duckdb-union": (),  # without MERGE, as with a DuckDB older than 1.4
+    "spark": (pytest.mark.spark,),
 }
 
 # Examples of Arrow data are slow to build under load: no deadline, and slowness is no failure.
@@ -55,6 +56,10 @@ def engine(request: pytest.FixtureRequest) -> Any:
     name: str = request.param
     if name == "duckdb-union":
         return get_engine("duckdb", use_merge=False)
+    if name == "spark":
+        from tests.spark import cluster
+
+        cluster.local_session()  # with the settings of the tests, before the engine starts one without
     return name
 
 

@@ -29,7 +29,7 @@ PATHS: dict[str, dict[str, Any]] = {
     "f.parquet": {},
     "plain/f.parquet": {},
     "a=1/f.parquet": {"a": "1"},
-    "/root/a=1/b=2/c=3/f.parquet": {"a": "1", "b": "2", "c": "3"},
+    "/top/a=1/b=2/c=3/f.parquet": {"a": "1", "b": "2", "c": "3"},
     "s3://bucket/x=y/table/a=1/f.parquet": {"x": "y", "a": "1"},
     "a=1\\b=2\\f.parquet": {"a": "1", "b": "2"},
     "a=/f.parquet": {"a": ""},

@@ -31,6 +31,8 @@ SPILL_BYTES = 128 << 20
 _BUCKET_BYTES = 32 << 20
 _MOST_BUCKETS = 400  # each is an open file while the source is cut
 _BATCH_ROWS = 32_768
+# pyarrow would read 16 batches and 4 files ahead, and they may be large
+_SCANNING = {"batch_size": _BATCH_ROWS, "batch_readahead": 2, "fragment_readahead": 1}
 _SAMPLE, _SAMPLED_EVERY = 500, 200
 _TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
@@ -59,7 +61,7 @@ def _open_dataset(data: Any) -> pa.RecordBatchReader:
 
     if not isinstance(data, (ds.Dataset, ds.Scanner)):
         return _open_foreign(data)
-    scanner = data if isinstance(data, ds.Scanner) else data.scanner(batch_size=_BATCH_ROWS)
+    scanner = data if isinstance(data, ds.Scanner) else data.scanner(**_SCANNING)
     return scanner.to_reader()
 
 
@@ -142,7 +144,7 @@ def _typed_json(make: Callable[..., Any], found: pa.Schema, like: pa.Schema) -> 
     texts = {name for name, type_ in types.items() if pa.types.is_temporal(type_) and not pa.types.is_duration(type_)}
     read = [f.with_type(pa.string() if f.name in texts else types.get(f.name, f.type)) for f in found]
     columns = {n: ds.field(n).cast(types[n]) if n in texts else ds.field(n) for n in found.names}
-    return make(schema=pa.schema(read)).scanner(columns=columns, batch_size=_BATCH_ROWS)
+    return make(schema=pa.schema(read)).scanner(columns=columns, **_SCANNING)
 
 
 def _csv_format(like: pa.Schema | None) -> Any:

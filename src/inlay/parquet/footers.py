@@ -340,7 +340,7 @@ class FooterCache:
         CREATE TABLE IF NOT EXISTS schemas (id TEXT PRIMARY KEY, arrow BLOB);
         CREATE TABLE IF NOT EXISTS files (
             path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, tag,
-            rows INTEGER, groups INTEGER, schema TEXT);
+            rows INTEGER, groups INTEGER, schema TEXT) WITHOUT ROWID;
         CREATE TABLE IF NOT EXISTS ranges (
             column_name TEXT, path TEXT, exactness TEXT, low, high, nulls INTEGER,
             PRIMARY KEY (column_name, path)) WITHOUT ROWID;
@@ -374,18 +374,13 @@ class FooterCache:
         schemas = {
             id_: pa.ipc.read_schema(pa.py_buffer(arrow)) for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
         }
-        known = {row[0]: row for row in db.execute("SELECT path, size, mtime_ns, tag, rows, groups, schema FROM files")}
-        query = "SELECT path, exactness, low, high, nulls FROM ranges WHERE column_name = ?"
-        ranges = {column: {row[0]: row for row in db.execute(query, [column])} for column in columns}
-        found: list[Footer | None] = []
-        for file in files:
-            row = known.get(file.path)
-            if row is None or row[:4] != file:
-                found.append(None)
-                continue
-            stated = {column: _range_of(rows[file.path]) for column, rows in ranges.items() if file.path in rows}
-            complete = len(stated) == len(columns)
-            found.append(Footer(file, row[4], row[5], schemas[row[6]], stated) if complete else None)
+        found: list[Footer | None] = [None] * len(files)
+        places = {file.path: at for at, file in enumerate(files)}
+        for row in db.execute(_with_ranges(columns), list(columns)):
+            at = places.get(row[0])
+            if at is not None and row[:4] == files[at]:
+                ranges = {column: _range_of(row, 7 + 4 * i) for i, column in enumerate(columns)}
+                found[at] = Footer(files[at], row[4], row[5], schemas[row[6]], ranges)
         return found
 
     def save(self, footers: Iterable[Footer], files: Sequence[FileStat]) -> None:
@@ -452,9 +447,15 @@ def _pack(value: int | bytes | None) -> int | bytes | str | None:
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _range_of(row: tuple[Any, ...]) -> ColumnRange:
-    _, exactness, low, high, nulls = row
-    return ColumnRange(exactness, _unpack(low), _unpack(high), nulls)
+def _with_ranges(columns: Sequence[str]) -> str:
+    """All files that know the ranges of all these columns, in one walk over the tables."""
+    fields = "".join(f", r{i}.exactness, r{i}.low, r{i}.high, r{i}.nulls" for i in range(len(columns)))
+    joins = "".join(f" JOIN ranges r{i} ON r{i}.column_name = ? AND r{i}.path = f.path" for i in range(len(columns)))
+    return f"SELECT f.path, f.size, f.mtime_ns, f.tag, f.rows, f.groups, f.schema{fields} FROM files f{joins}"  # noqa: S608
+
+
+def _range_of(row: tuple[Any, ...], at: int) -> ColumnRange:
+    return ColumnRange(row[at], _unpack(row[at + 1]), _unpack(row[at + 2]), row[at + 3])
 
 
 def _unpack(value: int | bytes | str | None) -> int | bytes | None:
