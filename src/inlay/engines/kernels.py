@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -23,8 +24,6 @@ from inlay.storage import Location
 __all__ = ["append_rows", "bit_equal", "combine_files", "file_settings", "replace_rows", "rewrite_file"]
 
 TakeRows = Callable[[np.ndarray], pa.Table]
-# a new row group is no larger in memory, whatever number of rows was asked for
-_GROUP_BYTES = 32 << 20
 _JUDGED_ROWS = 1000  # as large as the rows after them
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
 
@@ -407,11 +406,14 @@ def _row_groups(append: Append, take: TakeRows) -> Iterator[pa.Table]:
     """Source rows in row groups of the size asked for, or smaller ones where rows are large."""
     rows, most = append.rows, append.settings.row_group_size
     while len(rows):
-        few = take(rows[:_JUDGED_ROWS])
-        count = min(most, max(1, _GROUP_BYTES * few.num_rows // max(few.nbytes, 1)))
-        del few
+        count = min(most, _rows_within(append.settings.row_group_bytes, take(rows[:_JUDGED_ROWS])))
         yield _fit(take(rows[:count]), append.schema)
         rows = rows[count:]
+
+
+def _rows_within(most: int | None, few: pa.Table) -> int:
+    """How many rows such as these few fill a row group."""
+    return sys.maxsize if most is None else max(1, most * few.num_rows // max(few.nbytes, 1))
 
 
 def combine_files(location: Location, combine: Combine) -> Written:
@@ -442,7 +444,8 @@ def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Tabl
     for table in tables:
         waiting.append(table)
         rows += table.num_rows
-        if sum(part.nbytes for part in waiting) >= _GROUP_BYTES and rows < combine.settings.row_group_size:
+        size, most = sum(part.nbytes for part in waiting), combine.settings.row_group_bytes
+        if most is not None and size >= most and rows < combine.settings.row_group_size:
             yield pa.concat_tables(waiting)
             waiting, rows = [], 0
         elif rows >= combine.settings.row_group_size:

@@ -25,6 +25,7 @@ __all__ = [
 
 DEFAULT_COMPRESSION = "snappy"
 DEFAULT_ROW_GROUP_SIZE = 500_000
+_ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CHOSEN_ENCODINGS = frozenset(
     {"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"}
@@ -39,6 +40,7 @@ class WriterSettings:
     options: dict[str, Any] = field(default_factory=lambda: {"compression": DEFAULT_COMPRESSION})
     row_group_size: int = DEFAULT_ROW_GROUP_SIZE
     known: tuple[str, ...] | None = None  # the columns that `options` speak of; None: of any
+    row_group_bytes: int | None = _ROW_GROUP_BYTES  # no larger in memory, unless the caller chose a number of rows
 
     @classmethod
     def like(cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
@@ -66,7 +68,9 @@ class WriterSettings:
     def with_choice(self, compression: str | None, row_group_size: int | None) -> WriterSettings:
         """The same settings where the caller chose nothing."""
         options = self.options if compression is None else self.options | {"compression": compression}
-        return WriterSettings(options, row_group_size or self.row_group_size, self.known)
+        if row_group_size is None:
+            return WriterSettings(options, self.row_group_size, self.known, self.row_group_bytes)
+        return WriterSettings(options, row_group_size, self.known, None)
 
     def for_table(self, table: pa.Table) -> dict[str, Any]:
         """The writer's arguments for one row group: what is said about its columns, and defaults for new ones."""
