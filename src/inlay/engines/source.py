@@ -27,12 +27,17 @@ from inlay.storage import expand_glob, filesystem_of, locate
 
 __all__ = ["ArrowSource", "load_source", "open_batches"]
 
-SPILL_BYTES = 128 << 20
+SPILL_BYTES = 96 << 20
 _BUCKET_BYTES = 32 << 20
 _MOST_BUCKETS = 400  # each is an open file while the source is cut
 _BATCH_ROWS = 32_768
 # pyarrow would read 16 batches and 4 files ahead, and they may be large
-_SCANNING = {"batch_size": _BATCH_ROWS, "batch_readahead": 2, "fragment_readahead": 1}
+_SCANNING: dict[str, Any] = {
+    "batch_size": _BATCH_ROWS,
+    "batch_readahead": 1,
+    "fragment_readahead": 1,
+    "use_threads": False,
+}
 _SAMPLE, _SAMPLED_EVERY = 500, 200
 _TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
