@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines import duckdb_sql as sql
-from inlay.engines.keys import KeyIndex, canonical_keys
-from inlay.engines.matching import Hit, KeySearch, OpenTarget, Unit, hit
+from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
+from inlay.engines.matching import Hit, KeySearch, Unit, hit
 from inlay.errors import DatasetMergeError
 from inlay.storage import Location
 
@@ -27,6 +27,8 @@ logger = logging.getLogger("inlay.engines.duckdb")
 # what one statement works on: DuckDB keeps updated rows and RETURNING in memory, Arrow what it is given
 KEYS_AT_ONCE = 1_000_000
 ROWS_AT_ONCE = 2_000_000
+# before 1.3 DuckDB reads whole files to find rows by number, and 1.1 can miss some
+_FINDS_ROWS = [int(part) for part in re.findall(r"\d+", duckdb.__version__)[:2]] >= [1, 3]
 _GLOB = re.compile(r"[*?\[\]{}\\]")  # read_parquet would take the path for a pattern
 
 
@@ -229,20 +231,27 @@ class SqlSearch(KeySearch):
         path = self.location.full(file.target.path)
         if not (unique and self.location.store.is_local) or _GLOB.search(path):
             return None
-        columns = [self._stored(file, name, type_) for name, type_ in zip(self.columns, self.types, strict=True)]
-        return _Kind(tuple(columns), _ranges(units)) if None not in columns else None
+        ranges = _ranges(units)
+        columns = [self._stored(units, name, type_) for name, type_ in zip(self.columns, self.types, strict=True)]
+        return None if None in columns or (ranges and not _FINDS_ROWS) else _Kind(tuple(columns), ranges)
 
-    def _stored(self, file: OpenTarget, name: str, type_: pa.DataType) -> _Stored | None:
+    def _stored(self, units: Sequence[Unit], name: str, type_: pa.DataType) -> _Stored | None:
+        file = units[0].opened
         if name in file.target.constants:
             return _Stored(None, "")
         at = file.schema.get_field_index(name)
         reading = sql.reading_of(file.schema.field(at).type, type_) if at >= 0 and sql.is_plain_name(name) else None
-        if reading is None:
+        if reading is None or not (reading.is_computed or self._has_sound_statistics(units, name, type_)):
             return None
         columns = file.metadata.schema
         if columns.column(at).path != name:  # nested columns stand before it
             at = next(i for i in range(len(columns)) if columns.column(i).path == name)
         return _Stored(reading, str(columns.column(at)))
+
+    def _has_sound_statistics(self, units: Sequence[Unit], name: str, type_: pa.DataType) -> bool:
+        """DuckDB skips row groups by statistics of its own accord: only where we would trust them too."""
+        _, _, known = self._bounds(units[0].opened, name, canonical_type(type_))
+        return bool(known[[unit.group for unit in units]].all())
 
     def _read_files(self, work: _Work, kind: _Kind, firsts: Sequence[int]) -> None:
         """Read files of one kind; `firsts` are their first row groups among the units."""

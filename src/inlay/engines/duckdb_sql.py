@@ -49,6 +49,10 @@ class Reading(NamedTuple):
     type: str
     expression: str
 
+    @property
+    def is_computed(self) -> bool:
+        return self.expression != "{}"
+
 
 # DuckDB reads these from Parquet without changing a value. All others come through Arrow: floats, since NaN and -0.0
 # have several bit patterns, and times, durations and timestamps in units that it would convert.
