@@ -27,7 +27,7 @@ from inlay.storage import expand_glob, filesystem_of, locate
 
 __all__ = ["ArrowSource", "load_source", "open_batches"]
 
-SPILL_BYTES = 96 << 20
+SPILL_BYTES = 64 << 20
 _BUCKET_BYTES = 32 << 20
 _MOST_BUCKETS = 400  # each is an open file while the source is cut
 _BATCH_ROWS = 32_768
@@ -66,8 +66,16 @@ def _open_dataset(data: Any) -> pa.RecordBatchReader:
 
     if not isinstance(data, (ds.Dataset, ds.Scanner)):
         return _open_foreign(data)
+    if isinstance(data, ds.FileSystemDataset):
+        return pa.RecordBatchReader.from_batches(data.schema, _file_after_file(data))
     scanner = data if isinstance(data, ds.Scanner) else data.scanner(**_SCANNING)
     return scanner.to_reader()
+
+
+def _file_after_file(dataset: Any) -> Iterator[pa.RecordBatch]:
+    """A scan of many files at once holds many row groups at once, however it is told not to."""
+    for fragment in dataset.get_fragments():
+        yield from fragment.to_batches(schema=dataset.schema, **_SCANNING)
 
 
 def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
