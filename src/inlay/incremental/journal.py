@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from inlay.errors import CorruptJournalError
+from inlay.errors import CommitPendingError, CorruptJournalError, DatasetIOError
+from inlay.storage import Location
 
-__all__ = ["Put", "Record", "RecoveryReport"]
+__all__ = ["Put", "Record", "RecoveryReport", "still_pending", "unfinished"]
 
 _FORMAT = 1
 
@@ -81,3 +82,23 @@ class RecoveryReport:
 
     def __bool__(self) -> bool:
         return self.completed is not None or bool(self.swept)
+
+
+def still_pending(location: Location, record: Record, error: Exception) -> CommitPendingError:
+    """What to say when one's own commit is true but not in place yet."""
+    return CommitPendingError(
+        f"The change of {location.given!r} is committed and will complete: {error}.",
+        operation="commit",
+        files=[location.shown(put.target) for put in record.puts],
+        hint="The next call on this dataset, or inlay.recover(path), completes it. Do not retry the merge.",
+    )
+
+
+def unfinished(location: Location, record: Record, error: Exception) -> DatasetIOError:
+    """What to say when somebody else's commit stands in the way."""
+    return DatasetIOError(
+        f"An earlier commit to {location.given!r} could not be completed: {error}.",
+        operation="recover",
+        files=[location.shown(put.target) for put in record.puts],
+        hint="Nothing of this call was done. The next call on this dataset tries again.",
+    )

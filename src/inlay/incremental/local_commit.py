@@ -21,13 +21,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from inlay.errors import (
-    CommitPendingError,
     CommitStateUnknownError,
     CorruptJournalError,
     DatasetIOError,
     LockTimeoutError,
 )
-from inlay.incremental.journal import Put, Record, RecoveryReport
+from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
 from inlay.storage import LocalStore, Location
 
 __all__ = ["LocalJournal"]
@@ -207,12 +206,7 @@ class LocalJournal:
         except CorruptJournalError:
             raise
         except Exception as error:  # whatever it is: nobody may be told that nothing changed
-            raise CommitPendingError(
-                f"The change of {self.location.given!r} is committed and will complete: {error}.",
-                operation="commit",
-                files=[self.location.shown(put.target) for put in record.puts],
-                hint="The next call on this dataset, or inlay.recover(path), completes it. Do not retry the merge.",
-            ) from error
+            raise still_pending(self.location, record, error) from error
 
     def roll_forward(self, record: Record, *, resumed: bool = False) -> None:
         """Put everything in its place; doing it again, or after half of it was done, ends the same."""
@@ -305,12 +299,7 @@ class LocalJournal:
             self._sync_parent(self.sidecar)
             self.roll_forward(record, resumed=True)
         except OSError as error:
-            raise DatasetIOError(
-                f"An earlier commit to {self.location.given!r} could not be completed: {error}.",
-                operation="recover",
-                files=[self.location.shown(put.target) for put in record.puts],
-                hint="Nothing of this call was done. The next call on this dataset tries again.",
-            ) from error
+            raise unfinished(self.location, record, error) from error
 
     def _sweep(self) -> list[str]:
         swept = []
@@ -367,14 +356,11 @@ def _is(path: str, put: Put) -> bool:
     return status is not None and status.st_size == put.size and _fingerprint(path) == (put.size, put.crc32)
 
 
-def _flock(path: str, mode: int, deadline: float | None) -> int | None:
+def _flock(path: str, mode: int, deadline: float) -> int | None:
     """A descriptor that holds the lock; None when the deadline passes. (`lockf` is lost when any other
     descriptor of the file closes; `flock` dies with its owner and only with it.)"""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if deadline is None:
-            fcntl.flock(descriptor, mode)
-            return descriptor
         pause = 0.005
         while True:
             try:

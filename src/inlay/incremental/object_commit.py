@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from typing import cast
 
 from inlay.errors import (
-    CommitPendingError,
     CommitStateUnknownError,
     ConcurrentModificationError,
     CorruptJournalError,
     DatasetIOError,
 )
-from inlay.incremental.journal import Put, Record, RecoveryReport
+from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
 from inlay.storage import Location, ObjectStore
 
 __all__ = ["ObjectJournal"]
@@ -182,12 +181,7 @@ class ObjectJournal:
         except CorruptJournalError:
             raise
         except Exception as error:
-            raise CommitPendingError(
-                f"The change of {self.location.given!r} is committed and will complete: {error}.",
-                operation="commit",
-                files=[self.location.shown(put.target) for put in record.puts],
-                hint="The next call on this dataset, or inlay.recover(path), completes it. Do not retry the merge.",
-            ) from error
+            raise still_pending(self.location, record, error) from error
 
     def roll_forward(self, number: int, record: Record) -> None:
         for put in record.puts:
@@ -271,12 +265,7 @@ class ObjectJournal:
         except CorruptJournalError:
             raise
         except Exception as error:
-            raise DatasetIOError(
-                f"An earlier commit to {self.location.given!r} could not be completed: {error}.",
-                operation="recover",
-                files=[self.location.shown(put.target) for put in record.puts],
-                hint="Nothing of this call was done. The next call on this dataset tries again.",
-            ) from error
+            raise unfinished(self.location, record, error) from error
 
     def _sweep(self) -> list[str]:
         newest: dict[str, int] = {}

@@ -120,12 +120,6 @@ class Partitions:
         }
         return {column: value for column, value in typed.items() if value is not None}
 
-    def number_of(self, path: str) -> int:
-        values = self.values_of(path)
-        if values is None:
-            return _UNKNOWN
-        return self._numbers.get(values, _ELSEWHERE)
-
     @property
     def _numbers(self) -> dict[tuple[str | None, ...], int]:
         return {values: number for number, values in enumerate(self.values)}
