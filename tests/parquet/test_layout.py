@@ -23,7 +23,7 @@ from inlay.parquet.layout import (
     parse_hive_partition_path,
     typed_partition_value,
 )
-from inlay.storage import locate
+from inlay.storage import PathValidator, locate
 
 PATHS: dict[str, dict[str, Any]] = {
     "f.parquet": {},
@@ -71,6 +71,7 @@ def test_only_the_columns_asked_for_are_partitions() -> None:
         ("50%", "p=50%25"),
         ("a\\b", "p=a%5Cb"),
         ("x:y?*", "p=x%3Ay%3F%2A"),
+        ("it's; --", "p=it%27s%3B -%2D"),
         ("ü", "p=%C3%BC"),
         ("", "p="),
         (None, f"p={NULL_PARTITION}"),
@@ -104,6 +105,7 @@ def test_any_value_can_be_written_and_read_back(column: str, value: str | None) 
     assert "/" not in segment
     assert "\\" not in segment
     assert "\0" not in segment
+    PathValidator.validate_path_for_sql(f"d/{segment}/f.parquet")
     assert parse_hive_partition_path(f"d/{segment}/f.parquet") == {column: value}
 
 
