@@ -2,6 +2,8 @@
 
     InlayError
     ├── InvalidArgumentError       (ValueError)   the call itself is wrong
+    │   ├── InvalidTableNameError
+    │   └── UploadConsumedError                   an upload is used once
     ├── RejectedDataError          (ValueError)   the rows, keys or columns do not fit
     │   ├── NullKeyError
     │   ├── DuplicateKeyError
@@ -12,7 +14,14 @@
     ├── EngineNotInstalledError    (ImportError)
     ├── ConflictError                             somebody else was there
     │   ├── ConcurrentModificationError
-    │   └── LockTimeoutError       (TimeoutError)
+    │   ├── IdempotencyKeyReusedError             the same key with another request
+    │   ├── JobEndedError
+    │   ├── LockTimeoutError       (TimeoutError)
+    │   ├── TableNameTakenError
+    │   └── UploadInUseError                      another job has claimed it
+    ├── JobInterruptedError                       the process that ran it is gone; nothing was changed
+    ├── CatalogUnavailableError                   the database does not answer
+    │   └── CatalogVersionError                   its schema is not the one this program knows
     └── DatasetMergeError                         a failure while merging
         ├── DatasetIOError         (OSError)
         ├── UnreadableFileError    (OSError)      a data file that cannot be read
@@ -31,6 +40,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "CatalogUnavailableError",
+    "CatalogVersionError",
     "CommitPendingError",
     "CommitStateUnknownError",
     "ConcurrentModificationError",
@@ -40,8 +51,12 @@ __all__ = [
     "DatasetMergeError",
     "DuplicateKeyError",
     "EngineNotInstalledError",
+    "IdempotencyKeyReusedError",
     "InlayError",
     "InvalidArgumentError",
+    "InvalidTableNameError",
+    "JobEndedError",
+    "JobInterruptedError",
     "LockTimeoutError",
     "MergeCancelledError",
     "NotFoundError",
@@ -49,8 +64,11 @@ __all__ = [
     "PartitionMoveError",
     "RejectedDataError",
     "SchemaMismatchError",
+    "TableNameTakenError",
     "UnreadableFileError",
     "UnreadableSourceError",
+    "UploadConsumedError",
+    "UploadInUseError",
 ]
 
 
@@ -74,6 +92,14 @@ class InvalidArgumentError(InlayError, ValueError):
     code = "invalid_argument"
     exit_code = 2
     http_status = 400
+
+
+class InvalidTableNameError(InvalidArgumentError):
+    code = "invalid_table_name"
+
+
+class UploadConsumedError(InvalidArgumentError):
+    code = "upload_consumed"
 
 
 class RejectedDataError(InlayError, ValueError):
@@ -123,8 +149,39 @@ class ConcurrentModificationError(ConflictError):
     code = "concurrent_modification"
 
 
+class IdempotencyKeyReusedError(ConflictError):
+    code = "idempotency_key_reused"
+    http_status = 422
+
+
+class JobEndedError(ConflictError):
+    code = "job_ended"
+
+
 class LockTimeoutError(ConflictError, TimeoutError):
     code = "lock_timeout"
+
+
+class TableNameTakenError(ConflictError):
+    code = "table_name_taken"
+
+
+class UploadInUseError(ConflictError):
+    code = "upload_in_use"
+
+
+class JobInterruptedError(InlayError):
+    code = "interrupted"
+    http_status = 503
+
+
+class CatalogUnavailableError(InlayError):
+    code = "catalog_unavailable"
+    http_status = 503
+
+
+class CatalogVersionError(CatalogUnavailableError):
+    code = "catalog_version"
 
 
 class DatasetMergeError(InlayError):
