@@ -12,6 +12,12 @@
     │   └── UnreadableSourceError
     ├── NotFoundError              (FileNotFoundError)
     ├── EngineNotInstalledError    (ImportError)
+    ├── QueryError                 (ValueError)   SQL that cannot be answered
+    │   ├── QueryTimeoutError      (TimeoutError)
+    │   ├── QueryLimitError                       it needs more than a query may use
+    │   ├── QueryCancelledError
+    │   ├── QueryBusyError                        too many others are being answered
+    │   └── QueryFailedError                      not the query's fault
     ├── ConflictError                             somebody else was there
     │   ├── ConcurrentModificationError
     │   ├── IdempotencyKeyReusedError             the same key with another request
@@ -62,6 +68,12 @@ __all__ = [
     "NotFoundError",
     "NullKeyError",
     "PartitionMoveError",
+    "QueryBusyError",
+    "QueryCancelledError",
+    "QueryError",
+    "QueryFailedError",
+    "QueryLimitError",
+    "QueryTimeoutError",
     "RejectedDataError",
     "SchemaMismatchError",
     "TableNameTakenError",
@@ -137,6 +149,51 @@ class NotFoundError(InlayError, FileNotFoundError):
 class EngineNotInstalledError(InlayError, ImportError):
     code = "engine_not_installed"
     exit_code = 2
+
+
+class QueryError(InlayError, ValueError):
+    """SQL that cannot be answered; `position` is the line and column of what is wrong, where that is known."""
+
+    code = "invalid_query"
+    exit_code = 2
+    http_status = 400
+
+    def __init__(self, message: str, *, position: tuple[int, int] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.position = position
+
+    def to_dict(self) -> dict[str, Any]:
+        position = None if self.position is None else {"line": self.position[0], "column": self.position[1]}
+        return super().to_dict() | {"position": position}
+
+
+class QueryTimeoutError(QueryError, TimeoutError):
+    code = "query_timeout"
+    exit_code = 1
+    http_status = 408
+
+
+class QueryLimitError(QueryError):
+    code = "query_limit"
+    http_status = 413
+
+
+class QueryCancelledError(QueryError):
+    code = "query_cancelled"
+    exit_code = 1
+    http_status = 499  # nobody waits for the answer any more
+
+
+class QueryBusyError(QueryError):
+    code = "query_busy"
+    exit_code = 4
+    http_status = 503
+
+
+class QueryFailedError(QueryError):
+    code = "query_failed"
+    exit_code = 1
+    http_status = 500
 
 
 class ConflictError(InlayError):
