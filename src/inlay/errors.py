@@ -9,7 +9,9 @@
     │   ├── DuplicateKeyError
     │   ├── SchemaMismatchError
     │   ├── PartitionMoveError
-    │   └── UnreadableSourceError
+    │   ├── UnreadableSourceError
+    │   ├── UnreadableUploadError                 not what it is said to be
+    │   └── BadRowsError                          cells that do not fit, with their places
     ├── NotFoundError              (FileNotFoundError)
     ├── EngineNotInstalledError    (ImportError)
     ├── QueryError                 (ValueError)   SQL that cannot be answered
@@ -25,6 +27,7 @@
     │   ├── LockTimeoutError       (TimeoutError)
     │   ├── TableNameTakenError
     │   └── UploadInUseError                      another job has claimed it
+    ├── ConversionFailedError                     not the upload's fault
     ├── JobInterruptedError                       the process that ran it is gone; nothing was changed
     ├── CatalogUnavailableError                   the database does not answer
     │   └── CatalogVersionError                   its schema is not the one this program knows
@@ -46,12 +49,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "BadRowsError",
     "CatalogUnavailableError",
     "CatalogVersionError",
     "CommitPendingError",
     "CommitStateUnknownError",
     "ConcurrentModificationError",
     "ConflictError",
+    "ConversionFailedError",
     "CorruptJournalError",
     "DatasetIOError",
     "DatasetMergeError",
@@ -79,6 +84,7 @@ __all__ = [
     "TableNameTakenError",
     "UnreadableFileError",
     "UnreadableSourceError",
+    "UnreadableUploadError",
     "UploadConsumedError",
     "UploadInUseError",
 ]
@@ -138,6 +144,27 @@ class PartitionMoveError(RejectedDataError):
 
 class UnreadableSourceError(RejectedDataError):
     code = "unreadable_source"
+
+
+class UnreadableUploadError(RejectedDataError):
+    code = "unreadable_upload"
+    http_status = 400
+
+
+class BadRowsError(RejectedDataError):
+    """Rows that do not fit their columns; `errors` holds the first bad cells: line, column, value, reason."""
+
+    code = "bad_rows"
+
+    def __init__(
+        self, message: str, *, errors: Sequence[dict[str, Any]] = (), rejected: int = 0, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.errors = list(errors)
+        self.rejected = rejected
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"errors": self.errors, "rejected": self.rejected}
 
 
 class NotFoundError(InlayError, FileNotFoundError):
@@ -225,6 +252,10 @@ class TableNameTakenError(ConflictError):
 
 class UploadInUseError(ConflictError):
     code = "upload_in_use"
+
+
+class ConversionFailedError(InlayError):
+    code = "conversion_failed"
 
 
 class JobInterruptedError(InlayError):
