@@ -1,0 +1,278 @@
+"""Work that takes time: who does it, how far it is, how it ended.
+
+A job holds its upload from the moment it is queued, and, if it writes, its dataset while it runs. What it holds is
+free again when it ends, when its owner's lease runs out, or when its owner is seen to be dead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from inlay.catalog import owners, records, tables, uploads
+from inlay.catalog.context import Context
+from inlay.catalog.ids import new_id, not_found, require_id
+from inlay.catalog.records import Heartbeat, Job, JobState, Page, Submission
+from inlay.catalog.text import require_text
+from inlay.errors import (
+    ConflictError,
+    IdempotencyKeyReusedError,
+    InlayError,
+    InvalidArgumentError,
+    JobEndedError,
+    JobInterruptedError,
+)
+
+__all__ = ["CREATE", "Jobs"]
+
+CREATE = "create"  # the one kind whose dataset is not there yet
+_LONGEST_KEY = 255
+_jobs = tables.jobs
+_active = _jobs.c.state.in_(tables.ACTIVE)
+
+
+class Jobs:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def create(
+        self,
+        kind: str,
+        request: Mapping[str, Any],
+        *,
+        dataset_id: str | None = None,
+        upload_id: str | None = None,
+        writes: bool = True,
+        idempotency_key: str | None = None,
+        scope: str = "",
+    ) -> Submission:
+        """Queue a job and claim its upload, or find the job that this idempotency key made before."""
+        if idempotency_key is not None:
+            require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
+        digest = _digest(kind, request, dataset_id, upload_id)
+        with self._context.write() as connection:
+            release_expired(connection, self._context)
+            earlier = idempotency_key and _by_key(connection, idempotency_key, scope, digest)
+            if earlier:
+                return Submission(earlier, is_new=False)
+            _require_targets(connection, kind, dataset_id, upload_id)
+            now = self._context.now()
+            job_id = new_id("job")
+            connection.execute(
+                _jobs.insert().values(
+                    id=job_id,
+                    kind=kind,
+                    state="queued",
+                    dataset_id=dataset_id,
+                    upload_id=upload_id,
+                    writes=writes,
+                    request=dict(request),
+                    request_hash=digest,
+                    key_scope=scope,
+                    idempotency_key=idempotency_key,
+                    owner=self._context.owner,
+                    lease_until=now + self._context.lease,
+                    cancel_requested=False,
+                    created_at=now,
+                )
+            )
+            return Submission(get(connection, job_id), is_new=True)
+
+    def start(self, job_id: str) -> bool:
+        """Begin a queued job. False: another job writes this dataset; try again."""
+        with self._context.write() as connection:
+            release_expired(connection, self._context)
+            job = _require_held(connection, job_id, self._context, ("queued",))
+            if job.writes and _is_written(connection, job.dataset_id):
+                return False
+            now = self._context.now()
+            values = {"state": "running", "started_at": now, "lease_until": now + self._context.lease}
+            connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(values))
+            return True
+
+    def heartbeat(self) -> Heartbeat:
+        """Renew the leases of all active jobs of this owner, and of no other."""
+        mine = _active & (_jobs.c.owner == self._context.owner)
+        with self._context.write() as connection:
+            until = self._context.now() + self._context.lease
+            connection.execute(_jobs.update().where(mine).values(lease_until=until))
+            rows = connection.execute(sa.select(_jobs.c.id, _jobs.c.cancel_requested).where(mine)).all()
+        return Heartbeat(frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancel_requested))
+
+    def report(self, job_id: str, progress: Mapping[str, Any]) -> bool:
+        """Record progress. False: stop, since the job was cancelled or is no longer ours."""
+        going_on = _mine(job_id, self._context) & ~_jobs.c.cancel_requested
+        with self._context.write() as connection:
+            result = connection.execute(_jobs.update().where(going_on).values(progress=dict(progress)))
+        return result.rowcount == 1
+
+    def succeed(self, job_id: str, result: Mapping[str, Any] | None = None) -> Job:
+        """End a job that makes no version. (Those that do end with it, in one transaction.)"""
+        with self._context.write() as connection:
+            _require_held(connection, job_id, self._context, ("running",))
+            return finish(connection, job_id, "succeeded", self._context, result=dict(result or {}))
+
+    def fail(self, job_id: str, error: InlayError | Mapping[str, Any], *, retryable: bool = False) -> Job:
+        """End a job without effect. A retryable failure gives its idempotency key free."""
+        problem = error.to_dict() if isinstance(error, InlayError) else dict(error)
+        with self._context.write() as connection:
+            _require_held(connection, job_id, self._context, tables.ACTIVE)
+            forget = {"idempotency_key": None} if retryable else {}
+            return finish(connection, job_id, "failed", self._context, error=problem, **forget)
+
+    def stop(self, job_id: str) -> Job:
+        """End a job of ours that was cancelled, once its work has stopped."""
+        with self._context.write() as connection:
+            _require_held(connection, job_id, self._context, tables.ACTIVE)
+            return finish(connection, job_id, "cancelled", self._context)
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask a job to stop. One that has not begun ends at once; a running one when its owner sees it."""
+        with self._context.write() as connection:
+            release_expired(connection, self._context)
+            job = get(connection, job_id)
+            if job.has_ended:
+                raise JobEndedError(f"The job {job_id!r} has {_ENDINGS[job.state]} already.")
+            connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(cancel_requested=True))
+            if job.state == "queued":
+                return finish(connection, job_id, "cancelled", self._context)
+            return get(connection, job_id)
+
+    def get(self, job_id: str) -> Job:
+        with self._context.read() as connection:
+            return get(connection, job_id)
+
+    def list(
+        self,
+        *,
+        state: JobState | None = None,
+        dataset_id: str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Page[Job]:
+        """Newest first."""
+        records.check_page(limit, offset)
+        if state is not None and state not in _ENDINGS:
+            raise InvalidArgumentError(f"Unknown state {state!r}; known: {', '.join(_ENDINGS)}.")
+        wanted = {"state": state, "dataset_id": dataset_id and require_id("dataset", dataset_id), "kind": kind}
+        query = records.select(Job, _jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.id)
+        query = query.where(*(_jobs.c[name] == value for name, value in wanted.items() if value is not None))
+        with self._context.read() as connection:
+            return records.page(connection, Job, query, limit, offset)
+
+    def release_expired(self) -> Sequence[str]:
+        """End the jobs of dead owners; what they held is free. Returns their ids."""
+        with self._context.write() as connection:
+            return release_expired(connection, self._context)
+
+    def expire(self, *, keep_days: float = 30) -> int:
+        """Forget jobs that ended long ago, and with them their idempotency keys."""
+        with self._context.write() as connection:
+            old = _jobs.c.finished_at < self._context.now() - timedelta(days=keep_days)
+            return int(connection.execute(_jobs.delete().where(old)).rowcount)
+
+
+# ------------------------------------------------------------------------------------------- within a transaction
+_ENDINGS = {
+    "queued": "been queued",
+    "running": "begun",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "been cancelled",
+}
+
+
+def get(connection: Connection, job_id: str) -> Job:
+    query = records.select(Job, _jobs).where(_jobs.c.id == require_id("job", job_id))
+    job = records.first(connection, Job, query)
+    if job is None:
+        raise not_found("job", job_id)
+    return job
+
+
+def require_running(connection: Connection, job_id: str, context: Context) -> Job:
+    """The job, if it runs and is ours: what it has made may become true."""
+    return _require_held(connection, job_id, context, ("running",))
+
+
+def finish(connection: Connection, job_id: str, state: JobState, context: Context, **values: Any) -> Job:
+    ended = {"state": state, "finished_at": context.now(), **values}
+    connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(ended))
+    return get(connection, job_id)
+
+
+def cancel_all(connection: Connection, dataset_id: str) -> None:
+    """Ask every active job of a dataset to stop."""
+    connection.execute(_jobs.update().where(_active, _jobs.c.dataset_id == dataset_id).values(cancel_requested=True))
+
+
+def active_datasets(connection: Connection) -> set[str]:
+    """The datasets that active jobs name, among them those that are yet to be."""
+    return {found for found in connection.execute(sa.select(_jobs.c.dataset_id).where(_active)).scalars() if found}
+
+
+def release_expired(connection: Connection, context: Context) -> list[str]:
+    now = context.now()
+    leases = connection.execute(sa.select(_jobs.c.id, _jobs.c.owner, _jobs.c.lease_until).where(_active)).all()
+    dead = {owner for owner in {lease.owner for lease in leases} if owners.is_dead(owner)}
+    released = sorted(lease.id for lease in leases if lease.owner in dead or lease.lease_until < now)
+    error = JobInterruptedError(
+        "The process that ran this job ended before it. Nothing was changed.", hint="Try again."
+    )
+    for job_id in released:
+        finish(connection, job_id, "failed", context, error=error.to_dict(), idempotency_key=None)
+    return released
+
+
+def _mine(job_id: str, context: Context) -> sa.ColumnElement[bool]:
+    return _active & (_jobs.c.id == job_id) & (_jobs.c.owner == context.owner)
+
+
+def _require_held(connection: Connection, job_id: str, context: Context, states: tuple[str, ...]) -> Job:
+    job = get(connection, job_id)
+    if job.state not in states:
+        raise JobEndedError(f"The job {job_id!r} has {_ENDINGS[job.state]} already.")
+    if job.owner != context.owner:
+        raise ConflictError(f"The job {job_id!r} belongs to another process, {job.owner}.")
+    return job
+
+
+def _is_written(connection: Connection, dataset_id: str | None) -> bool:
+    running = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.state == "running") & _jobs.c.writes
+    return connection.execute(sa.select(_jobs.c.id).where(running)).first() is not None
+
+
+def _require_targets(connection: Connection, kind: str, dataset_id: str | None, upload_id: str | None) -> None:
+    if dataset_id is not None:
+        require_id("dataset", dataset_id)
+        if kind != CREATE and not records.known(connection, tables.datasets.c.id, [dataset_id]):
+            raise not_found("dataset", dataset_id)
+    if upload_id is not None:
+        uploads.require_pending(connection, upload_id)
+        uploads.require_unclaimed(connection, upload_id)
+
+
+def _by_key(connection: Connection, key: str, scope: str, digest: str) -> Job | None:
+    same = (_jobs.c.idempotency_key == key) & (_jobs.c.key_scope == scope)
+    row = connection.execute(sa.select(_jobs.c.id, _jobs.c.request_hash).where(same)).first()
+    if row is None:
+        return None
+    if row.request_hash != digest:
+        raise IdempotencyKeyReusedError(
+            f"The Idempotency-Key {key!r} was used for another request.", hint="Use a new key for a new request."
+        )
+    return get(connection, row.id)
+
+
+def _digest(kind: str, request: Mapping[str, Any], dataset_id: str | None, upload_id: str | None) -> str:
+    # a new dataset's id is chosen anew by every request
+    target = None if kind == CREATE else dataset_id
+    text = json.dumps([kind, request, target, upload_id], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,122 @@
+"""Raw bytes that wait to become, or be loaded into, a dataset. An upload is used once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from inlay.catalog import garbage, records, tables
+from inlay.catalog.context import Context
+from inlay.catalog.ids import is_id, not_found, require_id, upload_directory
+from inlay.catalog.records import Page, Upload
+from inlay.catalog.text import require_text
+from inlay.errors import InvalidArgumentError, UploadConsumedError, UploadInUseError
+
+__all__ = ["Uploads"]
+
+Status = Literal["pending", "consumed", "all"]
+_uploads = tables.uploads
+
+
+class Uploads:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def create(
+        self,
+        upload_id: str,
+        *,
+        storage_url: str,
+        size_bytes: int,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+    ) -> Upload:
+        """Record an upload whose bytes are stored."""
+        upload = Upload(
+            id=require_id("upload", upload_id),
+            status="pending",
+            storage_url=require_text(storage_url, "storage_url"),
+            content_type=content_type and require_text(content_type, "Content-Type"),
+            content_encoding=content_encoding and require_text(content_encoding, "Content-Encoding"),
+            size_bytes=size_bytes,
+            created_at=self._context.now(),
+            consumed_at=None,
+        )
+        with self._context.write() as connection:
+            connection.execute(_uploads.insert().values(records.values(upload)))
+        return upload
+
+    def get(self, upload_id: str) -> Upload:
+        with self._context.read() as connection:
+            return get(connection, upload_id)
+
+    def list(self, *, status: Status = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
+        """Newest first."""
+        records.check_page(limit, offset)
+        if status not in get_args(Status):
+            raise InvalidArgumentError(f"Unknown status {status!r}; known: {', '.join(get_args(Status))}.")
+        query = records.select(Upload, _uploads).order_by(_uploads.c.created_at.desc(), _uploads.c.id)
+        if status != "all":
+            query = query.where(_uploads.c.status == status)
+        with self._context.read() as connection:
+            return records.page(connection, Upload, query, limit, offset)
+
+    def delete(self, upload_id: str) -> None:
+        """Forget a pending upload that no job uses; its bytes become garbage at once."""
+        with self._context.write() as connection:
+            require_pending(connection, upload_id)
+            require_unclaimed(connection, upload_id)
+            connection.execute(_uploads.delete().where(_uploads.c.id == upload_id))
+            now = self._context.now()
+            garbage.schedule(connection, [upload_directory(upload_id)], is_directory=True, now=now, due_at=now)
+
+    def unknown(self, upload_ids: Iterable[str]) -> set[str]:
+        """Those of these ids that name no upload: what lies in the storage under them is nobody's."""
+        asked = {upload_id for upload_id in upload_ids if is_id("upload", upload_id)}
+        with self._context.read() as connection:
+            return asked - records.known(connection, _uploads.c.id, asked)
+
+
+def get(connection: Connection, upload_id: str) -> Upload:
+    query = records.select(Upload, _uploads).where(_uploads.c.id == require_id("upload", upload_id))
+    upload = records.first(connection, Upload, query)
+    if upload is None:
+        raise not_found("upload", upload_id)
+    return upload
+
+
+def require_pending(connection: Connection, upload_id: str) -> Upload:
+    upload = get(connection, upload_id)
+    if upload.status != "pending":
+        raise _consumed(upload_id)
+    return upload
+
+
+def require_unclaimed(connection: Connection, upload_id: str) -> None:
+    jobs = tables.jobs
+    claim = sa.select(jobs.c.id).where(jobs.c.upload_id == upload_id, jobs.c.state.in_(tables.ACTIVE))
+    job_id = connection.execute(claim).scalar()
+    if job_id is not None:
+        raise UploadInUseError(
+            f"The upload {upload_id!r} is in use by job {job_id!r}.",
+            hint="Wait for the job, or cancel it; if it fails, the upload can be used again.",
+        )
+
+
+def consume(connection: Connection, upload_id: str, *, context: Context) -> None:
+    """Use an upload up. Its bytes become garbage: what they held is in the dataset."""
+    now = context.now()
+    pending = (_uploads.c.id == upload_id) & (_uploads.c.status == "pending")
+    result = connection.execute(_uploads.update().where(pending).values(status="consumed", consumed_at=now))
+    if result.rowcount != 1:
+        raise _consumed(upload_id)
+    garbage.schedule(connection, [upload_directory(upload_id)], is_directory=True, now=now, due_at=now + context.grace)
+
+
+def _consumed(upload_id: str) -> UploadConsumedError:
+    return UploadConsumedError(
+        f"The upload {upload_id!r} has been used already.", hint="An upload is used once. Upload the file again."
+    )

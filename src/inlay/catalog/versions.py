@@ -1,0 +1,215 @@
+"""Versions of a dataset: immutable lists of files, each made by one job in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from inlay.catalog import garbage, jobs, records, tables, uploads
+from inlay.catalog.context import Context
+from inlay.catalog.ids import dataset_directory, not_found, require_id
+from inlay.catalog.records import DataFile, Dataset, Job, NewVersion, Page, Snapshot, Version
+from inlay.catalog.schemas import schema_to_json
+from inlay.errors import ConflictError, InvalidArgumentError, NotFoundError
+
+__all__ = ["Versions"]
+
+_versions = tables.dataset_versions
+_files = tables.version_files
+_datasets = tables.datasets
+
+
+class Versions:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def get(self, dataset_id: str, version: int | None = None) -> Version:
+        """One version; the current one unless another is asked for."""
+        return self.snapshot(dataset_id, version).version
+
+    def snapshot(self, dataset_id: str, version: int | None = None) -> Snapshot:
+        """A dataset, one of its versions and its files, all of one moment."""
+        with self._context.read() as connection:
+            return snapshot(connection, find_dataset(connection, dataset_id), version)
+
+    def list(self, dataset_id: str, *, limit: int = 100, offset: int = 0) -> Page[Version]:
+        """Newest first."""
+        records.check_page(limit, offset)
+        query = records.select(Version, _versions).where(_versions.c.dataset_id == dataset_id)
+        with self._context.read() as connection:
+            find_dataset(connection, dataset_id)
+            return records.page(connection, Version, query.order_by(_versions.c.version.desc()), limit, offset)
+
+    def commit(
+        self,
+        dataset_id: str,
+        base_version: int,
+        new: NewVersion,
+        *,
+        job_id: str,
+        result: Mapping[str, Any] | None = None,
+    ) -> Version:
+        """Make a version the current one, use up the job's upload, and end the job: all, or nothing."""
+        with self._context.write() as connection:
+            job = jobs.require_running(connection, job_id, self._context)
+            dataset = find_dataset(connection, dataset_id)
+            if job.dataset_id != dataset_id:
+                raise ConflictError(f"The job {job_id!r} is not one of dataset {dataset_id!r}.")
+            if dataset.version != base_version:
+                raise ConflictError(
+                    f"The dataset {dataset_id!r} is at version {dataset.version}, not {base_version} any more.",
+                    hint="Somebody else changed it meanwhile. Do it again on the current version.",
+                )
+            return _advance(connection, dataset, row_of(new, dataset_id), new.files, job, result, self._context)
+
+    def restore(
+        self, dataset_id: str, version: int, *, job_id: str, result: Mapping[str, Any] | None = None
+    ) -> Version:
+        """Make a new version of an older one's files. No data moves."""
+        with self._context.write() as connection:
+            job = jobs.require_running(connection, job_id, self._context)
+            dataset = find_dataset(connection, dataset_id)
+            if job.dataset_id != dataset_id:
+                raise ConflictError(f"The job {job_id!r} is not one of dataset {dataset_id!r}.")
+            old = snapshot(connection, dataset, version)
+            unchanged = {"strategy": None, "inserted": 0, "updated": 0, "deleted": 0}
+            clean = {"rejected_count": 0, "reject_files": []}
+            origin = {"operation": "restore", "source": {"version": version}}
+            row = records.values(old.version) | unchanged | clean | origin
+            return _advance(connection, dataset, row, old.files, job, result, self._context)
+
+    def expire(self, *, keep_versions: int = 10, keep_days: float = 30) -> int:
+        """Forget versions that are neither among the last, nor young, nor current. Returns how many."""
+        if keep_versions < 1 or keep_days < 0:
+            raise InvalidArgumentError("At least one version is kept, and no negative number of days.")
+        long = sa.select(_versions.c.dataset_id).group_by(_versions.c.dataset_id)
+        with self._context.read() as connection:
+            candidates = connection.execute(long.having(sa.func.count() > keep_versions)).scalars().all()
+        return sum(self._expire_one(dataset_id, keep_versions, keep_days) for dataset_id in candidates)
+
+    def _expire_one(self, dataset_id: str, keep_versions: int, keep_days: float) -> int:
+        now = self._context.now()
+        mine = _versions.c.dataset_id == dataset_id
+        last = sa.select(_versions.c.version).where(mine).order_by(_versions.c.version.desc()).limit(keep_versions)
+        old = mine & (_versions.c.created_at < now - timedelta(days=keep_days)) & _versions.c.version.not_in(last)
+        with self._context.write() as connection:
+            expired = connection.execute(sa.select(_versions.c.version).where(old)).scalars().all()
+            before = _paths(connection, dataset_id)
+            for table in (_files, _versions):
+                for version in expired:
+                    gone = (table.c.dataset_id == dataset_id) & (table.c.version == version)
+                    connection.execute(table.delete().where(gone))
+            unneeded = before - _paths(connection, dataset_id)
+            garbage.schedule(connection, unneeded, is_directory=False, now=now, due_at=now + self._context.grace)
+        return len(expired)
+
+    def live_paths(self, dataset_id: str) -> set[str]:
+        """Every file that some version of the dataset needs: data, manifests and rejects."""
+        require_id("dataset", dataset_id)
+        with self._context.read() as connection:
+            return _paths(connection, dataset_id)
+
+
+# ------------------------------------------------------------------------------------------- within a transaction
+def find_dataset(connection: Connection, dataset_id: str) -> Dataset:
+    query = records.select(Dataset, _datasets).where(_datasets.c.id == require_id("dataset", dataset_id))
+    dataset = records.first(connection, Dataset, query)
+    if dataset is None:
+        raise not_found("dataset", dataset_id)
+    return dataset
+
+
+def snapshot(connection: Connection, dataset: Dataset, version: int | None) -> Snapshot:
+    number = dataset.version if version is None else version
+    query = records.select(Version, _versions).where(
+        _versions.c.dataset_id == dataset.id, _versions.c.version == number
+    )
+    found = records.first(connection, Version, query) if 0 < number <= dataset.version else None
+    if found is None:
+        raise NotFoundError(
+            f"The dataset {dataset.table_name!r} has no version {number}; the current one is {dataset.version}.",
+            hint="Old versions are forgotten after a while. The list of versions shows those that remain.",
+        )
+    listed = records.select(DataFile, _files).where(_files.c.dataset_id == dataset.id, _files.c.version == number)
+    return Snapshot(dataset, found, records.every(connection, DataFile, listed.order_by(_files.c.position)))
+
+
+def row_of(new: NewVersion, dataset_id: str) -> dict[str, Any]:
+    """The columns that a new version itself determines."""
+    row = {name: value for name, value in records.values(new).items() if name not in ("files", "schema")}
+    return row | {
+        "dataset_id": dataset_id,
+        "source": dict(new.source),
+        "reject_files": list(new.reject_files),
+        "arrow_schema_json": schema_to_json(new.schema),
+        "row_count": sum(file.rows for file in new.files),
+        "size_bytes": sum(file.bytes for file in new.files),
+        "file_count": len(new.files),
+    }
+
+
+def insert(connection: Connection, row: Mapping[str, Any], files: Sequence[DataFile]) -> None:
+    """Record a version and its files, which from now on are nobody's garbage."""
+    _require_own_paths(row, files)
+    connection.execute(_versions.insert().values(row))
+    place = {"dataset_id": row["dataset_id"], "version": row["version"]}
+    listed = [place | {"position": position} | records.values(file) for position, file in enumerate(files)]
+    if listed:
+        connection.execute(_files.insert(), listed)
+    garbage.rescue(connection, _paths_of(row, files))
+
+
+def conclude(
+    connection: Connection, job: Job, made: Mapping[str, Any], result: Mapping[str, Any] | None, context: Context
+) -> None:
+    """Use up the job's upload and end the job, with what it has made."""
+    if job.upload_id is not None:
+        uploads.consume(connection, job.upload_id, context=context)
+    jobs.finish(connection, job.id, "succeeded", context, result={**made, **(result or {})})
+
+
+def _advance(
+    connection: Connection,
+    dataset: Dataset,
+    row: Mapping[str, Any],
+    files: Sequence[DataFile],
+    job: Job,
+    result: Mapping[str, Any] | None,
+    context: Context,
+) -> Version:
+    now = context.now()
+    number = dataset.version + 1
+    made = {**row, "version": number, "created_at": now, "job_id": job.id}
+    insert(connection, made, files)
+    shown = ("parquet_url", "arrow_schema_json", "version", "row_count", "size_bytes")
+    values = {name: made[name] for name in shown} | {"updated_at": now}
+    connection.execute(_datasets.update().where(_datasets.c.id == dataset.id).values(values))
+    conclude(connection, job, {"dataset_id": dataset.id, "version": number}, result, context)
+    return Version(**made)
+
+
+def _paths(connection: Connection, dataset_id: str) -> set[str]:
+    files = connection.execute(sa.select(_files.c.path).where(_files.c.dataset_id == dataset_id)).scalars()
+    others = sa.select(_versions.c.manifest_path, _versions.c.reject_files)
+    rows = connection.execute(others.where(_versions.c.dataset_id == dataset_id)).mappings()
+    return set(files).union(*(_paths_of(dict(row), ()) for row in rows))
+
+
+def _paths_of(row: Mapping[str, Any], files: Iterable[DataFile]) -> set[str]:
+    named = {file.path for file in files} | set(row["reject_files"])
+    return named | {row["manifest_path"]} if row["manifest_path"] else named
+
+
+def _require_own_paths(row: Mapping[str, Any], files: Sequence[DataFile]) -> None:
+    """A version owns its files: a path elsewhere would be removed with it one day."""
+    root = dataset_directory(row["dataset_id"]) + "/"
+    paths = [file.path for file in files]
+    if len(set(paths)) != len(paths):
+        raise InvalidArgumentError("A version lists a file twice.")
+    for path in _paths_of(row, files):
+        if not path.startswith(root) or ".." in path.split("/"):
+            raise InvalidArgumentError(f"{path!r} is not a file of this dataset, whose files lie under {root!r}.")
