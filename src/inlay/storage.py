@@ -47,6 +47,7 @@ class Store(Protocol):
     def open_arrow(self, path: str) -> pa.NativeFile: ...
     def open_write(self, path: str) -> BinaryIO: ...
     def read_bytes(self, path: str) -> bytes: ...
+    def read_range(self, path: str, offset: int, length: int) -> bytes: ...
     def create(self, path: str, data: bytes) -> None: ...
     def move(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
@@ -75,12 +76,12 @@ class LocalStore:
                 for entry in entries:
                     if not keep(entry.name):
                         continue
+                    if entry.is_dir():
+                        # links come last: what can be reached without one is known by its own path
+                        add = pending.appendleft if entry.is_symlink() else pending.append
+                        add((f"{prefix}{entry.name}/", entry.path))
+                        continue
                     try:
-                        if entry.is_dir():
-                            # links come last: what can be reached without one is known by its own path
-                            add = pending.appendleft if entry.is_symlink() else pending.append
-                            add((f"{prefix}{entry.name}/", entry.path))
-                            continue
                         status = entry.stat()
                     except FileNotFoundError:
                         continue  # gone between listing and looking
@@ -111,6 +112,11 @@ class LocalStore:
         with open(path, "rb") as file:
             return file.read()
 
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            return file.read(length)
+
     def create(self, path: str, data: bytes) -> None:
         with open(path, "xb") as file:
             file.write(data)
@@ -138,6 +144,10 @@ class LocalStore:
         for directory in reversed(missing):
             os.makedirs(directory, exist_ok=True)
         return missing[::-1]
+
+    def remove_empty_directory(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
     def sync_file(self, path: str) -> None:
         _fsync(path, os.O_RDONLY)
@@ -237,6 +247,9 @@ class ObjectStore:
 
     def read_bytes(self, path: str) -> bytes:
         return bytes(self._client.cat_file(path))
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        return bytes(self._client.cat_file(path, start=offset, end=offset + length))
 
     def create(self, path: str, data: bytes) -> None:
         """Create an object only if there is none; FileExistsError otherwise.

@@ -26,7 +26,8 @@ from inlay.errors import (
 from inlay.incremental.journal import Record, RecoveryReport
 from inlay.incremental.local_commit import LocalJournal
 from inlay.incremental.object_commit import ObjectJournal
-from inlay.parquet.footers import FooterCache
+from inlay.incremental.stage import Slot
+from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import data_files
 from inlay.storage import FileStat, Location, locate
 
@@ -52,6 +53,7 @@ class IncrementalFileManager:
         self._staging: str | None = None
         self._snapshot: list[FileStat] | None = None
         self._given_out = 0
+        self._added = 0
         self._given = ""
         self.id = uuid.uuid4().hex
 
@@ -100,6 +102,16 @@ class IncrementalFileManager:
             self._staging = self._opened.stage()
         self._given_out += 1
         return self._opened.staged(f"{self._staging}/{self._given_out}.stage")
+
+    def rewriting(self, path: str) -> Slot:
+        """A place for what replaces a file."""
+        return Slot(self.stage_path(), self.replacement_name(path))
+
+    def adding(self, directory: str) -> Slot:
+        """A place for a new file, under a name that nobody else gives."""
+        name = f"part-{self.id[:12]}-{self._added:05d}.parquet"
+        self._added += 1
+        return Slot(self.stage_path(), posixpath.join(directory, name))
 
     def replacement_name(self, path: str) -> str:
         """The name of a rewritten file: its own, or a new one where files cannot be exchanged in place."""

@@ -14,7 +14,7 @@ from inlay.errors import InvalidArgumentError, NotFoundError
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import new_file_settings, verify_staged
+from inlay.incremental.stage import Slot, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
@@ -59,11 +59,11 @@ def compact(
             return WriteResult("compact", 0)
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
-        jobs: list[tuple[str, Combine]] = []
+        jobs: list[tuple[Slot, Combine]] = []
         for members in _bundles(target, target_file_size, max_rows_per_file, bool(sorting)):
             paths = [footer.file.path for footer in members]
-            name = posixpath.join(posixpath.dirname(paths[0]), f"part-{files.id[:12]}-{len(jobs):05d}.parquet")
-            jobs.append((name, Combine(files.stage_path(), paths, target.schema, settings, sorting)))
+            slot = files.adding(posixpath.dirname(paths[0]))
+            jobs.append((slot, Combine(slot.stage, paths, target.schema, settings, sorting)))
         written = []
         for outcome in get_engine(engine).watched(report.tasks).combine(location, [job for _, job in jobs]):
             written.append(outcome)
@@ -71,10 +71,10 @@ def compact(
         verify_staged(location, written)
         removed = [path for _, job in jobs for path in job.paths]
         if jobs:
-            files.commit([(job.stage, name) for name, job in jobs], removed)
+            files.commit([slot for slot, _ in jobs], removed)
     metadata = [
-        MergeFileMetadata(location.shown(name), w.rows, "inserted", w.size)
-        for (name, _), w in zip(jobs, written, strict=True)
+        MergeFileMetadata(location.shown(slot.path), w.rows, "inserted", w.size)
+        for (slot, _), w in zip(jobs, written, strict=True)
     ]
     return WriteResult("compact", sum(w.rows for w in written), metadata, [location.shown(p) for p in removed])
 

@@ -21,7 +21,8 @@ from inlay.engines.source import load_source
 from inlay.errors import SchemaMismatchError
 from inlay.incremental.commit import read_consistently
 from inlay.incremental.validate import normalize_keys
-from inlay.parquet.footers import Footers, open_parquet, python_range, ranges_in, whole_range
+from inlay.parquet.footer_cache import Footers
+from inlay.parquet.footers import open_parquet, python_range, ranges_in, whole_range
 from inlay.parquet.layout import parse_hive_partition_path, typed_partition_value
 from inlay.schema import lossless_cast
 from inlay.storage import FileStat, Location, locate
@@ -96,7 +97,7 @@ class ParquetMetadataAnalyzer:
 # -------------------------------------------------------------------------------------------------------- pruning
 def possible_files(footers: Footers, index: KeyIndex, key_columns: Sequence[str], schema: pa.Schema) -> np.ndarray:
     """Which files statistics do not exclude: a file is out if one key column's range holds no source key."""
-    possible = np.fromiter((footer.rows > 0 for footer in footers), np.bool_, len(footers))
+    possible = footers.rows > 0
     for position, name in enumerate(key_columns):
         lows, highs, known = footers.bounds(name, canonical_type(schema.field(name).type))
         possible &= index.touches(position, lows, highs, known)

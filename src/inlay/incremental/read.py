@@ -12,7 +12,7 @@ from inlay.errors import NotFoundError
 from inlay.incremental.commit import footer_cache, locate_dataset, read_consistently
 from inlay.incremental.failures import failing_as
 from inlay.incremental.target import TargetState
-from inlay.parquet.footers import Footers
+from inlay.parquet.footer_cache import Footers
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
 from inlay.storage import FileStat, Location, ObjectStore
 
@@ -60,7 +60,7 @@ def _read(
 def _path_columns(footers: Footers) -> pa.Schema:
     """The columns that paths give, typed as readers type them."""
     values: dict[str, list[str | None]] = {}
-    for footer in footers:
-        for name, value in parse_hive_partition_path(footer.file.path).items():
+    for file in footers.files:
+        for name, value in parse_hive_partition_path(file.path).items():
             values.setdefault(name, []).append(value)
     return pa.schema([(name, infer_partition_type(texts)) for name, texts in values.items()])

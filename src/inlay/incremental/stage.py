@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,33 @@ import pyarrow.parquet as pq
 from inlay.engines.base import Append, Written
 from inlay.engines.kernels import file_settings
 from inlay.errors import DatasetMergeError
-from inlay.incremental.commit import IncrementalFileManager
 from inlay.incremental.target import Partitions, TargetState
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings
-from inlay.storage import Location
+from inlay.storage import FileStat, Location
 
-__all__ = ["new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
+__all__ = ["Slot", "Transaction", "new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
+
+
+class Slot(NamedTuple):
+    """A file on its way: where it is written, and what it will be called in the dataset."""
+
+    stage: str  # absolute in the dataset's store
+    path: str
+
+
+class Transaction(Protocol):
+    """Whoever makes staged files true in one moment: a plain dataset's journal, or a catalog."""
+
+    def snapshot(self) -> list[FileStat]:
+        """The files as they are now; the commit refuses if that changes in between."""
+
+    def rewriting(self, path: str) -> Slot:
+        """A place for what replaces an existing file."""
+
+    def adding(self, directory: str) -> Slot:
+        """A place for a new file."""
+
+    def commit(self, puts: Sequence[Slot], removes: Sequence[str]) -> None: ...
 
 
 def partition_chunks(rows: np.ndarray, partitions: Partitions, most: int) -> list[tuple[int, np.ndarray]]:
@@ -38,22 +60,16 @@ def plan_appends(
     schema: pa.Schema,
     settings: WriterSettings,
     max_rows_per_file: int,
-    files: IncrementalFileManager,
+    files: Transaction,
     *,
     empty: bool = False,
-) -> list[tuple[str, Append]]:
+) -> list[tuple[Slot, Append]]:
     """The new files for source rows; with `empty` one file without rows where there are none."""
     chunks = partition_chunks(rows, partitions, max_rows_per_file)
     if empty and not chunks and not partitions.columns:
         chunks = [(0, rows)]
-    appends = []
-    for at, (number, mine) in enumerate(chunks):
-        directory = partitions.directory(number)
-        name = f"part-{files.id[:12]}-{at:05d}.parquet"
-        appends.append(
-            (f"{directory}/{name}" if directory else name, Append(files.stage_path(), mine, schema, settings))
-        )
-    return appends
+    slots = [files.adding(partitions.directory(number)) for number, _ in chunks]
+    return [(slot, Append(slot.stage, mine, schema, settings)) for slot, (_, mine) in zip(slots, chunks, strict=True)]
 
 
 def new_file_settings(
@@ -62,7 +78,7 @@ def new_file_settings(
     """As the caller chose, else as the dataset's files are, else the documented defaults."""
     settings = WriterSettings()
     if target.footers:
-        own, groups = file_settings(location, target.footers[0].file.path)
+        own, groups = file_settings(location, target.footers.files[0].path)
         # one row group says nothing about how large they are meant to be
         settings = own if groups > 1 else replace(own, row_group_size=DEFAULT_ROW_GROUP_SIZE)
     return settings.with_choice(compression, row_group_size)

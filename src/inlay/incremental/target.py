@@ -12,15 +12,16 @@ import pyarrow.compute as pc
 
 from inlay.engines.base import Source
 from inlay.errors import InvalidArgumentError, UnreadableFileError
-from inlay.parquet.footers import FooterCache, Footers, ReadMany, read_footers
+from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
+from inlay.parquet.footers import ReadMany
 from inlay.parquet.layout import hive_segment, parse_hive_partition_path, typed_partition_value
 from inlay.schema import unify
 from inlay.storage import FileStat, Location
 
-__all__ = ["Partitions", "TargetState"]
+__all__ = ["ELSEWHERE", "UNKNOWN", "Partitions", "TargetState"]
 
-_ELSEWHERE = -1  # a partition that the source does not have
-_UNKNOWN = -2  # a file whose path does not say
+ELSEWHERE = -1  # a partition that the source does not have
+UNKNOWN = -2  # a file whose path does not say
 
 
 @dataclass(slots=True)
@@ -43,10 +44,8 @@ class TargetState:
         read: ReadMany | None = None,
     ) -> TargetState:
         footers = read_footers(location, files, key_columns, cache, read)
-        for footer in footers:
-            if footer.error is not None:
-                shown = location.shown(footer.file.path)
-                raise UnreadableFileError(footer.error, operation="plan", files=[shown])
+        for at, error in sorted(footers.errors.items()):
+            raise UnreadableFileError(error, operation="plan", files=[location.shown(footers.files[at].path)])
         schema = _dataset_schema(location, footers)
         return cls(location, footers, schema, _partition_columns(footers, partition_columns))
 
@@ -56,16 +55,15 @@ class TargetState:
 
 
 def _dataset_schema(location: Location, footers: Footers) -> pa.Schema | None:
-    distinct = {id(footer.schema): footer for footer in footers}.values()
-    schemas = [footer.schema for footer in distinct if footer.schema is not None]
-    if not schemas:
+    if not footers.schemas:
         return None
-    return unify(schemas, [location.shown(footer.file.path) for footer in distinct])
+    firsts = [footers.first_with_schema(number) for number in range(len(footers.schemas))]
+    return unify(footers.schemas, [location.shown(file.path) for file in firsts])
 
 
 def _partition_columns(footers: Footers, given: Sequence[str] | None) -> list[str]:
     """As given, or as the paths say; where both speak they must agree."""
-    found = list(parse_hive_partition_path(footers[0].file.path)) if footers else []
+    found = list(parse_hive_partition_path(footers.files[0].path)) if footers else []
     if given is None:
         return found
     if found and list(given) != found:
@@ -94,10 +92,10 @@ class Partitions:
         types = [source.schema.field(name).type for name in columns]
         values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
         partitions = cls(list(columns), values, rows, {}, types)
-        for footer in footers if columns else ():
-            known = partitions.values_of(footer.file.path)
+        for directory in dict.fromkeys(_directories(footers)) if columns else ():
+            known = partitions.values_of(f"{directory}/")
             if known is not None:
-                partitions.directories.setdefault(known, posixpath.dirname(footer.file.path))
+                partitions.directories.setdefault(known, directory)
         return partitions
 
     def values_of(self, path: str) -> tuple[str | None, ...] | None:
@@ -130,14 +128,11 @@ class Partitions:
             return np.zeros(len(footers), np.int64)
         numbers = self._numbers
         seen: dict[str, int] = {}
-        result = np.empty(len(footers), np.int64)
-        for at, footer in enumerate(footers):
-            directory = posixpath.dirname(footer.file.path)
-            if directory not in seen:
-                values = self.values_of(footer.file.path)
-                seen[directory] = _UNKNOWN if values is None else numbers.get(values, _ELSEWHERE)
-            result[at] = seen[directory]
-        return result
+        directories = _directories(footers)
+        for directory in dict.fromkeys(directories):
+            values = self.values_of(f"{directory}/")
+            seen[directory] = UNKNOWN if values is None else numbers.get(values, ELSEWHERE)
+        return np.fromiter((seen[directory] for directory in directories), np.int64, len(directories))
 
     def directory(self, number: int) -> str:
         """Where new files of a partition go: beside the existing ones if there are any."""
@@ -150,6 +145,10 @@ class Partitions:
 
     def shown(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
+
+
+def _directories(footers: Footers) -> list[str]:
+    return [posixpath.dirname(file.path) for file in footers.files]
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:

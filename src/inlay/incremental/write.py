@@ -76,10 +76,10 @@ def write_dataset(
         verify_staged(location, written)
         removed = [] if mode == "append" else [file.path for file in found]
         if appends or removed:
-            files.commit([(append.stage, name) for name, append in appends], removed)
+            files.commit([slot for slot, _ in appends], removed)
     metadata = [
-        MergeFileMetadata(location.shown(name), outcome.rows, "inserted", outcome.size)
-        for (name, _), outcome in zip(appends, written, strict=True)
+        MergeFileMetadata(location.shown(slot.path), outcome.rows, "inserted", outcome.size)
+        for (slot, _), outcome in zip(appends, written, strict=True)
     ]
     return WriteResult(mode, sum(w.rows for w in written), metadata, [location.shown(name) for name in removed])
 

@@ -1,20 +1,13 @@
-"""What Parquet footers say: schema, rows, and value ranges that may be trusted; with a cache on disk.
-
-Planning needs, per file, the schema, the row count and the range of the key columns. The cache keeps exactly that,
-keyed by what identifies the bytes (path, size, mtime, inode or etag), so that planning costs what changed.
-"""
+"""What Parquet footers say: schema, rows, and value ranges that may be trusted."""
 
 from __future__ import annotations
 
 import contextlib
 import decimal
-import gc
-import hashlib
 import json
 import os
 import re
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
@@ -27,16 +20,17 @@ from inlay.schema import storage_type
 from inlay.storage import FileStat, Location
 
 __all__ = [
+    "UNKNOWN",
     "ColumnRange",
     "Exactness",
-    "FooterCache",
-    "Footers",
+    "Footer",
+    "ReadMany",
     "bounds_of",
     "group_ranges",
+    "integer_bounds",
     "open_parquet",
     "python_range",
     "ranges_in",
-    "read_footers",
     "read_many",
     "whole_range",
     "with_shared_schemas",
@@ -53,10 +47,8 @@ _TRUSTED_WRITERS = re.compile(
 # length on a bound may not be a value.
 _CUT_AT = 61
 _READERS = 8
-_WORTH_CACHING = 16
-# a cache that cannot be read or written, that holds nonsense, or that cannot hold a name that is not Unicode
-_CACHE_TROUBLE = (sqlite3.Error, OSError, pa.ArrowException, ValueError, KeyError, TypeError)
 _BUNDLE = 32  # files per task
+_TAIL = 64 << 10  # bytes at the end of a file that hold most footers whole
 _SCHEMAS_COMPARED = 16
 
 
@@ -83,19 +75,6 @@ class Footer(NamedTuple):
     error: str | None = None
 
 
-class Footers(list[Footer]):
-    """The footers of all files of a dataset at one moment, in path order."""
-
-    @property
-    def total_rows(self) -> int:
-        return sum(footer.rows for footer in self)
-
-    def bounds(self, column: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
-        """Lowest and highest value per file in the column's type, and where both are exact."""
-        ranges = [footer.ranges.get(column, UNKNOWN) for footer in self]
-        return bounds_of(ranges, type_)
-
-
 def bounds_of(ranges: Sequence[ColumnRange], type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
     exact = np.fromiter((r.exactness == "exact" for r in ranges), np.bool_, len(ranges))
     try:
@@ -118,12 +97,37 @@ def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(type_):
         return pa.array([None if v is None else bool(v) for v in values], type_)
     if pa.types.is_temporal(type_):
-        step = _DAY if pa.types.is_date32(type_) else _NANOSECONDS[getattr(type_, "unit", "ms")]
+        step = _step(type_)
         whole = values if step == 1 else [None if v is None else int(v) // step for v in values]
         return pa.array(whole, pa.int32() if type_.bit_width == 32 else pa.int64()).view(type_)
     if pa.types.is_large_string(type_) or pa.types.is_string(type_):
         return pa.array(values, pa.large_binary()).cast(type_)
     return pa.array(values, type_)
+
+
+def integer_bounds(
+    low: pa.Array, high: pa.Array, exact: np.ndarray, type_: pa.DataType
+) -> tuple[pa.Array, pa.Array] | None:
+    """What `bounds_of` gives for integers and times, without a Python object per file; None for other types."""
+    temporal = pa.types.is_temporal(type_)
+    if not (temporal or pa.types.is_integer(type_)):
+        return None
+    step = _step(type_) if temporal else 1
+    stored = type_ if not temporal else pa.int32() if type_.bit_width == 32 else pa.int64()
+    try:
+        return _whole_steps(low, exact, step, stored).view(type_), _whole_steps(high, exact, step, stored).view(type_)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _whole_steps(values: pa.Array, exact: np.ndarray, step: int, stored: pa.DataType) -> pa.Array:
+    known = exact & values.is_valid().to_numpy(zero_copy_only=False)
+    whole = np.where(known, values.fill_null(0).to_numpy(), 0) // step
+    return pa.array(whole, mask=~known).cast(stored)
+
+
+def _step(type_: pa.DataType) -> int:
+    return _DAY if pa.types.is_date32(type_) else _NANOSECONDS[getattr(type_, "unit", "ms")]
 
 
 def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Array:
@@ -293,33 +297,33 @@ def _stored_step(kind: str | None, logical: dict[str, Any], arrow_type: pa.DataT
 ReadMany = Callable[[Location, Sequence[FileStat], Sequence[str]], list[Footer]]
 
 
-def read_footers(
-    location: Location,
-    files: Sequence[FileStat],
-    columns: Sequence[str],
-    cache: FooterCache | None = None,
-    read: ReadMany | None = None,
-) -> Footers:
-    """The footers of `files` with the ranges of `columns`, from the cache where the bytes are known."""
-    found: list[Footer | None] = cache.load(files, columns) if cache else [None] * len(files)
-    missing = [at for at, footer in enumerate(found) if footer is None]
-    if missing:
-        fresh = (read or read_many)(location, [files[at] for at in missing], columns)
-        for at, footer in zip(missing, fresh, strict=True):
-            found[at] = footer
-        if cache:
-            cache.save(fresh, files)
-    return Footers(footer for footer in found if footer is not None)
-
-
 def read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
-    # local footers cost CPU, remote ones mostly waiting
-    readers = len(os.sched_getaffinity(0)) if location.store.is_local else _READERS
+    """Remote footers are mostly waiting, so several are on their way at a time. Local ones are mostly Python: threads
+    would only pass its lock around, at more than twice the CPU time, so the disk alone works ahead."""
     schemas = _Schemas()
     bundles = [files[start : start + _BUNDLE] for start in range(0, len(files), _BUNDLE)]
-    with ThreadPoolExecutor(min(readers, len(bundles)), "inlay-footers") as pool:
-        read = pool.map(lambda bundle: [_read_footer(location, file, columns, schemas) for file in bundle], bundles)
-        return [footer for footers in read for footer in footers]
+
+    def read(bundle: Sequence[FileStat]) -> list[Footer]:
+        return [_read_footer(location, file, columns, schemas) for file in bundle]
+
+    if location.store.is_local:
+        return [footer for bundle in _read_ahead(location, bundles) for footer in read(bundle)]
+    with ThreadPoolExecutor(min(_READERS, len(bundles)), "inlay-footers") as pool:
+        return [footer for footers in pool.map(read, bundles) for footer in footers]
+
+
+def _read_ahead(location: Location, bundles: Sequence[Sequence[FileStat]]) -> Iterator[Sequence[FileStat]]:
+    """Ask the disk for the next bundle's footers while one is being worked on."""
+    for bundle, following in zip(bundles, [*bundles[1:], ()], strict=True):
+        for file in following:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(location.full(file.path), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    start = max(file.size - _TAIL, 0)
+                    os.posix_fadvise(descriptor, start, _TAIL, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(descriptor)
+        yield bundle
 
 
 def with_shared_schemas(footers: Sequence[Footer]) -> list[Footer]:
@@ -331,132 +335,3 @@ def with_shared_schemas(footers: Sequence[Footer]) -> list[Footer]:
         else footer._replace(schema=known.setdefault(footer.schema.serialize().to_pybytes(), footer.schema))
         for footer in footers
     ]
-
-
-class FooterCache:
-    """Footers on disk in SQLite. Losing it costs time, never correctness: any trouble with it means "not cached"."""
-
-    _TABLES = """
-        CREATE TABLE IF NOT EXISTS schemas (id TEXT PRIMARY KEY, arrow BLOB);
-        CREATE TABLE IF NOT EXISTS files (
-            path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, tag,
-            rows INTEGER, groups INTEGER, schema TEXT) WITHOUT ROWID;
-        CREATE TABLE IF NOT EXISTS ranges (
-            column_name TEXT, path TEXT, exactness TEXT, low, high, nulls INTEGER,
-            PRIMARY KEY (column_name, path)) WITHOUT ROWID;
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.path, timeout=5)
-        try:
-            connection.execute("PRAGMA synchronous=OFF")
-            with connection:
-                yield connection
-        finally:
-            connection.close()
-
-    def load(self, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer | None]:
-        """For every file its cached footer with the ranges of `columns`; None where it is not known."""
-        if os.path.exists(self.path):
-            try:
-                with self._open() as db, _no_cycle_collection():
-                    return self._load(db, files, columns)
-            except _CACHE_TROUBLE:
-                self.forget()
-        return [None] * len(files)
-
-    @staticmethod
-    def _load(db: sqlite3.Connection, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer | None]:
-        schemas = {
-            id_: pa.ipc.read_schema(pa.py_buffer(arrow)) for id_, arrow in db.execute("SELECT id, arrow FROM schemas")
-        }
-        found: list[Footer | None] = [None] * len(files)
-        places = {file.path: at for at, file in enumerate(files)}
-        for row in db.execute(_with_ranges(columns), list(columns)):
-            at = places.get(row[0])
-            if at is not None and row[:4] == files[at]:
-                ranges = {column: _range_of(row, 7 + 4 * i) for i, column in enumerate(columns)}
-                found[at] = Footer(files[at], row[4], row[5], schemas[row[6]], ranges)
-        return found
-
-    def save(self, footers: Iterable[Footer], files: Sequence[FileStat]) -> None:
-        """Remember new footers; forget files that are not in the dataset any more."""
-        if len(files) < _WORTH_CACHING and not os.path.exists(self.path):
-            return
-        try:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with self._open() as db:
-                db.executescript(self._TABLES)
-                self._save(db, [footer for footer in footers if footer.schema is not None])
-                present = {file.path for file in files}
-                gone = [row for row in db.execute("SELECT path FROM files") if row[0] not in present]
-                for forget in ("DELETE FROM files WHERE path = ?", "DELETE FROM ranges WHERE path = ?"):
-                    db.executemany(forget, gone)
-        except _CACHE_TROUBLE:
-            self.forget()
-
-    def _save(self, db: sqlite3.Connection, footers: Sequence[Footer]) -> None:
-        schemas: dict[int, str] = {}
-        for footer in footers:
-            if id(footer.schema) not in schemas:
-                arrow = footer.schema.serialize().to_pybytes()  # type: ignore[union-attr]
-                schemas[id(footer.schema)] = hashlib.sha256(arrow).hexdigest()
-                db.execute("INSERT OR IGNORE INTO schemas VALUES (?, ?)", [schemas[id(footer.schema)], arrow])
-        # a file whose bytes changed must not keep ranges of columns that this call did not look at
-        db.executemany(
-            "DELETE FROM ranges WHERE path = ?1 AND NOT EXISTS"
-            " (SELECT 1 FROM files WHERE path = ?1 AND size = ?2 AND mtime_ns = ?3 AND tag = ?4)",
-            [f.file for f in footers],
-        )
-        db.executemany(
-            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(*f.file, f.rows, f.groups, schemas[id(f.schema)]) for f in footers],
-        )
-        db.executemany(
-            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (column, f.file.path, r.exactness, _pack(r.low), _pack(r.high), r.null_count)
-                for f in footers
-                for column, r in f.ranges.items()
-            ],
-        )
-
-    def forget(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
-
-
-@contextlib.contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """Thousands of small objects without cycles: looking for some meanwhile costs more than reading them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _pack(value: int | bytes | None) -> int | bytes | str | None:
-    """SQLite holds 64-bit integers; wider ones travel as text."""
-    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-
-
-def _with_ranges(columns: Sequence[str]) -> str:
-    """All files that know the ranges of all these columns, in one walk over the tables."""
-    fields = "".join(f", r{i}.exactness, r{i}.low, r{i}.high, r{i}.nulls" for i in range(len(columns)))
-    joins = "".join(f" JOIN ranges r{i} ON r{i}.column_name = ? AND r{i}.path = f.path" for i in range(len(columns)))
-    return f"SELECT f.path, f.size, f.mtime_ns, f.tag, f.rows, f.groups, f.schema{fields} FROM files f{joins}"  # noqa: S608
-
-
-def _range_of(row: tuple[Any, ...], at: int) -> ColumnRange:
-    return ColumnRange(row[at], _unpack(row[at + 1]), _unpack(row[at + 2]), row[at + 3])
-
-
-def _unpack(value: int | bytes | str | None) -> int | bytes | None:
-    return int(value) if isinstance(value, str) else value

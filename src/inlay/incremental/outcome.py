@@ -1,0 +1,112 @@
+"""What a merge did or would do, told from its decisions and from what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inlay.engines.base import Written
+from inlay.incremental.decide import Decision, Decisions
+from inlay.incremental.options import MergeOptions
+from inlay.incremental.plan import FilePlan, MergePlan
+from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_merge_stats
+from inlay.incremental.stage import Slot, partition_chunks
+from inlay.incremental.strategies import Strategy
+
+__all__ = ["plan_of", "result_of"]
+
+
+def result_of(
+    decisions: Decisions,
+    strategy: Strategy,
+    source_count: int,
+    rewritten: Sequence[tuple[Decision, Slot, Written]],
+    appended: Sequence[tuple[Slot, Written]],
+) -> MergeResult:
+    location = decisions.target.location
+    changed = {d.footer.file.path: (slot, written) for d, slot, written in rewritten if written.stage is not None}
+    removed = set(decisions.removed)
+    files = []
+    for file, rows in decisions.target.footers.files_and_rows():
+        if file.path in removed:
+            entry = MergeFileMetadata(location.shown(file.path), 0, "removed", None)
+        elif file.path in changed:
+            slot, written = changed[file.path]
+            entry = MergeFileMetadata(location.shown(slot.path), written.rows, "rewritten", written.size)
+        else:
+            entry = MergeFileMetadata(location.shown(file.path), rows, "preserved", file.size)
+        files.append(entry)
+    files += [MergeFileMetadata(location.shown(slot.path), w.rows, "inserted", w.size) for slot, w in appended]
+    stats = compute_merge_stats(
+        strategy=strategy.name,
+        target_before=decisions.target.rows,
+        target_after=sum(file.row_count for file in files),
+        inserted_rows=decisions.inserted,
+        updated_rows=decisions.updated,
+        deleted_rows=decisions.deleted,
+    )
+    everything = [*(written for _, written in changed.values()), *(written for _, written in appended)]
+    return MergeResult.of(
+        files,
+        strategy=strategy.name,
+        source_count=source_count,
+        target_count_before=decisions.target.rows,
+        target_count_after=stats.total,
+        inserted=stats.inserted,
+        updated=stats.updated,
+        deleted=stats.deleted,
+        unchanged=sum(written.unchanged for _, _, written in rewritten),
+        bytes_written=sum(written.size for written in everything),
+        bytes_copied=sum(written.bytes_copied for written in everything),
+    )
+
+
+def plan_of(
+    decisions: Decisions,
+    options: MergeOptions,
+    source_count: int,
+    rewritten: Sequence[tuple[Decision, Slot, Written]],
+) -> MergePlan:
+    location = decisions.target.location
+    changed = {id(decision): decision for decision, _, written in rewritten if written.stage is not None}
+    reasons = decisions.reasons_to_keep()
+    files = [
+        FilePlan(location.shown(file.path), "preserved", reason, rows, file.size)
+        for (file, rows), reason in zip(decisions.target.footers.files_and_rows(), reasons, strict=True)
+    ]
+    for decision in decisions.files:
+        _explain(files[decision.at], decision, is_changed=id(decision) in changed)
+    touched = [file for file in files if file.operation in ("rewritten", "removed")]
+    return MergePlan(
+        affected_files=[file.path for file in touched],
+        unaffected_files=[file.path for file in files if file.operation == "preserved"],
+        new_files=_planned_names(decisions, options.max_rows_per_file),
+        affected_rows=sum(file.row_count for file in touched),
+        strategy=options.strategy.name,
+        source_count=source_count,
+        target_count_before=decisions.target.rows,
+        target_count_after=decisions.rows_after,
+        inserted=decisions.inserted,
+        updated=decisions.updated,
+        deleted=decisions.deleted,
+        unchanged=sum(written.unchanged for _, _, written in rewritten),
+        files=files,
+        rows_to_rewrite=sum(decision.rows_touched for decision in changed.values()),
+        bytes_to_rewrite=sum(decision.bytes_touched for decision in changed.values()),
+    )
+
+
+def _explain(plan: FilePlan, decision: Decision, *, is_changed: bool) -> None:
+    plan.operation = "removed" if decision.remove else "rewritten" if is_changed else "preserved"
+    equal = "; all of them are equal already" if decision.edits and not is_changed else ""
+    plan.reason = decision.reason + equal
+    plan.matched_rows = decision.matched
+    plan.row_groups = tuple(group.group for group in decision.match.groups) if decision.match else ()
+
+
+def _planned_names(decisions: Decisions, most: int) -> list[str]:
+    """New files get their final names only when they are written; a plan says where and how many."""
+    chunks = partition_chunks(decisions.new_rows, decisions.partitions, most)
+    names = [
+        f"{decisions.partitions.directory(number)}/part-*-{at:05d}.parquet" for at, (number, _) in enumerate(chunks)
+    ]
+    return [decisions.target.location.shown(name.lstrip("/")) for name in names]
