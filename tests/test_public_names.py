@@ -23,6 +23,7 @@ FIXED = [  # of `import inlay`, fixed by the design
     "plan_merge",
     "write_dataset",
     "read_parquet",
+    "open_dataset",
     "recover",
     "compact",
     "PyArrowDatasetIO",

@@ -12,7 +12,7 @@ from inlay.incremental.prune import (
     RowGroupMetadata,
     confirm_affected_files,
 )
-from inlay.incremental.read import read_parquet
+from inlay.incremental.read import open_dataset, read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
     MergeResult,
@@ -58,6 +58,7 @@ __all__ = [
     "list_dataset_files",
     "merge",
     "normalize_keys",
+    "open_dataset",
     "parse_hive_partition_path",
     "plan_incremental_rewrite",
     "plan_merge",

@@ -13,7 +13,7 @@ import os
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import data_files
 from inlay.storage import FileStat, Location, locate
 
-__all__ = ["IncrementalFileManager", "RecoveryReport", "list_dataset_files", "read_consistently", "recover"]
+__all__ = ["IncrementalFileManager", "RecoveryReport", "holding", "list_dataset_files", "read_consistently", "recover"]
 
 DEFAULT_LOCK_TIMEOUT = 300.0
 _READ_ATTEMPTS = 20
@@ -245,11 +245,8 @@ def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -
     """Run `read` on one state of the dataset: exactly before or exactly after any commit."""
     journal = _journal(location)
     for attempt in range(_READ_ATTEMPTS):
-        _finish_pending(journal)
-        with journal.reading() as protected:
-            if journal.pending():  # committed between the look and the lock, or not ours to finish
-                if not journal.is_writable():
-                    time.sleep(min(0.01 * 2**attempt, 0.5))
+        with _settled(journal, attempt) as (settled, protected):
+            if not settled:
                 continue
             files = data_files(location)
             try:
@@ -260,12 +257,47 @@ def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -
                 continue
             if protected or not _moved(journal, files):
                 return result
+    raise _restless(journal)
+
+
+@contextlib.contextmanager
+def holding(location: Location) -> Iterator[list[FileStat]]:
+    """One state of the dataset for as long as the block runs: commits wait, or, where they cannot be made to, one
+    that came in between is an error at its end."""
+    journal = _journal(location)
+    for attempt in range(_READ_ATTEMPTS):
+        with _settled(journal, attempt) as (settled, protected):
+            if not settled:
+                continue
+            files = data_files(location)
+            yield files
+            if not protected and _moved(journal, files):
+                raise ConcurrentModificationError(
+                    f"{location.given!r} changed while it was being read.", hint="Read it again."
+                )
+            return
+    raise _restless(journal)
+
+
+@contextlib.contextmanager
+def _settled(journal: LocalJournal | ObjectJournal, attempt: int) -> Iterator[tuple[bool, bool]]:
+    """Whether no commit is half done, and whether none can be while the block runs."""
+    _finish_pending(journal)
+    with journal.reading() as protected:
+        pending = journal.pending()  # committed between the look and the lock, or not ours to finish
+        if pending and not journal.is_writable():
+            time.sleep(min(0.01 * 2**attempt, 0.5))
+        yield not pending, protected
+
+
+def _restless(journal: LocalJournal | ObjectJournal) -> ConcurrentModificationError:
+    given = journal.location.given
     if journal.pending() and not journal.is_writable():
-        raise ConcurrentModificationError(
-            f"A commit to {location.given!r} is not complete, and without write permission it cannot be completed.",
+        return ConcurrentModificationError(
+            f"A commit to {given!r} is not complete, and without write permission it cannot be completed.",
             hint="Call inlay.recover(path) as somebody who may write there.",
         )
-    raise ConcurrentModificationError(f"{location.given!r} changes faster than it can be read.")
+    return ConcurrentModificationError(f"{given!r} changes faster than it can be read.")
 
 
 def _moved(journal: LocalJournal | ObjectJournal, files: list[FileStat]) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from inlay.errors import NotFoundError
-from inlay.incremental.commit import footer_cache, locate_dataset, read_consistently
+from inlay.incremental.commit import footer_cache, holding, locate_dataset, read_consistently
 from inlay.incremental.failures import failing_as
 from inlay.incremental.target import TargetState
 from inlay.parquet.footer_cache import Footers
@@ -19,7 +19,7 @@ from inlay.storage import FileStat, Location, ObjectStore
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-__all__ = ["read_parquet"]
+__all__ = ["open_dataset", "read_parquet"]
 
 
 def read_parquet(
@@ -32,13 +32,33 @@ def read_parquet(
 ) -> pa.Table:
     """Read a dataset in one consistent state: exactly before or exactly after any merge."""
     location = locate_dataset(path, filesystem, storage_options)
+
+    def read(files: Sequence[FileStat]) -> pa.Table:
+        wanted = None if columns is None else list(columns)
+        return _dataset(location, files).to_table(columns=wanted, filter=filter)
+
     with failing_as("read"):
-        return read_consistently(location, functools.partial(_read, location, columns, filter))
+        return read_consistently(location, read)
 
 
-def _read(
-    location: Location, columns: Sequence[str] | None, condition: ds.Expression | None, files: Sequence[FileStat]
-) -> pa.Table:
+@contextlib.contextmanager
+def open_dataset(
+    path: str,
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[ds.Dataset]:
+    """A dataset in one consistent state, as a pyarrow dataset to scan in batches; for what does not fit in memory.
+
+    Writers can prepare meanwhile, and their commits wait until the block ends. On object stores they do not wait: if
+    one came in between, that is a ConcurrentModificationError at the end of the block.
+    """
+    location = locate_dataset(path, filesystem, storage_options)
+    with failing_as("read"), holding(location) as files:
+        yield _dataset(location, files)
+
+
+def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
     import pyarrow.dataset as ds  # imports pandas where there is one
 
     if not files:
@@ -46,7 +66,7 @@ def _read(
     state = TargetState.read(location, files, [], None, footer_cache(location))
     inside = state.schema if state.schema is not None else pa.schema([])
     paths = _path_columns(state.footers)
-    dataset = ds.dataset(
+    return ds.dataset(
         [location.full(file.path) for file in files],
         schema=pa.schema([*inside, *(field for field in paths if field.name not in inside.names)], inside.metadata),
         format="parquet",
@@ -54,7 +74,6 @@ def _read(
         partitioning=ds.partitioning(paths, flavor="hive"),
         partition_base_dir=location.path,
     )
-    return dataset.to_table(columns=None if columns is None else list(columns), filter=condition)
 
 
 def _path_columns(footers: Footers) -> pa.Schema:

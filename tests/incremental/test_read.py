@@ -1,0 +1,71 @@
+"""Reading in one consistent state, as a table or in batches."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import inlay
+from inlay.errors import ConcurrentModificationError, NotFoundError
+from tests import lake
+
+
+def test_an_open_dataset_is_scanned_in_batches(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {f"day={i}/a.parquet": lake.table(range(i, i + 3)) for i in range(4)})
+    with inlay.open_dataset(path) as dataset:
+        reader = dataset.scanner(columns=["id", "day"], filter=pc.field("day") > 1).to_reader()
+        batches = list(reader)
+    assert isinstance(reader, pa.RecordBatchReader)
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert sorted((row["id"], row["day"]) for row in rows) == [(2, 2), (3, 2), (3, 3), (4, 2), (4, 3), (5, 3)]
+    assert dataset.to_table().equals(inlay.read_parquet(path))
+
+
+def test_a_commit_waits_until_the_dataset_is_closed(tmp_path: Path) -> None:
+    path = lake.write(
+        tmp_path / "d", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([3], ["c"])}
+    )
+    inlay.merge(lake.table([9], ["x"]), path, "upsert", ["id"])  # the sidecar is there
+    merged = threading.Event()
+
+    def change() -> None:
+        inlay.merge(lake.table([1, 3, 9], ["A", "C", "X"]), path, "upsert", ["id"])
+        merged.set()
+
+    writer = threading.Thread(target=change)
+    with inlay.open_dataset(path) as dataset:
+        writer.start()
+        assert not merged.wait(1.0)
+        assert sorted(dataset.to_table()["v"].to_pylist()) == ["a", "b", "c", "x"]
+    writer.join(60)
+    assert merged.is_set()
+    assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["A", "C", "X", "b"]
+
+
+def test_a_change_that_cannot_be_kept_out_is_an_error_at_the_end() -> None:
+    memory = MemoryFileSystem()
+    inlay.write_dataset(lake.table([1]), "/open/d", filesystem=memory)
+    opened = inlay.open_dataset("/open/d", filesystem=memory)
+    assert opened.__enter__().count_rows() == 1
+    inlay.write_dataset(lake.table([2]), "/open/d", filesystem=memory)
+    with pytest.raises(ConcurrentModificationError, match="changed while it was being read"):
+        opened.__exit__(None, None, None)
+    with inlay.open_dataset("/open/d", filesystem=memory) as dataset:
+        assert dataset.count_rows() == 2
+
+
+def test_there_is_nothing_to_open(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no Parquet file"), inlay.open_dataset(str(tmp_path / "none")):
+        pass
+
+
+def test_an_error_of_the_reader_is_its_own(tmp_path: Path) -> None:
+    pq.write_table(lake.table([1]), tmp_path / "a.parquet")
+    with pytest.raises(ZeroDivisionError), inlay.open_dataset(str(tmp_path)):
+        raise ZeroDivisionError
