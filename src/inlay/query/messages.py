@@ -1,0 +1,174 @@
+"""What the engine says about a query, said again for people: what is wrong, where, and what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from inlay.errors import QueryError, QueryFailedError, QueryLimitError
+from inlay.query.statements import position_of
+
+__all__ = ["died", "explain", "mistaken_case"]
+
+_PLACE = re.compile(r" at Line: (\d+), Column: (\d+)")
+_PARSER = re.compile(r'^SQL error: ParserError\("(?P<text>.*)"\)$', re.DOTALL)
+_TABLE = re.compile(r"table '(?P<catalog>[^.']*)\.(?P<schema>[^.']*)\.(?P<name>.*)' not found", re.DOTALL)
+_COLUMN = re.compile(
+    r"No field named (?P<name>.+?)\.(?: Did you mean .*?)?(?:\s*Valid fields are (?P<known>.*)\.)?$",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r"Invalid function '(?P<name>[^']*)'\.\s*Did you mean '(?P<known>[^']*)'")
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^.,"]+)')
+_FIELD = re.compile(r'(?:"(?:[^"]|"")*"|[^,"])+')
+_NOISE = re.compile(
+    r"^(?:DataFusion error|Error during planning|Schema error|Execution error|Arrow error|SQL error|External error"
+    r"|Internal error|Optimizer rule '\w+' failed\s*caused by|This feature is not implemented|Parquet error"
+    r"|type_coercion\s*caused by):?\s*"
+)
+_BUG_REPORT = re.compile(r"\.?\s*This issue was likely caused by a bug in DataFusion.*", re.DOTALL)
+_OUR_FAULT = re.compile(
+    r"Object Store error|Parquet error|Internal error: (?!Function)|IO error|Disk|os error|External"
+)
+_SHOWN = 20
+_LONGEST = 1000
+
+
+def explain(text: str, sql: str, tables: Callable[[], Sequence[str]]) -> QueryError:
+    """The error for what DataFusion said."""
+    for pattern, tell in _KINDS:
+        if found := pattern.search(text):
+            return tell(_Said(text, found, sql, tables))
+    return (QueryFailedError if _OUR_FAULT.search(text) else QueryError)(f"{_plain(text)}.")
+
+
+def died(output: str, signal: int) -> QueryError:
+    """The error for a process that ended while it answered."""
+    if "memory allocation" in output or "Cannot allocate memory" in output:
+        return QueryLimitError("The query needs more memory than one query may use.", hint=_LESS)
+    if signal in (6, 7, 11):
+        return QueryLimitError("The query is too complex: it used up the engine's memory or stack.", hint=_LESS)
+    return QueryFailedError("The query engine ended unexpectedly.", hint="Try again; if it recurs, report the query.")
+
+
+def mistaken_case(text: str) -> tuple[str, str] | None:
+    """An unknown column's name and the one column that differs from it only by case, if that is what is wrong."""
+    found = _COLUMN.search(text)
+    if found is None or _name(found["name"]) != _name(found["name"]).lower():
+        return None
+    name = _name(found["name"])
+    same = {known for known in _known(found) if known.lower() == name}
+    return (name, same.pop()) if len(same) == 1 else None
+
+
+_LESS = "Filter earlier, select fewer columns, or aggregate in steps."
+
+
+def _exhausted(said: _Said) -> QueryError:
+    what = "disk space" if re.search(r"disk|temp", said.text, re.IGNORECASE) else "memory"
+    return QueryLimitError(f"The query needs more {what} than one query may use.", hint=_LESS)
+
+
+def _misspelled(said: _Said) -> QueryError:
+    text = re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), said.found["text"])
+    place = _PLACE.search(text)
+    position = (int(place[1]), int(place[2])) if place else None
+    return QueryError(f"The SQL cannot be read: {_PLACE.sub('', text)}.", position=position)
+
+
+def _unknown_table(said: _Said) -> QueryError:
+    catalog, schema, name = said.found.groups()
+    position = position_of(said.sql, name)
+    if schema not in ("datasets", "default", "none"):
+        shown = f"{schema}.{name}" if catalog == "inlay" else f"{catalog}.{schema}.{name}"
+        return QueryError(f"There is no table {shown}.", position=position, hint="Tables are named datasets.<table>.")
+    tables = {table.lower(): table for table in said.tables()}
+    bare, _, version = name.lower().partition("@")
+    if version and bare in tables:
+        return QueryError(f"The table datasets.{tables[bare]} has no version {version}.", position=position)
+    near = difflib.get_close_matches(bare, tables, n=3)
+    return QueryError(
+        f"There is no table {name if schema == 'none' else f'datasets.{name}'}.",
+        position=position,
+        hint=_did_you_mean([f"datasets.{tables[one]}" for one in near]) or _there_are("tables", [*tables.values()]),
+    )
+
+
+def _unknown_column(said: _Said) -> QueryError:
+    name, known = _name(said.found["name"]), _known(said.found)
+    by_fold = {column.lower(): column for column in known}
+    near = difflib.get_close_matches(name.lower(), by_fold, n=3)
+    return QueryError(
+        f"There is no column {_written(name)}.",
+        position=position_of(said.sql, name),
+        hint=_did_you_mean([_written(by_fold[one]) for one in near]) or _there_are("columns", known),
+    )
+
+
+def _unknown_function(said: _Said) -> QueryError:
+    name, known = said.found.groups()
+    return QueryError(
+        f"There is no function {name}.",
+        position=position_of(said.sql, name),
+        hint=_did_you_mean(difflib.get_close_matches(name, [known])),
+    )
+
+
+class _Said(NamedTuple):
+    """What DataFusion said, the part that told its kind, and about what."""
+
+    text: str
+    found: re.Match[str]
+    sql: str
+    tables: Callable[[], Sequence[str]]
+
+
+_KINDS: tuple[tuple[re.Pattern[str], Callable[[_Said], QueryError]], ...] = (
+    (re.compile("Resources exhausted"), _exhausted),
+    (re.compile("RecursionLimitExceeded"), lambda _: QueryError("The query is nested too deeply.", hint="Use WITH.")),
+    (re.compile("a single SQL statement"), lambda _: QueryError("Only one statement can be answered at a time.")),
+    (re.compile("No SQL statements were provided"), lambda _: QueryError("There is no statement to answer.")),
+    (
+        re.compile("^Error during planning: (DDL|DML|Statement) not supported: |unless information_schema is enabled"),
+        lambda said: QueryError(f"Only queries are answered. {_plain(said.text)}."),
+    ),
+    (_PARSER, _misspelled),
+    (_TABLE, _unknown_table),
+    (_COLUMN, _unknown_column),
+    (_FUNCTION, _unknown_function),
+)
+
+
+def _plain(text: str) -> str:
+    text = _BUG_REPORT.sub("", text.strip())
+    while (shorter := _NOISE.sub("", text)) != text:
+        text = shorter
+    return text[:_LONGEST].rstrip(". \n")
+
+
+def _name(qualified: str) -> str:
+    """The last part of a name such as x."A b"."""
+    *_, last = _PART.finditer(qualified)
+    return last[1].replace('""', '"') if last[1] is not None else last[2]
+
+
+def _known(found: re.Match[str]) -> list[str]:
+    listed = found["known"] or ""
+    return list(dict.fromkeys(_name(field.strip()) for field in _FIELD.findall(listed) if field.strip()))
+
+
+def _written(column: str) -> str:
+    """A column's name as it must be written in a query."""
+    return column if re.fullmatch(r"[a-z_][a-z0-9_]*", column) else '"' + column.replace('"', '""') + '"'
+
+
+def _did_you_mean(names: Sequence[str]) -> str | None:
+    return f"Did you mean {' or '.join(names)}?" if names else None
+
+
+def _there_are(what: str, names: Sequence[str]) -> str | None:
+    if not names:
+        return None
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"The {what} are {', '.join(names[:_SHOWN])}{more}."
