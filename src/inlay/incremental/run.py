@@ -144,7 +144,7 @@ class MergeRun:
         data: Any,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        cache: Callable[[Location], FooterCache] = footer_cache,
+        cache: Callable[[Location], FooterCache | None] = footer_cache,
     ) -> None:
         self.options, self.location = options, location
         self._report = Reporter(options.progress)

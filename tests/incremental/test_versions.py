@@ -1,0 +1,100 @@
+"""Drafts: merges into an explicit list of files that never change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from inlay.engines import get_engine
+from inlay.errors import DuplicateKeyError
+from inlay.incremental.options import MergeOptions
+from inlay.incremental.versions import Draft, merge_draft, plan_draft
+from inlay.storage import locate
+from tests import lake
+
+
+class Managed:
+    """A dataset whose versions are kept in a list."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        lake.write(
+            root / "v1", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([5, 6], ["e", "f"])}
+        )
+        (root / "v1/stray.parquet").write_bytes(b"of nobody")
+        self.versions = [["v1/a.parquet", "v1/b.parquet"]]
+
+    def draft(self, suffix: str = "") -> Draft:
+        files = [(path, (self.root / path).stat().st_size) for path in self.versions[-1]]
+        return Draft(locate(self.root), files, f"v{len(self.versions) + 1}", suffix)
+
+    def rows(self, version: int = -1) -> list[tuple[int, str]]:
+        tables = [pq.read_table(self.root / path, partitioning=None) for path in self.versions[version]]
+        return [(row["id"], row["v"]) for row in pa.concat_tables(tables).to_pylist()]
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Managed:
+    return Managed(tmp_path / "data_x")
+
+
+def options(strategy: str) -> MergeOptions:
+    return MergeOptions.check(strategy, ["id"])
+
+
+def test_a_draft_takes_over_what_did_not_change(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([2, 9], ["B", "i"]), draft, options("upsert"), get_engine("pyarrow"))
+    assert (result.updated, result.inserted, result.target_count_after) == (1, 1, 5)
+    files = draft.files(result)
+    assert [path for path, _, _ in files] == ["v2/part-00000.parquet", "v1/b.parquet", "v2/part-00001.parquet"]
+    assert [rows for _, rows, _ in files] == [2, 2, 1]
+    assert [size for _, _, size in files] == [(managed.root / path).stat().st_size for path, _, _ in files]
+    managed.versions.append([path for path, _, _ in files])
+    assert managed.rows() == [(1, "a"), (2, "B"), (5, "e"), (6, "f"), (9, "i")]
+    assert managed.rows(0) == [(1, "a"), (2, "b"), (5, "e"), (6, "f")]
+
+
+def test_a_file_without_rows_leaves_the_next_version_only(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([5, 6], ["e", "F"]), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.updated, result.unchanged, result.deleted) == (2, 1, 2)
+    assert [path for path, _, _ in draft.files(result)] == ["v2/part-00000.parquet"]
+    assert managed.rows(0) == [(1, "a"), (2, "b"), (5, "e"), (6, "f")]
+
+
+def test_what_changes_nothing_writes_nothing(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([1], ["a"]), draft, options("upsert"), get_engine("pyarrow"))
+    assert (result.updated, result.unchanged) == (1, 1)
+    assert [path for path, _, _ in draft.files(result)] == managed.versions[0]
+    assert [path.name for path in (managed.root / "v2").glob("*")] == []
+
+
+def test_a_plan_writes_nothing(managed: Managed) -> None:
+    plan = plan_draft(lake.table([2, 9], ["B", "i"]), managed.draft(), options("upsert"), get_engine("pyarrow"))
+    assert (plan.updated, plan.inserted, plan.deleted) == (1, 1, 0)
+    assert [Path(path).name for path in plan.affected_files] == ["a.parquet"]
+    assert not (managed.root / "v2").exists()
+
+
+def test_attempts_at_one_version_do_not_share_names(managed: Managed) -> None:
+    first, second = managed.draft(), managed.draft("-job2")
+    for draft in (first, second):
+        result = merge_draft(lake.table([2], ["B"]), draft, options("update"), get_engine("pyarrow"))
+        assert result.updated == 1
+    assert sorted(path.name for path in (managed.root / "v2").iterdir()) == [
+        "part-00000-job2.parquet",
+        "part-00000.parquet",
+    ]
+
+
+def test_a_rejected_merge_can_be_discarded(managed: Managed) -> None:
+    draft = managed.draft()
+    with pytest.raises(DuplicateKeyError):
+        merge_draft(lake.table([2, 2], ["x", "y"]), draft, options("upsert"), get_engine("pyarrow"))
+    draft.discard()
+    assert not (managed.root / "v2").exists()
