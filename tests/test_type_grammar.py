@@ -1,0 +1,94 @@
+"""Types as people write them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inlay.errors import InvalidArgumentError
+from inlay.type_grammar import KNOWN_TYPES, parse_type, type_name
+
+WRITTEN = {
+    "boolean": pa.bool_(),
+    "BIGINT": pa.int64(),
+    " Int ": pa.int32(),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "NUMERIC ( 5 )": pa.decimal128(5, 0),
+    "decimal(76, 10)": pa.decimal256(76, 10),
+    "double precision": pa.float64(),
+    "Double  Precision": pa.float64(),
+    "varchar(255)": pa.string(),
+    "text": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamp(9)": pa.timestamp("ns"),
+    "timestamp with time zone": pa.timestamp("us", "UTC"),
+    "timestamp(3) with time zone": pa.timestamp("ms", "UTC"),
+    "timestamptz(0)": pa.timestamp("s", "UTC"),
+    "time(3)": pa.time32("ms"),
+    "bigint[]": pa.list_(pa.int64()),
+    "array<list<date>>": pa.list_(pa.list_(pa.date32())),
+    "map<text, decimal(3,1)>": pa.map_(pa.string(), pa.decimal128(3, 1)),
+    'struct<a: int, "b c" text, d: struct<e: real[]>>': pa.struct(
+        [
+            ("a", pa.int32()),
+            ("b c", pa.string()),
+            ("d", pa.struct([("e", pa.list_(pa.float32()))])),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_names_are_read(text: str) -> None:
+    assert parse_type(text) == WRITTEN[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "money", "decimal", "decimal(0,0)", "decimal(77,1)", "decimal(5,6)", "decimal(1,2,3)", "int(3)", "list<int",
+     "list<>", "struct<>", "map<text>", "timestamp(4)", "int int", "int;", "varchar(10,2)",
+     "list<" * 40 + "int" + ">" * 40, "decimal(99999999999999,2)", "'int'", "x" * 1000],
+)  # fmt: skip
+def test_what_is_no_type_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="Unknown type") as caught:
+        parse_type(text)
+    assert "bigint" in str(caught.value.hint)
+    assert len(caught.value.message) < 300
+
+
+def test_every_type_that_is_named_as_known_is_known() -> None:
+    plain = [name for name in KNOWN_TYPES if "(" not in name and "<" not in name]
+    assert len(plain) > 10
+    for name in plain:
+        assert type_name(parse_type(name)) == name
+
+
+scalars = st.sampled_from([type_ for type_ in WRITTEN.values() if not pa.types.is_nested(type_)])
+types = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        inner.map(pa.list_),
+        st.tuples(scalars, inner).map(lambda pair: pa.map_(*pair)),
+        st.dictionaries(st.text(min_size=1, max_size=8), inner, min_size=1, max_size=3).map(
+            lambda fields: pa.struct(list(fields.items()))
+        ),
+    ),
+    max_leaves=5,
+)
+
+
+@given(types)
+def test_what_is_written_can_be_read(type_: pa.DataType) -> None:
+    assert parse_type(type_name(type_)) == type_
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_type_or_refused(text: str) -> None:
+    try:
+        type_ = parse_type(text)
+    except InvalidArgumentError:
+        return
+    assert parse_type(type_name(type_)) == type_
