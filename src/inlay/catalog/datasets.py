@@ -41,8 +41,8 @@ class Datasets:
         require_text(label, "label", longest=_LONGEST_LABEL)
         with self._context.write() as connection:
             job = jobs.require_running(connection, job_id, self._context)
-            if job.dataset_id is None:
-                raise ConflictError(f"The job {job_id!r} names no dataset to create.")
+            if job.dataset_id is None or job.kind != jobs.CREATE:
+                raise ConflictError(f"The job {job_id!r} creates no dataset.")
             name = _choose_name(connection, label, table_name)
             now = self._context.now()
             first = versions.row_of(version, job.dataset_id) | {"version": 1, "created_at": now, "job_id": job_id}
@@ -120,7 +120,7 @@ class Datasets:
             for table in (tables.version_files, tables.dataset_versions):
                 connection.execute(table.delete().where(table.c.dataset_id == dataset.id))
             connection.execute(_datasets.delete().where(_datasets.c.id == dataset.id))
-            jobs.cancel_all(connection, dataset.id)
+            jobs.cancel_all(connection, dataset.id, self._context)
             now = self._context.now()
             directory = dataset_directory(dataset.id)
             garbage.schedule(connection, [directory], is_directory=True, now=now, due_at=now + self._context.grace)

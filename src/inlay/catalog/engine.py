@@ -16,9 +16,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
-from inlay.errors import CatalogUnavailableError, CommitStateUnknownError, InvalidArgumentError
+from inlay.errors import CatalogUnavailableError, CommitStateUnknownError, ConflictError, InvalidArgumentError
 
 __all__ = ["Database", "utc_now"]
 
@@ -101,14 +101,20 @@ class Database:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
-            raise CatalogUnavailableError(
-                f"The catalog at {self.location} cannot be used: {str(error.orig).strip()}",
-                hint="Check that the database is there, is writable, and that nobody holds it locked.",
-            ) from error
+        except IntegrityError as error:
+            raise ConflictError(f"The catalog has something else in this place: {error.orig}") from error
+        except DBAPIError as error:
+            raise _unavailable(self.location, error.orig) from error
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _unavailable(location: str, reason: BaseException | None) -> CatalogUnavailableError:
+    return CatalogUnavailableError(
+        f"The catalog at {location} cannot be used: {str(reason).strip()}",
+        hint="Check that the database is there, is writable, and that nobody holds it locked.",
+    )
 
 
 def _parse(url: str | URL) -> URL:
@@ -130,7 +136,10 @@ _EXAMPLES = "For example sqlite:////var/lib/inlay/catalog.db or postgresql+psyco
 def _open(url: URL, *, foreign_keys: bool) -> Engine:
     if url.get_backend_name() == "postgresql":
         return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=32)
-    Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unavailable(url.render_as_string(), error) from error
     engine = sa.create_engine(url, pool_size=8, max_overflow=32)
     sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, foreign_keys=foreign_keys))
     return engine

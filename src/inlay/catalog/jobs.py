@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from inlay.catalog import owners, records, tables, uploads
+from inlay.catalog import leases, records, tables, uploads
 from inlay.catalog.context import Context
 from inlay.catalog.ids import new_id, not_found, require_id
 from inlay.catalog.records import Heartbeat, Job, JobState, Page, Submission
@@ -26,7 +26,6 @@ from inlay.errors import (
     InlayError,
     InvalidArgumentError,
     JobEndedError,
-    JobInterruptedError,
 )
 
 __all__ = ["CREATE", "Jobs"]
@@ -57,7 +56,7 @@ class Jobs:
             require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
         digest = _digest(kind, request, dataset_id, upload_id)
         with self._context.write() as connection:
-            release_expired(connection, self._context)
+            leases.release_expired(connection, self._context)
             earlier = idempotency_key and _by_key(connection, idempotency_key, scope, digest)
             if earlier:
                 return Submission(earlier, is_new=False)
@@ -87,9 +86,9 @@ class Jobs:
     def start(self, job_id: str) -> bool:
         """Begin a queued job. False: another job writes this dataset; try again."""
         with self._context.write() as connection:
-            release_expired(connection, self._context)
+            leases.release_expired(connection, self._context)
             job = _require_held(connection, job_id, self._context, ("queued",))
-            if job.writes and _is_written(connection, job.dataset_id):
+            if job.writes and job.dataset_id and _is_written(connection, job.dataset_id):
                 return False
             now = self._context.now()
             values = {"state": "running", "started_at": now, "lease_until": now + self._context.lease}
@@ -135,14 +134,8 @@ class Jobs:
     def cancel(self, job_id: str) -> Job:
         """Ask a job to stop. One that has not begun ends at once; a running one when its owner sees it."""
         with self._context.write() as connection:
-            release_expired(connection, self._context)
-            job = get(connection, job_id)
-            if job.has_ended:
-                raise JobEndedError(f"The job {job_id!r} has {_ENDINGS[job.state]} already.")
-            connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(cancel_requested=True))
-            if job.state == "queued":
-                return finish(connection, job_id, "cancelled", self._context)
-            return get(connection, job_id)
+            leases.release_expired(connection, self._context)
+            return _cancel(connection, job_id, self._context)
 
     def get(self, job_id: str) -> Job:
         with self._context.read() as connection:
@@ -159,9 +152,13 @@ class Jobs:
     ) -> Page[Job]:
         """Newest first."""
         records.check_page(limit, offset)
-        if state is not None and state not in _ENDINGS:
-            raise InvalidArgumentError(f"Unknown state {state!r}; known: {', '.join(_ENDINGS)}.")
-        wanted = {"state": state, "dataset_id": dataset_id and require_id("dataset", dataset_id), "kind": kind}
+        if state is not None and state not in _SO_FAR:
+            raise InvalidArgumentError(f"Unknown state {state!r}; known: {', '.join(_SO_FAR)}.")
+        wanted = {
+            "state": state,
+            "dataset_id": dataset_id and require_id("dataset", dataset_id),
+            "kind": kind and require_text(kind, "kind"),
+        }
         query = records.select(Job, _jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.id)
         query = query.where(*(_jobs.c[name] == value for name, value in wanted.items() if value is not None))
         with self._context.read() as connection:
@@ -170,7 +167,7 @@ class Jobs:
     def release_expired(self) -> Sequence[str]:
         """End the jobs of dead owners; what they held is free. Returns their ids."""
         with self._context.write() as connection:
-            return release_expired(connection, self._context)
+            return leases.release_expired(connection, self._context)
 
     def expire(self, *, keep_days: float = 30) -> int:
         """Forget jobs that ended long ago, and with them their idempotency keys."""
@@ -180,12 +177,12 @@ class Jobs:
 
 
 # ------------------------------------------------------------------------------------------- within a transaction
-_ENDINGS = {
-    "queued": "been queued",
-    "running": "begun",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "cancelled": "been cancelled",
+_SO_FAR = {
+    "queued": "has not begun",
+    "running": "has begun already",
+    "succeeded": "has succeeded already",
+    "failed": "has failed already",
+    "cancelled": "was cancelled",
 }
 
 
@@ -208,9 +205,16 @@ def finish(connection: Connection, job_id: str, state: JobState, context: Contex
     return get(connection, job_id)
 
 
-def cancel_all(connection: Connection, dataset_id: str) -> None:
-    """Ask every active job of a dataset to stop."""
-    connection.execute(_jobs.update().where(_active, _jobs.c.dataset_id == dataset_id).values(cancel_requested=True))
+def cancel_all(connection: Connection, dataset_id: str, context: Context) -> None:
+    """Ask every active job of a dataset to stop; those that have not begun end at once."""
+    for job_id in connection.execute(sa.select(_jobs.c.id).where(_active, _jobs.c.dataset_id == dataset_id)).scalars():
+        _cancel(connection, job_id, context)
+
+
+def _cancel(connection: Connection, job_id: str, context: Context) -> Job:
+    job = _require_state(get(connection, job_id), tables.ACTIVE)
+    connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(cancel_requested=True))
+    return finish(connection, job_id, "cancelled", context) if job.state == "queued" else get(connection, job_id)
 
 
 def active_datasets(connection: Connection) -> set[str]:
@@ -218,33 +222,24 @@ def active_datasets(connection: Connection) -> set[str]:
     return {found for found in connection.execute(sa.select(_jobs.c.dataset_id).where(_active)).scalars() if found}
 
 
-def release_expired(connection: Connection, context: Context) -> list[str]:
-    now = context.now()
-    leases = connection.execute(sa.select(_jobs.c.id, _jobs.c.owner, _jobs.c.lease_until).where(_active)).all()
-    dead = {owner for owner in {lease.owner for lease in leases} if owners.is_dead(owner)}
-    released = sorted(lease.id for lease in leases if lease.owner in dead or lease.lease_until < now)
-    error = JobInterruptedError(
-        "The process that ran this job ended before it. Nothing was changed.", hint="Try again."
-    )
-    for job_id in released:
-        finish(connection, job_id, "failed", context, error=error.to_dict(), idempotency_key=None)
-    return released
-
-
 def _mine(job_id: str, context: Context) -> sa.ColumnElement[bool]:
     return _active & (_jobs.c.id == job_id) & (_jobs.c.owner == context.owner)
 
 
 def _require_held(connection: Connection, job_id: str, context: Context, states: tuple[str, ...]) -> Job:
-    job = get(connection, job_id)
-    if job.state not in states:
-        raise JobEndedError(f"The job {job_id!r} has {_ENDINGS[job.state]} already.")
+    job = _require_state(get(connection, job_id), states)
     if job.owner != context.owner:
         raise ConflictError(f"The job {job_id!r} belongs to another process, {job.owner}.")
     return job
 
 
-def _is_written(connection: Connection, dataset_id: str | None) -> bool:
+def _require_state(job: Job, states: tuple[str, ...]) -> Job:
+    if job.state not in states:
+        raise JobEndedError(f"The job {job.id!r} {_SO_FAR[job.state]}.")
+    return job
+
+
+def _is_written(connection: Connection, dataset_id: str) -> bool:
     running = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.state == "running") & _jobs.c.writes
     return connection.execute(sa.select(_jobs.c.id).where(running)).first() is not None
 

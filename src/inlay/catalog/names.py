@@ -43,12 +43,9 @@ _SQL_STANDARD = """
     uescape union unique unknown unmatched unnest update upper user using value value_of values var_pop var_samp
     varbinary varchar varying versioning when whenever where width_bucket window with within without year
 """
-# Words that DataFusion takes for the next clause where a table could be named.
-_DATAFUSION = """
-    analyze anti asof cluster distribute exclude explain format limit match_condition minus pivot prewhere qualify
-    returning sample semi settings sort struct top unpivot view
-"""
-RESERVED_WORDS = frozenset(_SQL_STANDARD.split()) | frozenset(_DATAFUSION.split())
+# Words that DataFusion refuses as bare names, and those that begin a clause in most dialects.
+_OTHERS = "analyze explain ilike limit minus pivot qualify returning struct top unpivot"
+RESERVED_WORDS = frozenset(_SQL_STANDARD.split()) | frozenset(_OTHERS.split())
 
 # Letters that Unicode does not take apart into a base letter and an accent.
 _SPELLINGS = str.maketrans(
@@ -90,7 +87,7 @@ def table_name_from_label(label: str, taken: Collection[str] = ()) -> str:
 
 
 def _base_name(label: str) -> str:
-    folded = unicodedata.normalize("NFKD", label.casefold().translate(_SPELLINGS))
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", label).casefold().translate(_SPELLINGS))
     plain = "".join(character for character in folded if not unicodedata.combining(character))
     name = "_".join(re.findall(r"[a-z0-9]+", plain)) or _NAMELESS
     prefix = "_" if name[0].isdigit() or name in RESERVED_WORDS else ""

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from inlay.catalog import garbage, records, tables
+from inlay.catalog import garbage, leases, records, tables
 from inlay.catalog.context import Context
 from inlay.catalog.ids import is_id, not_found, require_id, upload_directory
 from inlay.catalog.records import Page, Upload
@@ -67,6 +67,7 @@ class Uploads:
     def delete(self, upload_id: str) -> None:
         """Forget a pending upload that no job uses; its bytes become garbage at once."""
         with self._context.write() as connection:
+            leases.release_expired(connection, self._context)
             require_pending(connection, upload_id)
             require_unclaimed(connection, upload_id)
             connection.execute(_uploads.delete().where(_uploads.c.id == upload_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ __all__ = ["Versions"]
 _versions = tables.dataset_versions
 _files = tables.version_files
 _datasets = tables.datasets
+_LONGEST_KEEP_DAYS = 36_500
 
 
 class Versions:
@@ -55,10 +56,7 @@ class Versions:
     ) -> Version:
         """Make a version the current one, use up the job's upload, and end the job: all, or nothing."""
         with self._context.write() as connection:
-            job = jobs.require_running(connection, job_id, self._context)
-            dataset = find_dataset(connection, dataset_id)
-            if job.dataset_id != dataset_id:
-                raise ConflictError(f"The job {job_id!r} is not one of dataset {dataset_id!r}.")
+            job, dataset = _held(connection, job_id, dataset_id, self._context)
             if dataset.version != base_version:
                 raise ConflictError(
                     f"The dataset {dataset_id!r} is at version {dataset.version}, not {base_version} any more.",
@@ -71,10 +69,7 @@ class Versions:
     ) -> Version:
         """Make a new version of an older one's files. No data moves."""
         with self._context.write() as connection:
-            job = jobs.require_running(connection, job_id, self._context)
-            dataset = find_dataset(connection, dataset_id)
-            if job.dataset_id != dataset_id:
-                raise ConflictError(f"The job {job_id!r} is not one of dataset {dataset_id!r}.")
+            job, dataset = _held(connection, job_id, dataset_id, self._context)
             old = snapshot(connection, dataset, version)
             unchanged = {"strategy": None, "inserted": 0, "updated": 0, "deleted": 0}
             clean = {"rejected_count": 0, "reject_files": []}
@@ -84,26 +79,30 @@ class Versions:
 
     def expire(self, *, keep_versions: int = 10, keep_days: float = 30) -> int:
         """Forget versions that are neither among the last, nor young, nor current. Returns how many."""
-        if keep_versions < 1 or keep_days < 0:
-            raise InvalidArgumentError("At least one version is kept, and no negative number of days.")
+        if keep_versions < 1 or not 0 <= keep_days <= _LONGEST_KEEP_DAYS:
+            raise InvalidArgumentError(
+                f"Keep at least 1 version and 0 to {_LONGEST_KEEP_DAYS:,} days, not {keep_versions} and {keep_days}."
+            )
+        before = self._context.now() - timedelta(days=keep_days)
         long = sa.select(_versions.c.dataset_id).group_by(_versions.c.dataset_id)
+        long = long.having(sa.func.count() > keep_versions, sa.func.min(_versions.c.created_at) < before)
         with self._context.read() as connection:
-            candidates = connection.execute(long.having(sa.func.count() > keep_versions)).scalars().all()
-        return sum(self._expire_one(dataset_id, keep_versions, keep_days) for dataset_id in candidates)
+            candidates = connection.execute(long).scalars().all()
+        return sum(self._expire_one(dataset_id, keep_versions, before) for dataset_id in candidates)
 
-    def _expire_one(self, dataset_id: str, keep_versions: int, keep_days: float) -> int:
-        now = self._context.now()
+    def _expire_one(self, dataset_id: str, keep_versions: int, before: datetime) -> int:
         mine = _versions.c.dataset_id == dataset_id
         last = sa.select(_versions.c.version).where(mine).order_by(_versions.c.version.desc()).limit(keep_versions)
-        old = mine & (_versions.c.created_at < now - timedelta(days=keep_days)) & _versions.c.version.not_in(last)
+        old = mine & (_versions.c.created_at < before) & _versions.c.version.not_in(last)
         with self._context.write() as connection:
             expired = connection.execute(sa.select(_versions.c.version).where(old)).scalars().all()
-            before = _paths(connection, dataset_id)
+            needed = _paths(connection, dataset_id)
             for table in (_files, _versions):
                 for version in expired:
                     gone = (table.c.dataset_id == dataset_id) & (table.c.version == version)
                     connection.execute(table.delete().where(gone))
-            unneeded = before - _paths(connection, dataset_id)
+            unneeded = needed - _paths(connection, dataset_id)
+            now = self._context.now()
             garbage.schedule(connection, unneeded, is_directory=False, now=now, due_at=now + self._context.grace)
         return len(expired)
 
@@ -170,6 +169,14 @@ def conclude(
     if job.upload_id is not None:
         uploads.consume(connection, job.upload_id, context=context)
     jobs.finish(connection, job.id, "succeeded", context, result={**made, **(result or {})})
+
+
+def _held(connection: Connection, job_id: str, dataset_id: str, context: Context) -> tuple[Job, Dataset]:
+    job = jobs.require_running(connection, job_id, context)
+    dataset = find_dataset(connection, dataset_id)
+    if job.dataset_id != dataset_id or not job.writes:
+        raise ConflictError(f"The job {job_id!r} does not write the dataset {dataset_id!r}.")
+    return job, dataset
 
 
 def _advance(
