@@ -1,0 +1,124 @@
+"""How the service is set up: flags, then the environment, then `inlay.toml`, then embedded defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from inlay.errors import InvalidArgumentError
+
+__all__ = ["Settings"]
+
+_FILE = "inlay.toml"
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every field is `INLAY_<NAME>` in the environment and `<name>` in the file."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    data_dir: str = ".inlay"
+    catalog_url: str = ""  # SQLite in the data directory
+    storage_url: str = ""  # the data directory
+    spark_master: str = "local[*]"
+    max_upload_bytes: int = 2 << 30
+    max_inline_bytes: int = 1 << 20
+    delete_grace_seconds: float = 60.0
+    orphan_grace_seconds: float = 3600.0  # how long a file that nobody refers to may still be somebody's work
+    keep_versions: int = 10
+    keep_days: float = 30.0
+    query_timeout_seconds: float = 30.0
+    query_memory_bytes: int = 512 << 20
+    query_max_rows: int = 1_000_000
+    concurrent_jobs: int = 8
+    lease_seconds: float = 30.0
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+        file: str | os.PathLike[str] | None = None,
+    ) -> Settings:
+        """Read all three places. A file that is named must be there; `inlay.toml` here is read if it is."""
+        environment = os.environ if environ is None else environ
+        stated = _read_file(file)
+        for name in _types():
+            variable = f"INLAY_{name.upper()}"
+            if variable in environment:
+                stated[name] = (variable, environment[variable])
+        stated |= {name: (f"--{name.replace('_', '-')}", value) for name, value in (flags or {}).items()
+                   if value is not None}  # fmt: skip
+        settings = cls(**{name: _converted(name, *given) for name, given in stated.items()})
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise InvalidArgumentError(f"The port {self.port} is not between 0 and 65535.")
+        for name in _types():
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise InvalidArgumentError(f"{name} is {value}; it cannot be negative.")
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host.startswith(_LOOPBACK)
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir).expanduser().absolute()
+
+    @property
+    def catalog(self) -> str:
+        return self.catalog_url or f"sqlite:///{quote(str(self.data_path / 'catalog.db'))}"
+
+    @property
+    def storage(self) -> str:
+        return (self.storage_url or str(self.data_path)).rstrip("/")
+
+
+def _types() -> dict[str, str]:
+    return {each.name: str(each.type) for each in fields(Settings)}
+
+
+def _read_file(file: str | os.PathLike[str] | None) -> dict[str, tuple[str, Any]]:
+    path = Path(_FILE if file is None else file)
+    if not path.exists():
+        if file is not None:
+            raise InvalidArgumentError(f"There is no settings file {str(path)!r}.")
+        return {}
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"Cannot read {str(path)!r}: {error}") from error
+    unknown = sorted(set(content) - set(_types()))
+    if unknown:
+        raise InvalidArgumentError(
+            f"Unknown setting {unknown[0]!r} in {str(path)!r}.", hint=f"Known: {', '.join(sorted(_types()))}."
+        )
+    return {name: (f"{name} in {path}", value) for name, value in content.items()}
+
+
+def _converted(name: str, origin: str, value: Any) -> Any:
+    kind = _types()[name]
+    try:
+        if kind.startswith("tuple"):
+            parts = value.split(",") if isinstance(value, str) else list(value)
+            return tuple(part.strip() for part in parts if part.strip())
+        if isinstance(value, bool):
+            raise TypeError
+        return {"int": int, "float": float, "str": str}[kind](value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{origin} is {value!r}; it must be a {_WORDS[kind]}.") from None
+
+
+_WORDS = {"int": "whole number", "float": "number", "str": "text", "tuple[str, ...]": "list of texts"}

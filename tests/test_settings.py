@@ -1,0 +1,62 @@
+"""Flags over environment over file over defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inlay.errors import InvalidArgumentError
+from inlay.settings import Settings
+
+
+def test_defaults_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.load(environ={})
+    assert (settings.host, settings.port, settings.spark_master) == ("127.0.0.1", 8000, "local[*]")
+    assert settings.storage == str(tmp_path / ".inlay")
+    assert settings.catalog == f"sqlite:///{tmp_path}/.inlay/catalog.db"
+    assert settings.max_upload_bytes == 2 * 1024**3
+    assert settings.is_loopback
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inlay.toml").write_text('port = 1\nhost = "h1"\ndata_dir = "d1"\napi_keys = ["a", "b"]\n')
+    environ = {"INLAY_PORT": "2", "INLAY_HOST": "h2"}
+    settings = Settings.load({"port": 3, "host": None}, environ)
+    assert (settings.port, settings.host, settings.data_dir, settings.api_keys) == (3, "h2", "d1", ("a", "b"))
+    assert not settings.is_loopback
+    assert "api_keys" not in repr(settings)
+
+
+def test_keys_come_separated_by_commas() -> None:
+    assert Settings.load(environ={"INLAY_API_KEYS": "one, two,,"}).api_keys == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"INLAY_PORT": "many"}, "INLAY_PORT is 'many'; it must be a whole number"),
+        ({"INLAY_PORT": "99999"}, "not between 0 and 65535"),
+        ({"INLAY_QUERY_TIMEOUT_SECONDS": "-1"}, "cannot be negative"),
+    ],
+)
+def test_nonsense_is_refused_with_its_origin(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Settings.load(environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("prot = 1", "Unknown setting 'prot'"), ("port = ", "Cannot read"), ("port = true", "must be a whole number")],
+)
+def test_a_file_with_mistakes_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "other.toml").write_text(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        Settings.load(environ={}, file=tmp_path / "other.toml")
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="no settings file"):
+        Settings.load(environ={}, file=tmp_path / "none.toml")
