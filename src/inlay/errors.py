@@ -27,8 +27,13 @@
     │   ├── LockTimeoutError       (TimeoutError)
     │   ├── TableNameTakenError
     │   └── UploadInUseError                      another job has claimed it
+    ├── UploadTooLargeError        (ValueError)
     ├── ConversionFailedError                     not the upload's fault
+    ├── JobCancelledError                         somebody asked for it; nothing was changed
     ├── JobInterruptedError                       the process that ran it is gone; nothing was changed
+    ├── ServiceStoppingError
+    ├── SparkUnavailableError                     conversions and loads run on Spark, and it is not there
+    ├── StorageUnavailableError                   nothing can be kept
     ├── CatalogUnavailableError                   the database does not answer
     │   └── CatalogVersionError                   its schema is not the one this program knows
     └── DatasetMergeError                         a failure while merging
@@ -66,6 +71,7 @@ __all__ = [
     "InlayError",
     "InvalidArgumentError",
     "InvalidTableNameError",
+    "JobCancelledError",
     "JobEndedError",
     "JobInterruptedError",
     "LockTimeoutError",
@@ -81,12 +87,16 @@ __all__ = [
     "QueryTimeoutError",
     "RejectedDataError",
     "SchemaMismatchError",
+    "ServiceStoppingError",
+    "SparkUnavailableError",
+    "StorageUnavailableError",
     "TableNameTakenError",
     "UnreadableFileError",
     "UnreadableSourceError",
     "UnreadableUploadError",
     "UploadConsumedError",
     "UploadInUseError",
+    "UploadTooLargeError",
 ]
 
 
@@ -254,12 +264,38 @@ class UploadInUseError(ConflictError):
     code = "upload_in_use"
 
 
+class UploadTooLargeError(InlayError, ValueError):
+    code = "upload_too_large"
+    exit_code = 2
+    http_status = 413
+
+
 class ConversionFailedError(InlayError):
     code = "conversion_failed"
 
 
+class JobCancelledError(InlayError):
+    code = "job_cancelled"
+    http_status = 409
+
+
 class JobInterruptedError(InlayError):
     code = "interrupted"
+    http_status = 503
+
+
+class ServiceStoppingError(InlayError):
+    code = "service_stopping"
+    http_status = 503
+
+
+class SparkUnavailableError(InlayError):
+    code = "spark_unavailable"
+    http_status = 503
+
+
+class StorageUnavailableError(InlayError):
+    code = "storage_unavailable"
     http_status = 503
 
 
