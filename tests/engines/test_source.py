@@ -553,13 +553,13 @@ def test_every_key_type_is_cut_by_key(spilling: Path, name: str) -> None:
 @pytest.mark.parametrize("size", [20, 1000, 100_000])
 def test_the_sample_of_keys_stays_small_however_rows_are_batched(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     sampled: list[int] = []
-    original = source_module._splitters
+    original = source_module.splitters
 
     def noting(sample: list[pa.Table], *rest: Any) -> Any:
         sampled.append(sum(map(len, sample)))
         return original(sample, *rest)
 
-    monkeypatch.setattr(source_module, "_splitters", noting)
+    monkeypatch.setattr(source_module, "splitters", noting)
     monkeypatch.setattr(source_module, "_BUCKET_BYTES", 80_000)
     table = pa.table({"id": range(100_000)})
     reader = pa.RecordBatchReader.from_batches(table.schema, iter(table.to_batches(size)))

@@ -21,7 +21,17 @@ from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_
 from inlay.schema import lossless_cast, storage_type
 from inlay.storage import Location
 
-__all__ = ["append_rows", "bit_equal", "combine_files", "file_settings", "replace_rows", "rewrite_file"]
+__all__ = [
+    "EditedPart",
+    "append_rows",
+    "bit_equal",
+    "combine_files",
+    "edit_part",
+    "file_settings",
+    "join_parts",
+    "replace_rows",
+    "rewrite_file",
+]
 
 TakeRows = Callable[[np.ndarray], pa.Table]
 _JUDGED_ROWS = 1000  # as large as the rows after them
@@ -284,6 +294,63 @@ def _splice(file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGrou
             return assembly.finish()
 
 
+@dataclass(slots=True)
+class EditedPart:
+    """Some row groups of a file, edited: those that differ are a file of their own, `groups` says which with how
+    many rows; `dropped` ones are gone."""
+
+    stage: str
+    groups: dict[int, int]
+    dropped: list[int]
+    unchanged: int
+    bytes_copied: int = 0
+
+
+def edit_part(location: Location, edit: FileEdit, take: TakeRows) -> EditedPart:
+    """Edit the row groups that `edit` names, and leave the others to `join_parts`; may refuse as surgery does."""
+    file = _OpenFile(location, edit.path)
+    part = EditedPart(edit.stage, {}, [], 0)
+    with file.raw() as raw, location.store.open_write(edit.stage) as out:
+        splicer = Splicer(out, raw)
+        for group in edit.groups:
+            if not len(group.positions):
+                part.dropped.append(group.group)
+                continue
+            edited = _edit_group(file, raw, group, take, dry_run=False)
+            part.unchanged += edited.unchanged
+            if edited.fresh is not None:
+                splicer.replace(raw, group.group, ParquetBytes(edited.fresh, "the new row group"), edited.columns)
+                part.groups[group.group] = edited.rows
+        splicer.finish()
+        part.bytes_copied = splicer.bytes_copied
+    return part
+
+
+def join_parts(location: Location, path: str, stage: str, parts: Sequence[EditedPart]) -> Written:
+    """One file out of its edited parts and what they left alone; nothing is decoded."""
+    file = _OpenFile(location, path)
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(file.raw())
+        opened = [stack.enter_context(location.store.open_read(part.stage)) for part in parts]
+        sources = [ParquetBytes(out, part.stage) for out, part in zip(opened, parts, strict=True)]
+        found = {
+            g: (s, at, n) for s, p in zip(sources, parts, strict=True) for at, (g, n) in enumerate(p.groups.items())
+        }
+        dropped = {group for part in parts for group in part.dropped}
+        assembly = stack.enter_context(contextlib.closing(_Assembly(file, raw, stage)))
+        for number in range(file.metadata.num_row_groups):
+            if number in found:
+                assembly.take_over(*found[number])
+            elif number in dropped:
+                assembly.drop()
+            else:
+                assembly.copy(number)
+        written = assembly.finish()
+    written.unchanged = sum(part.unchanged for part in parts)
+    written.bytes_copied += sum(part.bytes_copied for part in parts)
+    return written
+
+
 def _edit_group(file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, *, dry_run: bool) -> EditedGroup:
     old = file.read_group(edit.group)
     result = _edit(old, edit, _fit(take(edit.sources), old.schema))
@@ -305,7 +372,7 @@ class _Assembly:
         self.out: BinaryIO | None = None
         self.splicer: Splicer | None = None
         self.kept: list[int] = []
-        self.rows = self.unchanged = self.rewritten = 0
+        self.rows = self.unchanged = self.rewritten = self.taken_over = 0
         self.changed = False
 
     def copy(self, group: int) -> None:
@@ -326,6 +393,16 @@ class _Assembly:
         if self.splicer is not None:
             self.splicer.replace(self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns)
 
+    def take_over(self, source: ParquetBytes, group: int, rows: int) -> None:
+        """A row group that was edited already."""
+        self._begin()
+        self.rows += rows
+        self.rewritten += 1
+        if self.splicer is not None:
+            before = self.splicer.bytes_copied
+            self.splicer.copy(source, group)
+            self.taken_over += self.splicer.bytes_copied - before
+
     def drop(self) -> None:
         self._begin()
         self.rewritten += 1
@@ -345,7 +422,7 @@ class _Assembly:
         if self.splicer is not None and self.out is not None:
             self.splicer.finish()
             self.out.close()
-            size, copied = self.splicer.bytes_written, self.splicer.bytes_copied
+            size, copied = self.splicer.bytes_written, self.splicer.bytes_copied - self.taken_over
         return Written(self.stage or "", self.rows, size, self.unchanged, copied, self.rewritten)
 
     def close(self) -> None:
@@ -364,7 +441,8 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
             group = wanted.get(number)
             table = _fit(file.read_group(number), schema)
             if group is not None:
-                result = _edit(table, group, _fit(take(group.sources), schema))
+                new = _fit(take(group.sources), schema) if len(group.sources) else schema.empty_table()
+                result = _edit(table, group, new)
                 unchanged += result.unchanged
                 rewritten += bool(result.changed) or not len(group.positions)
                 table = result.table

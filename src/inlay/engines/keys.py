@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from inlay.errors import InvalidArgumentError
 from inlay.schema import family, storage_type
 
-__all__ = ["KeyIndex", "canonical_keys", "canonical_type", "contiguous", "require_key_type"]
+__all__ = ["KeyIndex", "KeyRuns", "canonical_keys", "canonical_type", "contiguous", "require_key_type"]
 
 _NOT_KEYS = frozenset({"list", "map", "struct", "null"})
 _NO_ROW = -1
@@ -63,10 +63,13 @@ def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 class KeyIndex:
     """The keys of a source, sorted, ready to be sliced by a range and looked up."""
 
-    def __init__(self, columns: Sequence[pa.ChunkedArray], *, is_sorted: bool = False) -> None:
+    def __init__(
+        self, columns: Sequence[pa.ChunkedArray], *, is_sorted: bool = False, rows: np.ndarray | None = None
+    ) -> None:
+        """With `rows`, the keys are sorted, and these are the source rows that they come from."""
         self.columns = [contiguous(column) for column in columns]
-        self._order: np.ndarray | None = None  # None: the source is sorted already
-        if not is_sorted and not (len(columns) == 1 and _is_sorted(self.columns[0])):
+        self._order = rows  # None: the source is sorted already
+        if not is_sorted and rows is None and not (len(columns) == 1 and _is_sorted(self.columns[0])):
             names = [str(i) for i in range(len(columns))]
             order = pc.sort_indices(pa.table(self.columns, names), [(name, "ascending") for name in names])
             self.columns = [column.take(order) for column in self.columns]
@@ -125,6 +128,14 @@ class KeyIndex:
         column = self.columns[position]
         return column if position == 0 else column.take(pc.sort_indices(column))
 
+    def runs(self, most: int) -> KeyRuns:
+        """What `touches` needs, in little memory."""
+        columns = [self._sorted_values(position).drop_null() for position in range(len(self.columns))]
+        bounds = [np.linspace(0, len(c), min(most, len(c)) + 1).astype(np.int64) for c in columns]
+        lows = [c.take(pa.array(b[:-1])) for c, b in zip(columns, bounds, strict=True)]
+        highs = [c.take(pa.array(b[1:] - 1)) for c, b in zip(columns, bounds, strict=True)]
+        return KeyRuns(lows, highs, self.repeated())
+
     def span(self, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[int, int]:
         """The part of the sorted keys whose first column lies in a range (all of it where nothing is known)."""
         if low is None or high is None or not low.is_valid:
@@ -161,6 +172,28 @@ class KeyIndex:
         start, end = span
         values = pc.unique(self.columns[self.lead].slice(start, end - start))
         return np.asarray(pc.is_in(target, value_set=values, skip_nulls=True))
+
+
+class KeyRuns(NamedTuple):
+    """Keys that lie elsewhere, summed up: every column's sorted values cut into runs, of which the ends are known."""
+
+    lows: list[pa.Array]
+    highs: list[pa.Array]
+    repeats: np.ndarray
+
+    def repeated(self) -> np.ndarray:
+        return self.repeats
+
+    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: np.ndarray) -> np.ndarray:
+        """Which ranges of key column `position` might hold a source key; exact while every run is one value."""
+        result = ~known
+        inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
+        if inside.any():
+            chosen = pa.array(inside)
+            first = _search(self.highs[position], lows.filter(chosen), lows.filter(chosen))[0]
+            end = _search(self.lows[position], highs.filter(chosen), highs.filter(chosen))[1]
+            result[inside] = first < end
+        return result
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:

@@ -368,7 +368,8 @@ def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequenc
                 rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
             for table in rest:
                 rows, size = _write_down(table, writer, sample, key_columns, rows, size)
-        cut = _cut_by_key(_splitters(sample, key_columns, size), schema) if key_columns else _cut_by_arrival(size, rows)
+        count = _bucket_count(size)
+        cut = cut_by_key(splitters(sample, key_columns, count), schema) if key_columns else cut_by_arrival(count, rows)
         buckets = _cut(raw, directory.name, schema, cut)
         os.unlink(raw)
         pa.default_memory_pool().release_unused()
@@ -390,26 +391,26 @@ def _write_down(
 
 
 # how many buckets, and to which of them the rows of a batch (and the number of its first row) belong
-_Cut = tuple[int, Callable[[pa.Table, int], np.ndarray]]
+Cut = tuple[int, Callable[[pa.Table, int], np.ndarray]]
 
 
 def _bucket_count(size: int) -> int:
     return min(max(1, size // _BUCKET_BYTES), _MOST_BUCKETS)
 
 
-def _splitters(sample: list[pa.Table], key_columns: Sequence[str], size: int) -> tuple[str, pa.Array]:
+def splitters(sample: list[pa.Table], key_columns: Sequence[str], most: int) -> tuple[str, pa.Array]:
     """Cut points on the key column with the most values, which spreads rows best."""
     table = pa.concat_tables(sample)
     columns = {name: canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns}
     name = max(columns, key=lambda n: len(pc.unique(columns[n])))
     values = pc.unique(columns[name].drop_null())
     ordered = values.take(pc.sort_indices(values))
-    count = min(_bucket_count(size), max(1, len(ordered)))
+    count = min(most, max(1, len(ordered)))
     return name, ordered.take(pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:]))
 
 
-def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
-    name, cuts = splitters
+def cut_by_key(points: tuple[str, pa.Array], schema: pa.Schema) -> Cut:
+    name, cuts = points
     type_ = schema.field(name).type
 
     def homes(table: pa.Table, _: int) -> np.ndarray:
@@ -419,13 +420,12 @@ def _cut_by_key(splitters: tuple[str, pa.Array], schema: pa.Schema) -> _Cut:
     return len(cuts) + 1, homes
 
 
-def _cut_by_arrival(size: int, rows: int) -> _Cut:
-    count = _bucket_count(size)
+def cut_by_arrival(count: int, rows: int) -> Cut:
     step = -(-rows // count)
     return count, lambda table, first: (first + np.arange(table.num_rows)) // step
 
 
-def _cut(raw: str, directory: str, schema: pa.Schema, cut: _Cut) -> list[_Bucket]:
+def _cut(raw: str, directory: str, schema: pa.Schema, cut: Cut) -> list[_Bucket]:
     count, homes_of = cut
     paths = [os.path.join(directory, f"{i}.arrow") for i in range(count)]
     counts = [0] * count

@@ -2,14 +2,17 @@
 
 Every verb is a job of tasks that run the same kernels as the pyarrow engine, one task per file or bundle of small
 files. Target data never enters a shuffle: tasks open files through `storage`. Source rows travel to the file they
-belong to, as Arrow bytes beside the task's description, so no value passes through Spark's own types. Tasks may be
-tried again: a task writes under a name of its own attempt and then renames.
+belong to: those of a small source as Arrow bytes beside the task's description, those of a large DataFrame from task
+to task through files in a scratch directory (`spark_source`, `exchange`), so that the driver sees only their numbers
+and no value passes through Spark's own types again. Tasks may be tried again: a task writes under a name of its own
+attempt and then renames.
 
 Only what works under Spark Connect too is used: no RDD, no JVM gateway, no accumulators.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pickle
@@ -33,15 +36,18 @@ from inlay.engines.base import (
     Watch,
     Written,
 )
+from inlay.engines.exchange import Attempt, Scratch, pack, unpack
 from inlay.engines.kernels import append_rows, combine_files, rewrite_file
 from inlay.engines.keys import KeyIndex
 from inlay.engines.matching import match_files, open_target
 from inlay.engines.source import ArrowSource, load_source, open_batches
 from inlay.engines.spark_jobs import cancel_jobs, parallelism, watch
 from inlay.engines.spark_session import get_session, ship_package
+from inlay.engines.spark_source import Ingest, Ingested, SparkFrame, StoredSource, make_buckets
+from inlay.engines.spark_stored import append_stored, match_stored, rewrite_stored
 from inlay.errors import DatasetMergeError, InlayError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
-from inlay.storage import FileStat, LocalStore, Location
+from inlay.storage import FileStat, Location
 
 __all__ = ["SparkEngine"]
 
@@ -50,6 +56,7 @@ _FOOTERS_WORTH_A_JOB = 4_000
 _SHIPPED_WITH_CODE = 2 << 20
 _CHUNK_BYTES = 16 << 20  # source rows travel in pieces of this size
 _WAVE_BYTES = 256 << 20  # so much of the source is on its way at a time
+_DRIVER_BYTES = 64 << 20  # a DataFrame that is larger stays with the executors
 _TASK_SCHEMA = pa.schema([("task", pa.int32()), ("part", pa.int32()), ("payload", pa.binary())])
 _RESULT_SCHEMA = pa.schema([("task", pa.int32()), ("payload", pa.binary())])
 _RESULT_DDL = "task int, payload binary"
@@ -60,15 +67,15 @@ Kernel = Callable[[Any, "_Rows"], Any]
 class SparkEngine:
     name = "spark"
 
-    def __init__(self, spark: Any = None, watch: Watch | None = None) -> None:
-        self._given = spark
-        self._watch = watch
+    def __init__(self, spark: Any = None, watch: Watch | None = None, location: Location | None = None) -> None:
+        """`location` is where a merge goes to; large DataFrames are laid down beside it."""
+        self._given, self._watch, self._location = spark, watch, location
 
     def watched(self, watch: Watch) -> SparkEngine:
-        return SparkEngine(self._given, watch)
+        return SparkEngine(self._given, watch, self._location)
 
     def merging(self, location: Location, strategy: str) -> SparkEngine:  # noqa: ARG002  (any place, any strategy)
-        return self
+        return SparkEngine(self._given, self._watch, location)
 
     @property
     def spark(self) -> Any:
@@ -79,11 +86,39 @@ class SparkEngine:
     # --------------------------------------------------------------------------------------------------- source
     def open(
         self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-    ) -> pa.Table | pa.RecordBatchReader:
+    ) -> pa.Table | pa.RecordBatchReader | SparkFrame:
+        if hasattr(data, "mapInArrow"):
+            return SparkFrame.of(data)
         return open_batches(data, like, storage_options)
 
-    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
-        return load_source(data, conform, key_columns)
+    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource | StoredSource:
+        if not isinstance(data, SparkFrame):
+            return load_source(data, conform, key_columns)
+        scratch = None if self._location is None else Scratch.beside(self._location)
+        if scratch is None:
+            return load_source(data.reader(), conform, key_columns)
+        try:
+            return self._load_frame(data, conform, list(key_columns), scratch)
+        except BaseException:
+            scratch.remove()
+            raise
+
+    def _load_frame(
+        self, data: SparkFrame, conform: Conform, key_columns: list[str], scratch: Scratch
+    ) -> ArrowSource | StoredSource:
+        """One pass over the DataFrame, whatever its size; what turns out to be small goes on in the driver."""
+        session = data.frame.sparkSession
+        ship_package(session)
+        ingest = Ingest(conform, key_columns, scratch, functools.partial(_use_credentials, _credentials()))
+        parts: list[Ingested] = list(self._answers(session, data.frame.mapInArrow(ingest, _RESULT_DDL)))
+        if sum(part.size for part in parts) > _DRIVER_BYTES:
+            return make_buckets(self._run, parts, conform(data.schema.empty_table()).schema, key_columns, scratch)
+        tables: list[pa.Table] = []
+        for part in parts:
+            tables += [unpack(part.inline)] if part.inline is not None else map(scratch.read, part.pieces)
+        scratch.remove()
+        whole = pa.concat_tables([conform(data.schema.empty_table()), *tables])
+        return load_source(whole, lambda rows: rows, key_columns)
 
     # ---------------------------------------------------------------------------------------------------- verbs
     def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
@@ -94,13 +129,20 @@ class SparkEngine:
         return with_shared_schemas([footer for bundle in read for footer in bundle])
 
     def match(
-        self, location: Location, source: ArrowSource, key_columns: Sequence[str], targets: Sequence[Target]
+        self,
+        location: Location,
+        source: ArrowSource | StoredSource,
+        key_columns: Sequence[str],
+        targets: Sequence[Target],
     ) -> Iterator[FileMatch]:
-        """One job per bucket of the source: its sorted keys travel with the tasks, only hits come back."""
+        """Sorted keys go to the tasks, only hits come back; of a source in the driver, bucket by bucket."""
+        if isinstance(source, StoredSource):
+            yield from match_stored(self._run, location, source, self._bundles(targets))
+            return
         matches: dict[str, FileMatch] = {}
         for start, index in source.indexes():
             sorted_keys = pa.table(index.columns, [str(i) for i in range(len(index.columns))])
-            keys = _ShippedKeys(source.schema, _pack_table(sorted_keys))
+            keys = _ShippedKeys(source.schema, pack(sorted_keys))
             kernel = _MatchKernel(location, list(key_columns), keys)
             for bundle in self._run(kernel, self._bundles(targets)):
                 for match in bundle:
@@ -109,12 +151,22 @@ class SparkEngine:
             yield matches[target.path]
 
     def rewrite(
-        self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
+        self, location: Location, source: ArrowSource | StoredSource, edits: Sequence[FileEdit], *, dry_run: bool
     ) -> Iterator[Written]:
+        if isinstance(source, StoredSource):
+            rows = sum(len(group.sources) for edit in edits for group in edit.groups)
+            share = 0 if dry_run else max(1, rows // (2 * parallelism(self.spark)))
+            yield from rewrite_stored(self._run, _RewriteKernel(location, dry_run), location, source, edits, share)
+            return
         jobs = [(_without_sources(edit), _sources(edit)) for edit in edits]
         yield from self._run_with_rows(_RewriteKernel(location, dry_run), jobs, source)
 
-    def append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
+    def append(
+        self, location: Location, source: ArrowSource | StoredSource, appends: Sequence[Append]
+    ) -> Iterator[Written]:
+        if isinstance(source, StoredSource):
+            yield from append_stored(self._run, _AppendKernel(location), source, appends)
+            return
         jobs = [(replace(append, rows=np.arange(len(append.rows))), append.rows) for append in appends]
         yield from self._run_with_rows(_AppendKernel(location), jobs, source)
 
@@ -144,7 +196,7 @@ class SparkEngine:
         for description, rows in jobs:
             wave.append(_Parcel(task, 0, pickle.dumps(description)))
             for part, start in enumerate(range(0, len(rows), step), 1):
-                wave.append(_Parcel(task, part, _pack_table(source.take(rows[start : start + step]))))
+                wave.append(_Parcel(task, part, pack(source.take(rows[start : start + step]))))
             task += 1
             weight += len(rows) * row_bytes
             if weight >= _WAVE_BYTES:
@@ -163,16 +215,20 @@ class SparkEngine:
         else:
             frame = self._routed(parcels, partitions)
             runner = _Runner(kernel, _credentials())
-        results = self._collect(frame.mapInArrow(runner, _RESULT_DDL))
+        yield from self._answers(self.spark, frame.mapInArrow(runner, _RESULT_DDL))
+
+    def _answers(self, spark: Any, frame: Any) -> Iterator[Any]:
+        """What the tasks of a job say, in their order; the first error is raised."""
+        results = self._collect(spark, frame)
         for at in np.argsort(results["task"].to_numpy(), kind="stable"):
             answer = pickle.loads(results["payload"][int(at)].as_py())  # noqa: S301  (our own tasks' answers)
             if isinstance(answer, InlayError):
                 raise answer
             yield answer
 
-    def _collect(self, frame: Any) -> pa.Table:
+    def _collect(self, spark: Any, frame: Any) -> pa.Table:
         """Run the job, telling how far it is; whoever watches can cancel it by raising."""
-        spark, tag = self.spark, f"inlay-{uuid.uuid4().hex}"
+        tag = f"inlay-{uuid.uuid4().hex}"
         stopped: list[BaseException] = []
 
         def on_tasks(done: int, total: int) -> None:
@@ -207,6 +263,11 @@ def _credentials() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
+def _use_credentials(given: Mapping[str, str]) -> None:
+    for name, value in given.items():  # what the executor has of its own wins
+        os.environ.setdefault(name, value)
+
+
 def _is_from_spark(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark.", "py4j.", "grpc"))
 
@@ -216,7 +277,7 @@ class _Rows:
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
-        self._starts = [0, *itertools.accumulate(_unpack_table(piece).num_rows for piece in packed)]
+        self._starts = [0, *itertools.accumulate(unpack(piece).num_rows for piece in packed)]
         self._open: tuple[int, pa.Table] | None = None
 
     def take(self, rows: np.ndarray) -> pa.Table:
@@ -233,7 +294,7 @@ class _Rows:
 
     def _piece(self, at: int) -> pa.Table:
         if self._open is None or self._open[0] != at:
-            self._open = (at, _unpack_table(self._packed[at]))
+            self._open = (at, unpack(self._packed[at]))
         return self._open[1]
 
 
@@ -274,8 +335,7 @@ class _Runner:
         return self.answers(parcels)
 
     def answers(self, parcels: Iterable[_Parcel]) -> Iterator[pa.RecordBatch]:
-        for name, value in self.credentials.items():  # what the executor has of its own wins
-            os.environ.setdefault(name, value)
+        _use_credentials(self.credentials)
         for task, mine in itertools.groupby(parcels, key=lambda parcel: parcel.task):
             first, *others = (parcel.payload for parcel in mine)
             yield self._answer(task, pickle.loads(first), _Rows(others))  # noqa: S301  (our own driver's request)
@@ -298,7 +358,7 @@ class _ShippedKeys:
     packed: bytes
 
     def indexes(self) -> Iterator[tuple[int, KeyIndex]]:
-        yield 0, KeyIndex(_unpack_table(self.packed).columns, is_sorted=True)
+        yield 0, KeyIndex(unpack(self.packed).columns, is_sorted=True)
 
 
 @dataclass(frozen=True)
@@ -327,7 +387,7 @@ class _RewriteKernel:
     dry_run: bool
 
     def __call__(self, edit: FileEdit, rows: _Rows) -> Written:
-        attempt = _Attempt(self.location, edit.stage)
+        attempt = Attempt(self.location, edit.stage)
         mine = replace(edit, stage=attempt.path)
         return attempt.settle(rewrite_file(self.location, mine, rows.take, map, dry_run=self.dry_run))
 
@@ -337,7 +397,7 @@ class _AppendKernel:
     location: Location
 
     def __call__(self, append: Append, rows: _Rows) -> Written:
-        attempt = _Attempt(self.location, append.stage)
+        attempt = Attempt(self.location, append.stage)
         return attempt.settle(append_rows(self.location, replace(append, stage=attempt.path), rows.take))
 
 
@@ -348,40 +408,12 @@ class _CombineKernel:
     def __call__(self, combines: list[Combine], _: _Rows) -> list[Written]:
         written = []
         for combine in combines:
-            attempt = _Attempt(self.location, combine.stage)
+            attempt = Attempt(self.location, combine.stage)
             written.append(attempt.settle(combine_files(self.location, replace(combine, stage=attempt.path))))
         return written
 
 
-class _Attempt:
-    """A staged file of one attempt at a task: other attempts cannot see it before it is whole."""
-
-    def __init__(self, location: Location, stage: str) -> None:
-        self._store = location.store
-        self._stage = stage
-        self.path = f"{stage}.{uuid.uuid4().hex[:8]}" if stage else ""
-
-    def settle(self, written: Written) -> Written:
-        """Give the file its name; on object stores the attempt's own name is as good as any."""
-        if not written.stage or not isinstance(self._store, LocalStore):
-            return written
-        self._store.move(self.path, self._stage)
-        return replace(written, stage=self._stage)
-
-
-# --------------------------------------------------------------------------------------------------------- messages
-def _pack_table(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def _unpack_table(packed: bytes) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
-
-
+# ----------------------------------------------------------------------------------------------------------- numbers
 def _sources(edit: FileEdit) -> np.ndarray:
     parts = [group.sources for group in edit.groups]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

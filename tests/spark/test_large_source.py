@@ -1,0 +1,298 @@
+"""DataFrames that stay with the executors: the same meaning as any other source, and no row in the driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import inlay
+from inlay.engines import spark as spark_engine
+from inlay.engines import spark_source, spark_stored
+from inlay.engines.exchange import Scratch
+from inlay.errors import DuplicateKeyError, InlayError, MergeCancelledError, NullKeyError
+from inlay.storage import locate
+from tests import lake
+
+ROWS, FILES = 6_000, 6
+
+
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch):
+    """However small: rows stay with the executors, in many pieces, buckets, chunks and waves."""
+    monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", 0)
+    monkeypatch.setattr(spark_source, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(spark_source, "_INDEX_ROWS", 1_000)
+    monkeypatch.setattr(spark_stored, "_CHUNK_ROWS", 70)
+    monkeypatch.setattr(spark_stored, "_WAVE_ROWS", 500)
+    monkeypatch.setattr(spark_stored, "WORTH_SPLITTING", 100)
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """The sources that were laid down."""
+    made = []
+    make = spark_engine.make_buckets
+    monkeypatch.setattr(spark_engine, "make_buckets", lambda *given: made.append(make(*given)) or made[-1])
+    return made
+
+
+def rows(ids, word="new", seed=0):
+    rng = np.random.default_rng(seed)
+    ids = np.asarray(ids, np.int64)
+    return pa.table(
+        {
+            "id": ids,
+            "k": pa.array([f"k{i % 13}" for i in ids]),
+            "text": pa.array([None if i % 11 == 0 else f"{word} {i}" for i in ids.tolist()]),
+            "x": rng.random(len(ids)),
+            "when": pa.array(ids * 1_000_003, pa.timestamp("us", "UTC")),
+            "tags": pa.array([[f"t{i % 3}"] * (i % 3) for i in ids.tolist()], pa.list_(pa.string())),
+        }
+    )
+
+
+def target(path, *, shuffled=False, groups=5):
+    path.mkdir()
+    ids = np.random.default_rng(1).permutation(ROWS) if shuffled else np.arange(ROWS)
+    for at, part in enumerate(np.split(ids, FILES)):
+        pq.write_table(rows(part, "old"), path / f"{at}.parquet", row_group_size=len(part) // groups)
+    return str(path)
+
+
+def frame_of(spark, table, partitions=5):
+    return spark.createDataFrame(table).repartitionByRange(partitions, "x")
+
+
+def both(spark, source, paths):
+    """The same rows as a table and as a DataFrame, each with its dataset."""
+    return zip((source, frame_of(spark, source)), paths, strict=True)
+
+
+def content(path, by="id"):
+    return inlay.read_parquet(path).sort_by(by)
+
+
+def counts(result):
+    return result.inserted, result.updated, result.deleted, result.unchanged, result.target_count_after
+
+
+def leftovers(path):
+    parent, name = os.path.split(path)
+    sidecar = os.path.join(parent, f".{name}.txn")
+    return [n for n in os.listdir(sidecar) if n.startswith(".staging")] if os.path.isdir(sidecar) else []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "shuffled"),
+    [
+        ("insert", ["k", "id"], True),
+        ("update", ["id"], True),
+        ("upsert", ["id"], False),
+        ("upsert", ["k", "id"], True),
+        ("full_merge", ["id"], True),
+        ("full_merge", ["k", "id"], False),
+        ("deduplicate", ["id"], True),
+    ],
+)
+def test_every_strategy_means_what_it_means_elsewhere(spark, tmp_path, stored, strategy, keys, shuffled):
+    ids = np.random.default_rng(2).choice(ROWS + 1_500, 2_500, replace=False)
+    source = rows(ids)
+    paths = [target(tmp_path / engine, shuffled=shuffled) for engine in ("pyarrow", "spark")]
+    results = [inlay.merge(data, path, strategy, keys) for data, path in both(spark, source, paths)]
+    assert counts(results[0]) == counts(results[1])
+    assert content(paths[0]).equals(content(paths[1]))
+    assert len(stored) == 1
+    assert not leftovers(paths[1])
+
+
+def test_rewritten_files_are_the_same_to_the_byte_however_many_tasks_made_them(spark, tmp_path, monkeypatch):
+    """One file gets most rows: several tasks edit it."""
+    parts = []
+    joined = spark_stored._joined
+    monkeypatch.setattr(spark_stored, "_joined", lambda *given: parts.append(len(given[-1])) or joined(*given))
+    paths = [target(tmp_path / engine, groups=10) for engine in ("pyarrow", "spark")]
+    source = rows([*range(1_000), 1_500, 5_999])
+    results = [inlay.merge(data, path, "update", ["id"]) for data, path in both(spark, source, paths)]
+    assert parts == [5]
+    files = [{name: Path(path, name).read_bytes() for name in os.listdir(path)} for path in paths]
+    assert files[0] == files[1]
+    assert results[0].bytes_copied == results[1].bytes_copied
+    assert counts(results[0]) == counts(results[1])
+
+
+def test_a_full_merge_drops_row_groups_of_a_file_that_several_tasks_edit(spark, tmp_path):
+    paths = [target(tmp_path / engine, groups=10) for engine in ("pyarrow", "spark")]
+    source = rows([*range(300), *range(500, 1_000)])
+    results = [inlay.merge(data, path, "full_merge", ["id"]) for data, path in both(spark, source, paths)]
+    assert counts(results[0]) == counts(results[1])
+    assert content(paths[0]).equals(content(paths[1]))
+
+
+def test_a_part_that_surgery_refuses_makes_the_file_be_written_whole(spark, tmp_path, monkeypatch):
+    class Refusing(spark_stored._Edit):
+        def __call__(self, task, rows):
+            return None if task[1] else super().__call__(task, rows)
+
+    monkeypatch.setattr(spark_stored, "_Edit", Refusing)
+    path = target(tmp_path / "d")
+    source = rows(range(1_000))
+    result = inlay.merge(frame_of(spark, source), path, "update", ["id"])
+    assert (result.updated, len(result.rewritten_files)) == (1_000, 1)
+    assert content(path).slice(0, 1_000).equals(source.cast(content(path).schema))
+
+
+def test_equal_rows_cost_nothing(spark, tmp_path):
+    path = target(tmp_path / "d")
+    before = lake.photograph(path)
+    result = inlay.merge(frame_of(spark, inlay.read_parquet(path)), path, "upsert", ["id"])
+    assert (result.updated, result.unchanged, result.rewritten_files) == (ROWS, ROWS, [])
+    assert lake.photograph(path) == before
+
+
+@pytest.mark.parametrize("order_by", [None, "x", ["k", "x"]])
+def test_deduplicate_keeps_the_last_in_the_order_that_spark_delivers(spark, tmp_path, order_by):
+    ids = np.random.default_rng(3).integers(0, 300, 3_000)
+    source = spark.createDataFrame(rows(ids)).repartition(4, "x").sortWithinPartitions("x").persist()
+    delivered = source.toArrow()
+    paths = [target(tmp_path / engine) for engine in ("pyarrow", "spark")]
+    results = [
+        inlay.merge(data, path, "deduplicate", ["id"], dedup_order_by=order_by, engine=engine)
+        for data, path, engine in zip((delivered, source), paths, ("pyarrow", "spark"), strict=True)
+    ]
+    assert counts(results[0]) == counts(results[1])
+    assert (results[1].source_count, results[1].updated) == (3_000, len(set(ids.tolist())))
+    assert content(paths[0]).equals(content(paths[1]))
+
+
+def test_one_key_with_most_rows(spark, tmp_path):
+    """All rows of a key lie in one bucket, whatever its size."""
+    path = target(tmp_path / "d")
+    ids = np.concatenate([np.full(5_000, 7), np.arange(100, 200)])
+    source = spark.createDataFrame(rows(ids)).repartition(3)
+    result = inlay.merge(source, path, "deduplicate", ["id"], dedup_order_by="x")
+    assert (result.updated, result.target_count_after) == (101, ROWS)
+
+
+def test_duplicate_and_null_keys_are_refused_and_nothing_stays(spark, tmp_path):
+    path = target(tmp_path / "d")
+    before = lake.photograph(path)
+    with pytest.raises(DuplicateKeyError, match=r"1 source rows repeat a key: id=42"):
+        inlay.merge(frame_of(spark, rows([*range(1_000), 42])), path, "upsert", ["id"])
+    table = rows(range(1_000))
+    nulls = table.set_column(0, "id", pa.array([None if i in (5, 900) else i for i in range(1_000)], pa.int64()))
+    with pytest.raises(NullKeyError, match="'id' is NULL in"):
+        inlay.merge(frame_of(spark, nulls), path, "upsert", ["id"])
+    assert lake.photograph(path) == before
+    assert not leftovers(path)
+
+
+def test_rows_that_do_not_fit_are_refused_by_the_tasks_in_the_words_of_the_driver(spark, tmp_path):
+    path = str(tmp_path / "d")
+    inlay.merge(pa.table({"id": pa.array([1], pa.int8()), "v": ["a"]}), path, "insert", ["id"])
+    source = pa.table({"id": pa.array([*range(100), 300], pa.int64()), "v": ["b"] * 101})
+    said = []
+    for data in (source, spark.createDataFrame(source).repartition(3)):
+        with pytest.raises(InlayError) as caught:
+            inlay.merge(data, path, "upsert", ["id"])
+        said.append((type(caught.value), str(caught.value)))
+    assert said[0] == said[1]
+    assert not leftovers(path)
+
+
+@pytest.mark.parametrize("keys", [["id"], ["p", "id"]])
+def test_partitions(spark, tmp_path, keys):
+    def day(table):
+        return table.append_column("p", pa.array([f"d;{i % 4}" for i in table["id"].to_pylist()]))
+
+    paths = [str(tmp_path / engine) for engine in ("pyarrow", "spark")]
+    for path in paths:
+        inlay.merge(day(rows(range(ROWS), "old")), path, "insert", ["id"], ["p"], row_group_size=300)
+    source = day(rows(np.arange(3_000, 7_500)))
+    results = [inlay.merge(data, path, "upsert", keys) for data, path in both(spark, source, paths)]
+    assert counts(results[0]) == counts(results[1])
+    assert content(paths[0]).equals(content(paths[1]))
+    moved = source.set_column(source.schema.get_field_index("p"), "p", pa.array(["d;0"] * len(source)))
+    if keys == ["id"]:
+        with pytest.raises(inlay.errors.PartitionMoveError):
+            inlay.merge(frame_of(spark, moved), paths[1], "upsert", keys)
+    assert not leftovers(paths[1])
+
+
+def test_a_new_dataset_and_one_that_is_emptied(spark, tmp_path):
+    path = str(tmp_path / "d")
+    source = rows(range(2_000))
+    result = inlay.merge(frame_of(spark, source), path, "upsert", ["id"], max_rows_per_file=450)
+    assert (result.inserted, len(result.inserted_files)) == (2_000, 5)
+    assert content(path).equals(source.cast(content(path).schema))
+    empty = spark.createDataFrame(source.slice(0, 0))
+    assert inlay.merge(empty, path, "full_merge", ["id"]).deleted == 2_000
+
+
+def test_new_columns_and_narrower_files(spark, tmp_path):
+    results, paths = [], [str(tmp_path / engine) for engine in ("pyarrow", "spark")]
+    table = pa.table({"id": pa.array(range(500), pa.int64()), "v": pa.array(range(500), pa.int32())})
+    wide = pa.table(
+        {"id": pa.array(range(300, 800), pa.int64()), "v": pa.array(range(500), pa.int64()), "w": ["w"] * 500}
+    )
+    for path, data in zip(paths, (wide, spark.createDataFrame(wide).repartition(3)), strict=True):
+        inlay.merge(table, path, "insert", ["id"])
+        results.append(inlay.merge(data, path, "full_merge", ["id"], schema_mode="evolve"))
+    assert counts(results[0]) == counts(results[1])
+    assert content(paths[0]).equals(content(paths[1]))
+
+
+def test_a_dry_run_says_the_same_and_leaves_nothing(spark, tmp_path):
+    path = target(tmp_path / "d")
+    source = rows(range(500, 7_000, 3))
+    plans = [inlay.plan_merge(data, path, "upsert", ["id"]) for data in (source, frame_of(spark, source))]
+    assert plans[0].affected_files == plans[1].affected_files
+    assert (plans[0].updated, plans[0].inserted) == (plans[1].updated, plans[1].inserted)
+    assert sorted(os.listdir(tmp_path)) == ["d"]
+
+
+def test_no_row_passes_through_the_driver(spark, tmp_path, monkeypatch):
+    """Whatever is read in this process is keys, samples and single columns."""
+    read, read_placed = [], Scratch.read_placed
+    monkeypatch.setattr(Scratch, "read_placed", lambda *given: read.append(given[1]) or read_placed(*given))
+    path = target(tmp_path / "d")
+    result = inlay.merge(frame_of(spark, rows(range(3_000, 7_000))), path, "upsert", ["id"])
+    assert (result.updated, result.inserted) == (3_000, 1_000)
+    assert read
+    assert {os.path.basename(piece.path).split("-")[0] for piece in read} <= {"keys"}
+
+
+def test_a_small_dataframe_is_taken_in_by_one_job_and_stays_in_the_driver(spark, tmp_path, monkeypatch, stored):
+    monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", 64 << 20)
+    path = target(tmp_path / "d")
+    source = rows(range(4_000, 6_500))
+    result = inlay.merge(frame_of(spark, source), path, "upsert", ["id"])
+    assert (result.updated, result.inserted) == (2_000, 500)
+    assert not stored
+    assert not leftovers(path)
+
+
+@pytest.mark.parametrize("phase", ["match", "rewrite", "append"])
+def test_cancelling_leaves_no_trace(spark, tmp_path, phase):
+    path = target(tmp_path / "d")
+    before = lake.photograph(path)
+    with pytest.raises(MergeCancelledError):
+        inlay.merge(
+            frame_of(spark, rows(range(3_000, 7_000))), path, "upsert", ["id"], progress=lambda p: p.phase != phase
+        )
+    assert lake.photograph(path) == before
+    assert not leftovers(path)
+
+
+def test_what_a_dead_merge_left_is_swept_by_the_next(tmp_path):
+    path = target(tmp_path / "d")
+    inlay.merge(rows([1]), path, "update", ["id"])
+    scratch = Scratch.beside(locate(path))
+    scratch.write("rows", rows([1]))
+    assert leftovers(path)
+    inlay.merge(rows([2]), path, "update", ["id"])
+    assert not leftovers(path)
