@@ -1,0 +1,323 @@
+"""An upload becomes typed Parquet files, as Spark jobs.
+
+    survey   one task: decode, sniff, infer, cut into splits
+    parse    a task for every split: parse, type, write a part, report; again where a column turned out to be wider
+    join     a task for every data file: the parts' encoded row groups, copied
+
+Nothing outside of the given directories is written; parts are gone in the end, and so is everything else if the
+conversion fails or is cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from inlay.errors import BadRowsError, ConversionFailedError, InvalidArgumentError, UnreadableUploadError
+from inlay.parquet.writer import WriterSettings
+from inlay.pipeline.cells import check_readable
+from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
+from inlay.pipeline.jobs import Progress, run
+from inlay.pipeline.kinds import TEXT, Kind, join
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
+from inlay.pipeline.plan import Column, Reader, Survey
+from inlay.pipeline.records import Split
+from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_table
+from inlay.pipeline.survey import Surveyor
+from inlay.storage import LocalStore, Location
+
+__all__ = ["Conversion", "ConvertedFile", "convert", "plan_columns"]
+
+SPLIT_BYTES = 16 << 20
+OnError = Literal["fail", "quarantine"]
+
+
+class ConvertedFile(NamedTuple):
+    """A data file, relative to the location."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of an upload."""
+
+    files: list[ConvertedFile]
+    schema: pa.Schema
+    rows: int
+    rejected: int
+    reject_files: list[str]
+    options: ReadOptions
+    warnings: list[str] = field(default_factory=list)
+
+
+def convert(
+    spark: Any,
+    raw: RawFile | InlineFile,
+    options: ReadOptions,
+    *,
+    into: Location,
+    directory: str,
+    rejects_directory: str,
+    overrides: Mapping[str, pa.DataType] | None = None,
+    like: pa.Schema | None = None,
+    on_error: OnError = "fail",
+    name: str = "data",
+    settings: WriterSettings | None = None,
+    max_rows_per_file: int = 5_000_000,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> Conversion:
+    """Convert an upload into `directory/name.parquet`, or numbered files if it has many rows."""
+    if on_error not in ("fail", "quarantine"):
+        raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
+    settings = settings or WriterSettings()
+    settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
+    with _workplace(into, directory, rejects_directory, name) as stage:
+        work = _Work(spark, into, stage, settings, progress)
+        survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, Place(into, f"{stage}/decoded")))
+        columns = plan_columns(survey, overrides or {}, like)
+        reports, columns = work.parse(survey, columns)
+        rejected = sum(report.rejected for report in reports)
+        _check(reports, columns, rejected, on_error, survey)
+        files = work.join([report.part for report in reports if report.part], directory, name, max_rows_per_file)
+        reject_parts = [report.rejects for report in reports if report.rejects]
+        rejects = work.join(reject_parts, rejects_directory, "rejects", max_rows_per_file) if reject_parts else []
+        _make_durable(into, [directory, *([rejects_directory] if rejects else [])])
+    return Conversion(
+        files=[ConvertedFile(*file) for file in files],
+        schema=_schema(columns),
+        rows=sum(file.rows for file in files),
+        rejected=rejected,
+        reject_files=[file.path for file in rejects],
+        options=survey.options,
+        warnings=survey.warnings,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- planning
+def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.Schema | None) -> list[Column]:
+    """The columns with the types that were found, or that somebody chose for them."""
+    names = list(survey.kinds)
+    if unknown := [name for name in overrides if name not in survey.kinds]:
+        raise InvalidArgumentError(
+            f"There is no column {unknown[0]!r} to give a type; the columns are: {', '.join(map(repr, names))}."
+        )
+    target = {f.name: f.type for f in like} if like is not None else {}
+    chosen = target | dict(overrides)
+    columns = []
+    for name, kind in survey.kinds.items():
+        if name in chosen:
+            check_readable(name, chosen[name])
+            columns.append(Column(name, kind, chosen[name], fixed=True))
+        else:
+            columns.append(Column.inferred(name, kind))
+    return columns
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def _widened(columns: Sequence[Column], met: Mapping[str, Kind]) -> list[Column]:
+    """The columns as they must be to hold what was met; a column whose type would stay becomes text."""
+    wider = []
+    for column in columns:
+        new = column.widened(met[column.name]) if column.name in met else column
+        wider.append(Column.inferred(column.name, TEXT) if column.name in met and new.type == column.type else new)
+    known = {column.name for column in columns}
+    return wider + [Column.inferred(name, kind) for name, kind in met.items() if name not in known]
+
+
+def _check(
+    reports: Sequence[Report], columns: Sequence[Column], rejected: int, on_error: OnError, survey: Survey
+) -> None:
+    rows = sum(report.rows for report in reports)
+    if rejected and on_error == "fail":
+        bad = [cell for report in reports for cell in report.bad][:MAX_SHOWN]
+        first = bad[0]
+        where = f"line {first.line}" + (f", column {first.column!r}" if first.column else "")
+        raise BadRowsError(
+            f"{rejected:,} of {rows + rejected:,} rows do not fit; the first: {where}: {first.reason}.",
+            errors=[cell._asdict() for cell in bad],
+            rejected=rejected,
+            hint=" ".join(
+                ['Correct them, choose other types, or load the rest with on_error="quarantine".', *survey.warnings]
+            ),
+        )
+    if not rows and not rejected and not all(column.fixed for column in columns):
+        raise UnreadableUploadError(
+            "The file has no data rows.", hint="Without rows every column must be given a type."
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- stages
+@dataclass(frozen=True)
+class Report:
+    """What a task made of a split: a part and rejects, or what columns must be able to hold first."""
+
+    split: int
+    rows: int = 0
+    rejected: int = 0
+    part: Part | None = None
+    rejects: Part | None = None
+    bad: list[BadCell] = field(default_factory=list)
+    met: dict[str, Kind] = field(default_factory=dict)
+
+
+class _Work:
+    """The stages of one conversion."""
+
+    def __init__(
+        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: Progress | None
+    ) -> None:
+        self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
+        self._settings = settings
+
+    def _run(self, what: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
+        answers, totals = run(self._spark, what, kernel, tasks, self._progress)
+        counted = sum(getattr(answer, "rows", 0) for answer in answers)
+        if totals.rows != counted:
+            raise ConversionFailedError(f"Spark counted {totals.rows} rows, its tasks reported {counted}.")
+        return answers
+
+    def survey(self, raw: RawFile | InlineFile, surveyor: Surveyor) -> Survey:
+        survey: Survey = self._run("survey", surveyor, [raw])[0]
+        if "use_dictionary" not in self._settings.options:
+            options = self._settings.options | {"use_dictionary": survey.repetitive or False}
+            self._settings = replace(self._settings, options=options)
+        return survey
+
+    def parse(self, survey: Survey, columns: list[Column]) -> tuple[list[Report], list[Column]]:
+        """Parse all splits; those that were read with types that do not last are read again."""
+        reports: dict[int, Report] = {}
+        waiting = survey.splits
+        while waiting:
+            kernel = _Parser(survey.content, survey.reader, columns, self._into, self._stage, self._settings)
+            for report in self._run("parse", kernel, waiting):
+                reports[report.split] = report
+            met = _together([report.met for report in reports.values()])
+            wider = _widened(columns, met) if met else columns
+            stale = _schema(wider) != _schema(columns)
+            waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
+            columns = wider
+        if not survey.splits:
+            part = write_part(self._into, f"{self._stage}/part-0", iter(()), _schema(columns), self._settings)
+            return [Report(0, part=part)], columns
+        return [reports[split.number] for split in survey.splits], columns
+
+    def join(self, parts: Sequence[Part], directory: str, name: str, max_rows: int) -> list[Joined]:
+        files = plan_files(parts, directory, name, max_rows, self._settings)
+        if len(parts) == 1 and len(files) == 1 and all(len(run) == 1 for run in files[0].runs):
+            self._into.store.move(self._into.full(parts[0].path), self._into.full(files[0].path))
+            return [check_file(self._into, files[0].path, files[0].rows)]
+        joined: list[Joined] = self._run("join", _Joiner(self._into, parts[0].path, self._stage, self._settings), files)
+        return joined
+
+
+def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
+    met: dict[str, Kind] = {}
+    for finding in findings:
+        for name, kind in finding.items():
+            met[name] = join(met[name], kind) if name in met else kind
+    return met
+
+
+@dataclass(frozen=True)
+class _Parser:
+    """The kernel of a split."""
+
+    content: Content
+    reader: Reader
+    columns: list[Column]
+    into: Location
+    stage: str
+    settings: WriterSettings
+
+    def __call__(self, split: Split) -> Report:
+        parsed = self.reader.parse(self.content.read(split.start, split.end), self.columns, split)
+        if parsed.table is None:
+            return Report(split.number, met=parsed.met)
+        part = self._write("part", split, parsed.table)
+        rejects = self._write("rejects", split, reject_table(parsed.rejects)) if parsed.rejects else None
+        bad = [cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN]
+        return Report(split.number, part.rows, len(parsed.rejects), part, rejects, bad, parsed.met)
+
+    def _write(self, what: str, split: Split, table: pa.Table) -> Part:
+        settings = self.settings
+        if table.schema.equals(REJECT_SCHEMA):
+            settings = WriterSettings({"compression": "zstd"}, settings.row_group_size)
+        path = f"{self.stage}/{what}-{split.number:06}"
+        return write_part(self.into, path, iter([table] if table.num_rows else []), table.schema, settings)
+
+
+@dataclass(frozen=True)
+class _Joiner:
+    """The kernel of a data file."""
+
+    into: Location
+    base: str
+    stage: str
+    settings: WriterSettings
+
+    def __call__(self, file: OutFile) -> Joined:
+        return join_parts(self.into, file, self.base, self.stage, self.settings)
+
+
+# ----------------------------------------------------------------------------------------------------- work in place
+@contextlib.contextmanager
+def _workplace(into: Location, directory: str, rejects_directory: str, name: str) -> Iterator[str]:
+    """A directory for parts. Whatever was made is gone if the conversion does not succeed."""
+    stage = f"{directory}/.convert-{uuid.uuid4().hex}"
+    store = into.store
+    made = _make_directories(into, [directory, rejects_directory, stage])
+    try:
+        yield stage
+    except BaseException:
+        _remove_outputs(into, directory, name)
+        _remove_outputs(into, rejects_directory, "rejects")
+        store.remove_tree(into.full(stage))
+        for path in reversed(made):
+            _remove_if_empty(store, path)
+        raise
+    store.remove_tree(into.full(stage))
+    if into.full(rejects_directory) in made:
+        _remove_if_empty(store, into.full(rejects_directory))
+
+
+def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
+    if not isinstance(into.store, LocalStore):
+        return []
+    return [made for path in directories for made in into.store.make_directories(into.full(path))]
+
+
+def _remove_outputs(into: Location, directory: str, name: str) -> None:
+    found = into.store.walk(into.full(directory), lambda part: part.startswith(name) and part.endswith(".parquet"))
+    for status in found:
+        into.store.remove(into.full(f"{directory}/{status.path}"))
+
+
+def _remove_if_empty(store: Any, path: str) -> None:
+    if isinstance(store, LocalStore):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def _make_durable(into: Location, directories: Sequence[str]) -> None:
+    if isinstance(into.store, LocalStore):
+        for directory in directories:
+            path = into.full(directory)
+            while path.startswith(into.path):
+                into.store.sync_directory(path)
+                path = posixpath.dirname(path)

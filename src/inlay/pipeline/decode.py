@@ -1,0 +1,231 @@
+"""From the bytes that were uploaded to UTF-8: decompression and character encodings, in one streaming pass.
+
+Plain UTF-8 is not copied. What had to be decoded is kept in memory while it is small, and written to a file in
+the dataset's store otherwise, so that every task can read its part of it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from inlay.errors import NotFoundError, UnreadableUploadError
+from inlay.pipeline.options import Limits
+from inlay.storage import Location
+
+__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode"]
+
+_STEP = 4 << 20
+_KEPT_IN_MEMORY = 1 << 20
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_PLAIN = frozenset({"utf-8", "ascii", "utf-8-sig"})
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """An upload's bytes in a store; `encoding` is its Content-Encoding: None, gzip or zstd."""
+
+    location: Location
+    path: str
+    size: int
+    encoding: str | None = None
+
+    def open(self) -> BinaryIO:
+        try:
+            return self.location.store.open_read(self.location.full(self.path))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The uploaded bytes are gone: {self.location.shown(self.path)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFile:
+    """A payload that is small enough to travel with the job."""
+
+    content: bytes
+
+    encoding = None
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path in a store."""
+
+    location: Location
+    path: str
+
+    @property
+    def full(self) -> str:
+        return self.location.full(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Decoded bytes, in memory or in a store. `skip` bytes at the start are a byte order mark."""
+
+    source: RawFile | InlineFile
+    size: int
+    encoding: str = "utf-8"
+    skip: int = 0
+
+    def open(self) -> BinaryIO:
+        return self.source.open()
+
+    def read(self, start: int, end: int) -> bytes:
+        if isinstance(self.source, InlineFile):
+            return self.source.content[start:end]
+        with self.open() as file:
+            file.seek(start)
+            data = file.read(end - start)
+        if len(data) != end - start:
+            raise UnreadableUploadError("The uploaded bytes changed while they were read.")
+        return data
+
+
+def decode(
+    raw: RawFile | InlineFile, limits: Limits, place: Place | None, encoding: str | None = None, *, text: bool = True
+) -> Content:
+    """The upload as UTF-8 (as it is, without `text`). Without `place` only the beginning is decoded: a preview."""
+    with raw.open() as file:
+        compression = raw.encoding or _compression_of(file.read(4))
+    with _plain_stream(raw, compression) as stream:
+        head = _read(stream, 4, compression)
+        mark, found = _byte_order_mark(head) if text else (b"", None)
+        charset = found or encoding or "utf-8"
+        if compression is None and (not text or charset in _PLAIN):
+            return Content(raw, raw.size, charset, len(mark))
+        chunks = _counted(_chunks(stream, head, compression), raw.size if compression else 0, limits)
+        if text and charset not in _PLAIN:
+            chunks, mark = _transcoded(chunks, charset, len(mark)), b""
+        kept = _keep(chunks, place)
+    return Content(kept, kept.size, charset, len(mark))
+
+
+def check_utf8(data: bytes, start: int = 0) -> None:
+    """Text that is not UTF-8 is an error that says where; it is never guessed at while converting."""
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableUploadError(
+            f"The file is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start}.",
+            hint='Say how it is encoded, for example {"encoding": "cp1252"}.',
+        ) from error
+
+
+def _compression_of(head: bytes) -> str | None:
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def _byte_order_mark(head: bytes) -> tuple[bytes, str | None]:
+    return next(((mark, name) for mark, name in _BOMS if head.startswith(mark)), (b"", None))
+
+
+@contextlib.contextmanager
+def _plain_stream(raw: RawFile | InlineFile, compression: str | None) -> Iterator[Any]:
+    with raw.open() as file:
+        if compression is None:
+            yield file
+        else:
+            yield pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
+
+
+def _read(stream: Any, size: int, compression: str | None) -> bytes:
+    try:
+        return bytes(stream.read(size))
+    except (OSError, pa.ArrowException) as error:
+        if compression is None:
+            raise
+        raise UnreadableUploadError(
+            f"The file is not valid {compression}: {str(error).splitlines()[0]}",
+            hint="It may be cut short, or the Content-Encoding may be wrong.",
+        ) from error
+
+
+def _chunks(stream: Any, head: bytes, compression: str | None) -> Iterator[bytes]:
+    chunk = head
+    while chunk:
+        yield chunk
+        chunk = _read(stream, _STEP, compression)
+
+
+def _counted(chunks: Iterator[bytes], compressed: int, limits: Limits) -> Iterator[bytes]:
+    """Stop a decompression bomb while it is still small."""
+    total = 0
+    for chunk in chunks:
+        total += len(chunk)
+        if total > limits.decoded_bytes:
+            raise UnreadableUploadError(f"The file grows beyond {limits.decoded_bytes:,} bytes when it is decoded.")
+        if compressed and total > limits.ratio_from and total > compressed * limits.ratio:
+            raise UnreadableUploadError(
+                f"The file grows to more than {limits.ratio:,} times its size when it is decompressed."
+            )
+        yield chunk
+
+
+def _transcoded(chunks: Iterator[bytes], charset: str, skip: int) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(charset)()
+    done = skip
+    for chunk in chunks:
+        piece, skip = chunk[skip:], max(0, skip - len(chunk))
+        held = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(piece)
+        except UnicodeDecodeError as error:
+            raise _not_in(charset, done - held + error.start) from error
+        done += len(piece)
+        yield text.encode()
+    held = len(decoder.getstate()[0])
+    try:
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeDecodeError as error:
+        raise _not_in(charset, done - held) from error
+
+
+def _not_in(charset: str, offset: int) -> UnreadableUploadError:
+    return UnreadableUploadError(
+        f"The file is not valid {charset}: the bytes at offset {offset} mean nothing in it.",
+        hint="Say how it is encoded with the option `encoding`.",
+    )
+
+
+def _keep(chunks: Iterator[bytes], place: Place | None) -> RawFile | InlineFile:
+    held, size = [], 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size > _KEPT_IN_MEMORY and place is not None:
+            return _write(held, chunks, place)
+        if size > _STEP and place is None:
+            break
+    return InlineFile(b"".join(held))
+
+
+def _write(first: list[bytes], rest: Iterator[bytes], place: Place) -> RawFile:
+    size = 0
+    with place.location.store.open_write(place.full) as file:
+        for chunks in (first, rest):
+            for chunk in chunks:
+                file.write(chunk)
+                size += len(chunk)
+    return RawFile(place.location, place.path, size)

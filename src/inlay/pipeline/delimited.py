@@ -1,0 +1,243 @@
+"""Delimited text (CSV): the columns of a file, and splits of it as typed tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from inlay.errors import UnreadableUploadError
+from inlay.pipeline.cells import Reading, convert, infer, reason
+from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.kinds import AMBIGUOUS, Kind, type_of
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.plan import SAMPLE_ROWS, Column, Parsed, Survey, read_sample
+from inlay.pipeline.records import Dialect, Records, Split, count_line_ends, find_records, make_splits, open_quote
+from inlay.pipeline.rejects import BadCell, Reject
+from inlay.pipeline.sniff import column_names, sniff
+
+__all__ = ["DelimitedText", "parse_cells", "survey"]
+
+_REPETITIVE = 0.2  # a dictionary pays if no larger share of a sample is distinct
+
+
+# --------------------------------------------------------------------------------------------------------- survey
+def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
+    """What a file holds, from its first rows; without `split_bytes` it is not cut."""
+    sample, is_whole = read_sample(content, limits)
+    options = sniff(sample, given, parse_cells).with_found(encoding=content.encoding)
+    dialect = dialect_of(options)
+    records = find_records(sample, dialect, 1)
+    count = len(records.starts) - (0 if is_whole else 1)  # the last one may go on
+    if count <= 0:
+        raise UnreadableUploadError(_no_record(len(sample), is_whole=is_whole))
+    first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
+    names, warnings = column_names(first) if options.header else column_names([None] * len(first))
+    rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))
+    table = parse_cells(sample[rows.start : rows.end], options, len(names))
+    reader = DelimitedText(options)
+    kinds = reader.kinds(table, names)
+    start = content.skip + rows.start
+    return Survey(
+        content=content,
+        options=options,
+        reader=reader,
+        kinds=kinds,
+        splits=make_splits(content, dialect, start, rows.line, split_bytes, limits) if split_bytes else [],
+        repetitive=_repetitive(table, names),
+        warnings=(warnings if options.header else []) + _notes(kinds),
+        sample=Split(0, start, content.skip + rows.end, rows.line),
+    )
+
+
+def _no_record(size: int, *, is_whole: bool) -> str:
+    return "The file holds no records." if is_whole else f"The first record is larger than {size:,} bytes."
+
+
+def _sample_rows(records: Records, count: int, header: int, size: int) -> Split:
+    """The data rows of a sample, as a split of it."""
+    if header == len(records.starts):
+        return Split(0, size, size, int(records.lines[-1]) + 1)
+    start, line = int(records.starts[header]), int(records.lines[header])
+    last = min(count, header + SAMPLE_ROWS)
+    return Split(0, start, int(records.ends[last - 1]) if last > header else start, line)
+
+
+def _repetitive(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Columns with few distinct values."""
+    found = []
+    for name, column in zip(names, table.columns, strict=True):
+        filled = len(column) - column.null_count
+        if filled and pc.count_distinct(column).as_py() <= max(1, filled * _REPETITIVE):
+            found.append(name)
+    return found
+
+
+def _notes(kinds: dict[str, Kind]) -> list[str]:
+    return [
+        f"Column {name!r} holds dates that can be read as day/month or month/day: they stay text "
+        "(the option day_first says which)."
+        for name, kind in kinds.items()
+        if kind.note == AMBIGUOUS
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------- parsing
+def dialect_of(options: ReadOptions) -> Dialect:
+    return Dialect(options.delimiter or ",", options.quote or "", options.escape or "")
+
+
+def parse_cells(
+    data: bytes, options: ReadOptions, width: int | None = None, ragged: list[tuple[int, int]] | None = None
+) -> pa.Table:
+    """All cells as text; NULL is an empty cell without quotes or one of the null values.
+
+    Records of another width than the others are left out, and their numbers (from 0) and widths put in `ragged`.
+    """
+    width = width or _width(data, options)
+    names = [str(number) for number in range(width)]
+    if not data.strip(b"\r\n"):
+        return pa.table([pa.array([], pa.string())] * width, names=names)
+
+    def skip(row: Any) -> str:
+        if ragged is not None:
+            ragged.append((row.number - 1, row.actual_columns))
+        return "skip"
+
+    return pcsv.read_csv(
+        pa.BufferReader(data),
+        read_options=pcsv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+        parse_options=pcsv.ParseOptions(
+            delimiter=options.delimiter or ",",
+            quote_char=options.quote or False,
+            escape_char=options.escape or False,
+            newlines_in_values=True,
+            invalid_row_handler=skip,
+        ),
+        convert_options=pcsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=["", *options.null_values],
+            check_utf8=False,
+        ),
+    )
+
+
+def _width(data: bytes, options: ReadOptions) -> int:
+    records = find_records(data, dialect_of(options), 1)
+    return len(read_record(data[int(records.starts[0]) : int(records.ends[0])], options)) if len(records.starts) else 0
+
+
+def read_record(record: bytes, options: ReadOptions) -> list[str | None]:
+    """The cells of one record."""
+    delimiter, quote = options.delimiter or ",", options.quote or ""
+    text = record.decode()
+    quoting: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
+    lines = io.StringIO(text, newline="")
+    cells = next(csv.reader(lines, delimiter=delimiter, escapechar=options.escape or None, **quoting), [])
+    return [cell or None for cell in cells]
+
+
+@dataclass(frozen=True)
+class DelimitedText:
+    """How splits of one file are read."""
+
+    options: ReadOptions
+
+    def kinds(self, table: pa.Table, names: Sequence[str]) -> dict[str, Kind]:
+        """What the columns of a sample hold."""
+        return {
+            name: infer(table.column(at).combine_chunks(), self.options.null_values, self.options.day_first)
+            for at, name in enumerate(names)
+        }
+
+    def parse(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed:
+        """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
+        check_utf8(data, split.start)
+        rejects: list[Reject] = []
+        whole = self._without_open_record(data, split, rejects)
+        ragged: list[tuple[int, int]] = []
+        cells = parse_cells(whole, self.options, len(columns), ragged)
+        typed, bad, met = self._convert(cells, columns)
+        if typed is None:
+            return Parsed(None, [], met)
+        keep = None
+        if bad or ragged:
+            records = find_records(whole, dialect_of(self.options), split.line)
+            found, keep = _rejected(whole, records, cells, columns, bad, ragged)
+            rejects = found + rejects
+        table = pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+        return Parsed(table if keep is None else table.filter(keep), rejects, met)
+
+    def _convert(
+        self, cells: pa.Table, columns: Sequence[Column]
+    ) -> tuple[list[pa.Array] | None, dict[int, np.ndarray], dict[str, Kind]]:
+        """Typed columns (None if one must be widened first), masks of bad cells, and kinds that were met."""
+        typed: list[pa.Array] = []
+        bad: dict[int, np.ndarray] = {}
+        met: dict[str, Kind] = {}
+        for at, column in enumerate(columns):
+            values = cells.column(at).combine_chunks()
+            converted = convert(values, Reading(column.type, column.form, column.fixed, self.options.null_values))
+            typed.append(converted.values)
+            if column.fixed and converted.bad is not None:
+                bad[at] = converted.bad
+            elif converted.bad is not None or (column.is_open and values.null_count < len(values)):
+                met[column.name] = infer(values, self.options.null_values, self.options.day_first)
+        narrow = [c for c in columns if c.name in met and not type_of(met[c.name]).equals(c.type)]
+        return (None if narrow else typed), bad, met
+
+    def _without_open_record(self, data: bytes, split: Split, rejects: list[Reject]) -> bytes:
+        """A record with a quote that nothing closes would take in all that follows: it is rejected as a whole."""
+        dialect = dialect_of(self.options)
+        opened = open_quote(data, dialect)
+        if opened is None:
+            return data
+        records = find_records(data, dialect, split.line)
+        start = int(records.starts[-1])
+        line = split.line + count_line_ends(data[:opened])
+        raw = data[start:].decode()
+        cell = BadCell.of(line, None, data[opened:].decode(), "a quote opens here and is never closed")
+        rejects.append(Reject([cell], raw))
+        return data[:start]
+
+
+def _rejected(
+    data: bytes,
+    records: Records,
+    cells: pa.Table,
+    columns: Sequence[Column],
+    bad: dict[int, np.ndarray],
+    ragged: Sequence[tuple[int, int]],
+) -> tuple[list[Reject], pa.Array | None]:
+    """Rejects in the order of the file, and which rows of the table are kept."""
+    if len(records.starts) != cells.num_rows + len(ragged):
+        raise UnreadableUploadError(
+            f"Lines {records.lines[0]} to {records.lines[-1]} cannot be cut into records.",
+            hint="Check the options quote, escape and delimiter.",
+        )
+    found: dict[int, list[BadCell]] = {}
+    for number, width in ragged:
+        why = f"{width} cells in a row of {len(columns)} columns"
+        found[number] = [BadCell.of(records.lines[number], None, None, why)]
+    rows = np.setdiff1d(np.arange(len(records.starts)), [number for number, _ in ragged])
+    for at, mask in bad.items():
+        column, why = columns[at], reason(columns[at].type)
+        for row in np.flatnonzero(mask):
+            number = int(rows[row])
+            value = cells.column(at)[int(row)].as_py()
+            found.setdefault(number, []).append(BadCell.of(records.lines[number], column.name, value, why))
+    rejects = [
+        Reject(found[number], data[records.starts[number] : records.ends[number]].decode()) for number in sorted(found)
+    ]
+    drop = np.any(list(bad.values()), axis=0) if bad else None
+    return rejects, None if drop is None else pa.array(~drop)

@@ -1,0 +1,82 @@
+"""What a column of text was seen to hold, what two such findings have in common, and the type that follows.
+
+null -> boolean -> text
+null -> integer -> double -> decimal -> text      by what the numbers need: a value is never changed
+null -> date -> timestamp -> text
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+__all__ = ["AMBIGUOUS", "NULL", "TEXT", "Kind", "join", "type_of"]
+
+_DECIMAL_DIGITS = 38
+AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`family` is null, boolean, number, date, timestamp or text; the rest says more about numbers and dates."""
+
+    family: str
+    integral: bool = True  # all fit a 64-bit integer
+    exact: bool = True  # all are what their double prints
+    floating: bool = False  # exponents, NaN or infinity
+    whole: int = 0  # digits before the point
+    scale: int = 0  # digits after it
+    form: str = "iso"  # how dates are written
+    unit: str = "us"
+    zoned: bool = False
+    note: str = ""  # why it is text although it looks like something else
+
+
+NULL = Kind("null")
+TEXT = Kind("text")
+
+
+def type_of(kind: Kind) -> pa.DataType:
+    """A column without any value is text: it is never dropped."""
+    if kind.family == "number":
+        return _number_type(kind)
+    if kind.family == "timestamp":
+        return pa.timestamp(kind.unit, "UTC" if kind.zoned else None)
+    return {"boolean": pa.bool_(), "date": pa.date32()}.get(kind.family, pa.string())
+
+
+def _number_type(kind: Kind) -> pa.DataType:
+    if kind.integral:
+        return pa.int64()
+    if kind.exact:
+        return pa.float64()
+    if not kind.floating and kind.whole + kind.scale <= _DECIMAL_DIGITS:
+        return pa.decimal128(_DECIMAL_DIGITS, kind.scale)
+    return pa.string()
+
+
+def join(left: Kind, right: Kind) -> Kind:
+    """The narrowest kind that holds both."""
+    if "null" in (left.family, right.family):
+        return right if left.family == "null" else left
+    families = {left.family, right.family}
+    if families == {"number"}:
+        return _join_numbers(left, right)
+    if families <= {"date", "timestamp"} and left.form == right.form and left.zoned == right.zoned:
+        wider = left if left.family == "timestamp" else right
+        return replace(wider, unit=max(left.unit, right.unit, key=("us", "ns").index))
+    if len(families) == 1 and left.family == "boolean":
+        return left
+    return replace(TEXT, note=left.note or right.note)
+
+
+def _join_numbers(left: Kind, right: Kind) -> Kind:
+    return Kind(
+        "number",
+        integral=left.integral and right.integral,
+        exact=left.exact and right.exact,
+        floating=left.floating or right.floating,
+        whole=max(left.whole, right.whole),
+        scale=max(left.scale, right.scale),
+    )

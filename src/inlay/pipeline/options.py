@@ -1,0 +1,127 @@
+"""How a file is read: what its owner said, and what is found out about the rest."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from inlay.errors import InvalidArgumentError
+
+__all__ = ["FORMATS", "Limits", "ReadOptions"]
+
+FORMATS = ("csv", "json", "parquet")
+_LAYOUTS = ("lines", "array", "objects")
+_LINE_ENDS = frozenset("\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an upload may cost. Bytes that grow beyond these are an attack or a mistake."""
+
+    decoded_bytes: int = 32 << 30
+    ratio: int = 1_000
+    ratio_from: int = 64 << 20  # small files may be as repetitive as they like
+    record_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of one format; None means: found out from the file."""
+
+    format: str
+    delimiter: str | None = None
+    header: bool | None = None
+    quote: str | None = None  # "" reads quotes as any other character
+    escape: str | None = None  # besides doubling
+    null_values: tuple[str, ...] = ()
+    encoding: str | None = None
+    layout: str | None = None  # of JSON: a record per line, one array, or objects one after the other
+    day_first: bool | None = None  # how 01/02/2024 is meant; None: only where the file proves it
+
+    @classmethod
+    def of(cls, format: str, options: Mapping[str, Any] | None = None) -> ReadOptions:  # noqa: A002
+        """Options as people give them, checked."""
+        name = str(format).strip().lower()
+        if name not in FORMATS:
+            raise InvalidArgumentError(f"Unknown format {format!r}; known: {', '.join(FORMATS)}.")
+        known = _OPTIONS[name]
+        given = dict(options or {})
+        if unknown := sorted(str(key) for key in given if key not in known):
+            raise InvalidArgumentError(
+                f"Unknown option {unknown[0]!r} for {name}; known: {', '.join(sorted(known)) or 'none'}."
+            )
+        checked = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
+        special = [checked[key] for key in ("delimiter", "quote", "escape") if checked.get(key)]
+        if len(special) != len(set(special)):
+            raise InvalidArgumentError("delimiter, quote and escape must be different characters.")
+        return cls(name, **checked)
+
+    def with_found(self, **found: Any) -> ReadOptions:
+        """What was found out, where nobody said it."""
+        return replace(self, **{name: value for name, value in found.items() if getattr(self, name) is None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options of this format as they are given."""
+        known = _OPTIONS[self.format]
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in known}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _character(name: str, value: Any) -> str:
+    text = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
+    if not isinstance(text, str) or len(text) != 1 or text in _LINE_ENDS or ord(text) > 127:
+        raise InvalidArgumentError(f"{name} must be one ASCII character and no line end, not {value!r}.")
+    return text
+
+
+def _optional_character(name: str, value: Any) -> str:
+    return "" if value == "" else _character(name, value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be true or false, not {value!r}.")
+    return value
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple) or not all(isinstance(item, str) for item in values):
+        raise InvalidArgumentError(f"{name} must be a list of texts, not {value!r}.")
+    return tuple(dict.fromkeys(values))
+
+
+def _encoding(name: str, value: Any) -> str:
+    try:
+        found = codecs.lookup(value)
+        b"".decode(found.name)  # codecs such as base64 do not make text
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"Unknown {name} {value!r}.", hint="Among those known: utf-8, utf-16, latin-1, cp1252."
+        ) from error
+    return found.name
+
+
+def _layout(name: str, value: Any) -> str:
+    if value not in _LAYOUTS:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(_LAYOUTS)}, not {value!r}.")
+    return str(value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "delimiter": _character,
+    "header": _flag,
+    "quote": _optional_character,
+    "escape": _optional_character,
+    "null_values": _texts,
+    "encoding": _encoding,
+    "layout": _layout,
+    "day_first": _flag,
+}
+_OPTIONS: dict[str, frozenset[str]] = {
+    "csv": frozenset({"delimiter", "header", "quote", "escape", "null_values", "encoding", "day_first"}),
+    "json": frozenset({"layout", "encoding", "day_first"}),
+    "parquet": frozenset(),
+}

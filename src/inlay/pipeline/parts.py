@@ -1,0 +1,187 @@
+"""Parts on their way to data files: written by the tasks of splits, then put together without decoding them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from inlay.errors import ConversionFailedError
+from inlay.parquet.splice import ParquetBytes, Splicer
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings
+from inlay.storage import LocalStore, Location
+
+__all__ = ["Group", "Joined", "OutFile", "Part", "join_parts", "plan_files", "write_part"]
+
+_SMALL_BYTES = 1 << 20  # a row group below this, and below half of the usual rows, is joined with its neighbours
+
+
+class Group(NamedTuple):
+    """A row group of a part."""
+
+    part: str
+    number: int
+    rows: int
+    size: int
+
+
+class Part(NamedTuple):
+    """A file that a task wrote; `path` is relative to the location."""
+
+    path: str
+    rows: int
+    size: int
+    groups: list[Group]
+
+
+@dataclass(frozen=True)
+class OutFile:
+    """A data file to be: runs of row groups, of which one alone is copied and several become one."""
+
+    path: str
+    runs: list[list[Group]]
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for run in self.runs for group in run)
+
+
+class Joined(NamedTuple):
+    path: str
+    rows: int
+    size: int
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+def write_part(
+    location: Location, path: str, tables: Iterator[pa.Table], schema: pa.Schema, settings: WriterSettings
+) -> Part:
+    """Write tables as a file under a name of this attempt, in row groups of even size."""
+    mine = f"{path}.{uuid.uuid4().hex[:8]}.parquet"
+    full = location.full(mine)
+    rows: list[int] = []
+    with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
+        for table in tables:
+            step = _even(table.num_rows, settings.row_group_size)
+            rows += [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
+            writer.write_table(table, step)
+    if isinstance(location.store, LocalStore):
+        location.store.sync_file(full)
+    status = location.store.stat(full)
+    size = status.size if status else 0
+    total = sum(rows)
+    groups = [Group(mine, number, count, size * count // max(total, 1)) for number, count in enumerate(rows)]
+    return Part(mine, total, size, groups)
+
+
+def _even(rows: int, most: int) -> int:
+    """Row groups of one size instead of full ones and a remainder."""
+    groups = -(-rows // most)
+    return max(1, -(-rows // max(groups, 1)))
+
+
+# -------------------------------------------------------------------------------------------------------- planning
+def plan_files(
+    parts: Sequence[Part], directory: str, name: str, max_rows: int, settings: WriterSettings
+) -> list[OutFile]:
+    """Which row groups make which file; files are numbered only if there are several."""
+    files: list[list[list[Group]]] = [[]]
+    rows = 0
+    for run in _runs([group for part in parts for group in part.groups], settings.row_group_size):
+        count = sum(group.rows for group in run)
+        if rows + count > max_rows and files[-1]:
+            files.append([])
+            rows = 0
+        files[-1].append(run)
+        rows += count
+    if len(files) == 1:
+        return [OutFile(f"{directory}/{name}.parquet", files[0])]
+    return [OutFile(f"{directory}/{name}-{number:05}.parquet", runs) for number, runs in enumerate(files, 1)]
+
+
+def _runs(groups: Sequence[Group], most: int) -> list[list[Group]]:
+    """Neighbouring small row groups together, as far as they fill a usual one; every other one alone."""
+    runs: list[list[Group]] = []
+    for group in groups:
+        joins = bool(runs) and _is_small(group, most) and all(_is_small(other, most) for other in runs[-1])
+        if joins and sum(other.rows for other in runs[-1]) + group.rows <= most:
+            runs[-1].append(group)
+        else:
+            runs.append([group])
+    return runs
+
+
+def _is_small(group: Group, most: int) -> bool:
+    return group.rows * 2 <= most and group.size < _SMALL_BYTES
+
+
+# --------------------------------------------------------------------------------------------------------- joining
+def join_parts(location: Location, file: OutFile, base: str, stage: str, settings: WriterSettings) -> Joined:
+    """Write a data file, make it durable and read its footer back. `base` is any part: it has the schema."""
+    store = location.store
+    target = location.full(file.path)
+    # On object stores an object appears when it is whole; on disk the file gets its name then.
+    path = location.full(f"{stage}/join-{uuid.uuid4().hex}") if isinstance(store, LocalStore) else target
+    with store.open_write(path) as out:
+        _splice(location, file, base, out, settings)
+    if isinstance(store, LocalStore):
+        store.sync_file(path)
+        store.move(path, target)
+    return check_file(location, file.path, file.rows)
+
+
+def _splice(location: Location, file: OutFile, base: str, out: object, settings: WriterSettings) -> None:
+    opened = _Opened(location)
+    splicer = Splicer(out, opened.bytes(base))  # type: ignore[arg-type]
+    for run in file.runs:
+        if len(run) == 1:
+            splicer.copy(opened.bytes(run[0].part), run[0].number)
+        else:
+            merged = pa.concat_tables(opened.read(group) for group in run)
+            sink = pa.BufferOutputStream()
+            with StreamingParquetWriter(sink, merged.schema, settings) as writer:
+                writer.write_table(merged.combine_chunks(), merged.num_rows)
+            splicer.copy(ParquetBytes(sink.getvalue(), "joined row groups"), 0)
+    splicer.finish()
+    opened.close()
+
+
+class _Opened:
+    """The part that is being read; parts come one after the other."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._path = ""
+        self._file: object = None
+        self._bytes: ParquetBytes | None = None
+
+    def bytes(self, path: str) -> ParquetBytes:
+        if self._bytes is None or path != self._path:
+            self.close()
+            self._file = self._location.store.open_read(self._location.full(path))
+            self._path, self._bytes = path, ParquetBytes(self._file, path)
+        return self._bytes
+
+    def read(self, group: Group) -> pa.Table:
+        with self._location.store.open_arrow(self._location.full(group.part)) as source, pq.ParquetFile(source) as file:
+            return file.read_row_group(group.number, use_threads=False)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()  # type: ignore[attr-defined]
+        self._file, self._bytes = None, None
+
+
+def check_file(location: Location, path: str, rows: int) -> Joined:
+    """Read back what was written: a file with another number of rows is not handed out."""
+    full = location.full(path)
+    with location.store.open_arrow(full) as source, pq.ParquetFile(source) as file:
+        found = file.metadata.num_rows
+    if found != rows:
+        raise ConversionFailedError(f"{location.shown(path)} has {found} rows after writing {rows}.")
+    status = location.store.stat(full)
+    return Joined(path, rows, status.size if status else 0)

@@ -1,0 +1,89 @@
+"""What is known about a conversion before its tasks run, and what a task makes of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.kinds import Kind, join, type_of
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.records import Split
+from inlay.pipeline.rejects import Reject
+
+__all__ = ["SAMPLE_ROWS", "Column", "Parsed", "Reader", "Survey", "read_sample"]
+
+SAMPLE_ROWS = 10_000
+_SAMPLE_BYTES = (1 << 20, 16 << 20)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is to be read. A `fixed` one was given its type; others may turn out to be wider."""
+
+    name: str
+    kind: Kind
+    type: pa.DataType
+    fixed: bool = False
+
+    @classmethod
+    def inferred(cls, name: str, kind: Kind) -> Column:
+        return cls(name, kind, type_of(kind))
+
+    @property
+    def form(self) -> str:
+        return self.kind.form
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing but NULLs so far: its first values will say what it is."""
+        return self.kind.family == "null" and not self.fixed
+
+    def widened(self, kind: Kind) -> Column:
+        return Column.inferred(self.name, join(self.kind, kind))
+
+
+class Parsed(NamedTuple):
+    """A split's rows and rejects, or what its columns must be able to hold before it can be read."""
+
+    table: pa.Table | None
+    rejects: list[Reject]
+    met: dict[str, Kind]
+
+
+class Reader(Protocol):
+    """Reads splits of one file."""
+
+    def parse(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed: ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What stage 1 found out about a file."""
+
+    content: Content
+    options: ReadOptions
+    reader: Reader
+    kinds: dict[str, Kind]  # of its columns, in order
+    splits: list[Split]
+    repetitive: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    sample: Split | None = None  # the rows that were looked at
+
+
+def read_sample(content: Content, limits: Limits) -> tuple[bytes, bool]:
+    """The beginning of the text, up to the end of a line, and whether that is all of it."""
+    data, end = b"", content.skip
+    for size in (*_SAMPLE_BYTES, limits.record_bytes):
+        end = min(content.size, content.skip + size)
+        data = content.read(content.skip, end)
+        if end < content.size:
+            data = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+        lines = data.count(b"\n") or data.count(b"\r")
+        if end == content.size or lines > SAMPLE_ROWS or (lines > 1 and size >= _SAMPLE_BYTES[-1]):
+            break
+    check_utf8(data, content.skip)
+    return data, end == content.size

@@ -1,0 +1,251 @@
+"""Where records of delimited text begin and end, although quotes may hold line ends.
+
+A quote opens only at the start of a field; one inside a field (5" pipe) is a character like any other. Counting
+quotes alone would therefore go wrong at the first stray one. The scan assumes that they alternate, checks that
+assumption for a whole block at once, and goes from quote to quote only in blocks where it does not hold.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from inlay.errors import UnreadableUploadError
+from inlay.pipeline.decode import Content
+from inlay.pipeline.options import Limits
+
+__all__ = ["Dialect", "Records", "Split", "count_line_ends", "find_records", "make_splits", "open_quote", "scan_quotes"]
+
+_LF, _CR = 10, 13
+_BLOCK = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The characters that matter; an empty one does not exist."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+
+
+class Split(NamedTuple):
+    """Whole records: bytes from `start` to `end`, of which the first is on physical line `line`."""
+
+    number: int
+    start: int
+    end: int
+    line: int
+
+
+class Quotes(NamedTuple):
+    """Spans inside of quotes, ascending; `inside` tells whether the last one is still open at the end."""
+
+    opens: np.ndarray
+    closes: np.ndarray
+    inside: bool
+
+    def hold(self, positions: np.ndarray) -> np.ndarray:
+        """Which positions lie inside of quotes."""
+        span = np.searchsorted(self.opens, positions, "right") - 1
+        known = span >= 0
+        held = np.zeros(len(positions), bool)
+        held[known] = positions[known] <= self.closes[span[known]]
+        return held
+
+
+def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quotes:
+    """The quoted spans of a block that starts at the start of a line."""
+    if not dialect.quote:
+        return Quotes(np.zeros(0, np.int64), np.zeros(0, np.int64), inside=False)
+    array = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(array == ord(dialect.quote))
+    if dialect.escape:
+        at = np.setdiff1d(at, _escaped(data, dialect.escape), assume_unique=True)
+    ends = at[0 if inside else 1 :: 2]
+    starts = at[1 if inside else 0 :: 2]
+    if not _alternate(array, starts, ends, dialect):
+        starts, ends = _walk(array, at, dialect, inside=inside)
+    return _spans(starts, ends, len(data), inside=inside)
+
+
+def _spans(starts: np.ndarray, ends: np.ndarray, size: int, *, inside: bool) -> Quotes:
+    opens = np.concatenate([[-1], starts]) if inside else starts
+    still_open = len(opens) > len(ends)
+    return Quotes(opens, np.concatenate([ends, [size]]) if still_open else ends, still_open)
+
+
+def _alternate(array: np.ndarray, starts: np.ndarray, ends: np.ndarray, dialect: Dialect) -> bool:
+    """Whether every opening quote starts a field and every closing one ends one (or is half of a doubled one)."""
+    allowed = np.zeros(256, bool)
+    allowed[[_LF, _CR, ord(dialect.delimiter), ord(dialect.quote)]] = True
+    before = array[starts[starts > 0] - 1]
+    after = array[ends[ends < len(array) - 1] + 1]
+    if not (allowed[before].all() and allowed[after].all()):
+        return False
+    # An opening quote right behind a quote continues a field only if that one is the closing one before it.
+    doubled = starts[starts > 0][before == ord(dialect.quote)]
+    return bool(np.isin(doubled - 1, ends).all())
+
+
+def _walk(array: np.ndarray, at: np.ndarray, dialect: Dialect, *, inside: bool) -> tuple[np.ndarray, np.ndarray]:
+    """From quote to quote; for text whose quotes do not simply alternate."""
+    starts_field = {_LF, _CR, ord(dialect.delimiter)}
+    before = array[np.maximum(at - 1, 0)].tolist()
+    positions = at.tolist()
+    starts, ends = [], []
+    number = 0
+    while number < len(positions):
+        here = positions[number]
+        if not inside:
+            if here == 0 or before[number] in starts_field:
+                starts.append(here)
+                inside = True
+        elif number + 1 < len(positions) and positions[number + 1] == here + 1:
+            number += 1
+        else:
+            ends.append(here)
+            inside = False
+        number += 1
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _escaped(data: bytes, escape: str) -> np.ndarray:
+    pattern = re.compile(re.escape(escape.encode()) + b".", re.DOTALL)
+    return np.array([match.start() + 1 for match in pattern.finditer(data)], np.int64)
+
+
+def count_line_ends(data: bytes) -> int:
+    """Physical lines that end here: LF, CR LF and lone CR each end one."""
+    array = np.frombuffer(data, np.uint8)
+    count = int(np.count_nonzero(array == _LF))
+    if b"\r" in data:
+        returns = array == _CR
+        count += int(np.count_nonzero(returns)) - int(np.count_nonzero(returns[:-1] & (array[1:] == _LF)))
+    return count
+
+
+def _line_ends(data: bytes) -> np.ndarray:
+    """The last byte of every line end."""
+    array = np.frombuffer(data, np.uint8)
+    ends = array == _LF
+    if b"\r" in data:
+        lone = array == _CR
+        lone[:-1] &= array[1:] != _LF
+        ends = ends | lone
+    return np.flatnonzero(ends)
+
+
+# --------------------------------------------------------------------------------------------------------- records
+class Records(NamedTuple):
+    """Records of a split that are not blank: where they start and end, line end excluded, and on which line."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    lines: np.ndarray
+
+
+def find_records(data: bytes, dialect: Dialect, first_line: int) -> Records:
+    lines = _line_ends(data)
+    cuts = lines[~scan_quotes(data, dialect).hold(lines)]
+    if dialect.escape:
+        cuts = np.setdiff1d(cuts, _escaped(data, dialect.escape), assume_unique=True)
+    starts = np.concatenate([[0], cuts + 1])
+    ends = np.concatenate([cuts, [len(data)]])
+    array = np.frombuffer(data, np.uint8)
+    crlf = (ends > starts) & (ends < len(data))
+    crlf[crlf] = (array[ends[crlf]] == _LF) & (array[ends[crlf] - 1] == _CR)
+    ends = ends - crlf
+    filled = ends > starts
+    starts, ends = starts[filled], ends[filled]
+    return Records(starts, ends, first_line + np.searchsorted(lines, starts))
+
+
+def open_quote(data: bytes, dialect: Dialect) -> int | None:
+    """Where a quote opens that nothing closes."""
+    if not dialect.quote or dialect.quote.encode() not in data:
+        return None
+    quotes = scan_quotes(data, dialect)
+    return int(quotes.opens[-1]) if quotes.inside else None
+
+
+# ---------------------------------------------------------------------------------------------------------- splits
+def make_splits(
+    content: Content, dialect: Dialect, start: int, line: int, split_bytes: int, limits: Limits
+) -> list[Split]:
+    """Cut the content into splits of about `split_bytes`, only between records. What fits one needs no look."""
+    if content.size - start <= split_bytes:
+        return [Split(0, start, content.size, line)] if content.size > start else []
+    splits: list[Split] = []
+    with content.open() as file:
+        file.seek(start)
+        for end, ended in _cuts(file, dialect, start, line, split_bytes, limits):
+            splits.append(Split(len(splits), start, end, line))
+            start, line = end, ended
+    return splits
+
+
+def _cuts(
+    file: BinaryIO, dialect: Dialect, start: int, line: int, split_bytes: int, limits: Limits
+) -> Iterator[tuple[int, int]]:
+    """Ends of splits, and the physical line that follows each."""
+    last, position, inside, suspect = start, start, False, line
+    held = b""
+    while block := file.read(_BLOCK):
+        data = held + block
+        whole = _whole_lines(data, dialect)
+        if position + len(data) - last > split_bytes + limits.record_bytes:
+            raise _too_large(suspect if inside else line, limits)
+        data, held = data[:whole], data[whole:]
+        quotes = scan_quotes(data, dialect, inside=inside)
+        opens, closes = quotes.opens.tolist(), quotes.closes.tolist()
+        if quotes.inside and opens[-1] >= 0:
+            suspect = line + count_line_ends(data[: opens[-1]])
+        done = 0
+        while (cut := _cut(data, opens, closes, last + split_bytes - position - 1, dialect)) is not None:
+            line += count_line_ends(data[done:cut])
+            last, done = position + cut, cut
+            yield last, line
+        line += count_line_ends(data[done:])
+        position += len(data)
+        inside = quotes.inside
+    if position + len(held) > last:
+        yield position + len(held), line
+
+
+def _whole_lines(data: bytes, dialect: Dialect) -> int:
+    """How much of a block ends with a line end that is not escaped; nothing special spans that place."""
+    end = len(data)
+    while (found := data.rfind(b"\n", 0, end)) >= 0:
+        if not dialect.escape or data[found - 1 : found] != dialect.escape.encode():
+            return found + 1
+        end = found
+    # Lone CRs, if LFs are not used at all; the last byte may be half of a CR LF.
+    return data.rfind(b"\r", 0, len(data) - 1) + 1 if not dialect.escape else 0
+
+
+def _cut(data: bytes, opens: list[int], closes: list[int], target: int, dialect: Dialect) -> int | None:
+    """The first record's end at or behind `target`."""
+    at = max(target, 0)
+    end_of_line = b"\n" if data.find(b"\n", at) >= 0 else b"\r"
+    while (found := data.find(end_of_line, at)) >= 0:
+        span = bisect.bisect_right(opens, found) - 1
+        if span >= 0 and found <= closes[span]:
+            at = max(closes[span], found) + 1
+        elif dialect.escape and data[found - 1 : found] == dialect.escape.encode():
+            at = found + 1
+        else:
+            return found + 1
+    return None
+
+
+def _too_large(line: int, limits: Limits) -> UnreadableUploadError:
+    return UnreadableUploadError(
+        f"A record from line {line} on is larger than {limits.record_bytes:,} bytes.",
+        hint="A quote that is never closed makes one record of all that follows it.",
+    )

@@ -1,0 +1,92 @@
+"""Conversions in tests: the session of this process, a place to convert into, and what became of a payload."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from inlay.parquet.writer import WriterSettings
+from inlay.pipeline import Conversion, InlineFile, RawFile, ReadOptions, convert, read_rejects
+from inlay.storage import Location, locate
+from tests.spark import cluster
+
+HERE = Path(__file__).parent
+SETTINGS = WriterSettings({"compression": "zstd", "data_page_version": "2.0"}, 100_000)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pyspark says this of every conversion; it is not about this project.
+    config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    return cluster.local_session()
+
+
+@dataclass
+class Desk:
+    """Converts payloads, each into a directory of its own, and reads back what they became."""
+
+    spark: Any
+    into: Location
+    numbers: Any = field(default_factory=itertools.count)
+
+    def upload(self, content: bytes, encoding: str | None = None) -> RawFile:
+        path = f"raw-{next(self.numbers)}"
+        with self.into.store.open_write(self.into.full(path)) as file:
+            file.write(content)
+        return RawFile(self.into, path, len(content), encoding)
+
+    def convert(
+        self, content: bytes | RawFile, kind: str = "csv", options: dict[str, Any] | None = None, **more: Any
+    ) -> Conversion:
+        raw = content if isinstance(content, RawFile) else InlineFile(content)
+        directory = f"out-{next(self.numbers)}"
+        return convert(
+            self.spark,
+            raw,
+            ReadOptions.of(kind, options or {}),
+            **{
+                "into": self.into,
+                "directory": directory,
+                "rejects_directory": f"{directory}/rejects",
+                "settings": SETTINGS,
+                **more,
+            },
+        )
+
+    def table(self, conversion: Conversion) -> pa.Table:
+        tables = []
+        for file in conversion.files:
+            with self.into.store.open_arrow(self.into.full(file.path)) as source:
+                tables.append(pq.read_table(source))
+        return pa.concat_tables(tables)
+
+    def rejects(self, conversion: Conversion, offset: int = 0, limit: int = 10_000) -> list[dict[str, Any]]:
+        return read_rejects(self.into, conversion.reject_files, offset, limit)
+
+    def everything(self) -> list[str]:
+        return [status.path for status in self.into.store.walk(self.into.path, lambda _: True)]
+
+
+@pytest.fixture
+def desk(spark: Any, tmp_path: Path) -> Desk:
+    return Desk(spark, locate(str(tmp_path)))
+
+
+Convert = Callable[..., Conversion]

@@ -1,0 +1,239 @@
+"""CSV through the whole pipeline: types, NULLs, names, rejects, promotion, row accounting."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from inlay.errors import BadRowsError, InvalidArgumentError, UnreadableUploadError
+
+_naive = dt.datetime.fromisoformat
+
+
+def _column(desk: Any, content: str, **more: Any) -> tuple[str, list[Any]]:
+    """The type and the values of the first column."""
+    conversion = desk.convert(content.encode(), **more)
+    table = desk.table(conversion)
+    assert table.num_rows == conversion.rows
+    return str(table.schema[0].type), table.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("cells", "type_", "values"),
+    [
+        (["1", "-2", "9223372036854775807"], "int64", [1, -2, 9223372036854775807]),
+        (["007", "1"], "string", ["007", "1"]),
+        (["1234567890123456789"], "int64", [1234567890123456789]),
+        (["1" * 25, "1"], "decimal128(38, 0)", [Decimal("1" * 25), Decimal(1)]),
+        (["1" * 39], "string", ["1" * 39]),
+        (["1.5", "2"], "double", [1.5, 2.0]),
+        (["9007199254740993", "0.5"], "decimal128(38, 1)", [Decimal("9007199254740993.0"), Decimal("0.5")]),
+        (["0.1234567890123456789"], "decimal128(38, 19)", [Decimal("0.1234567890123456789")]),
+        (["1e3", "-inf"], "double", [1000.0, -math.inf]),
+        (["1e400"], "string", ["1e400"]),
+        (["true", "FALSE"], "bool", [True, False]),
+        (["0", "1"], "int64", [0, 1]),
+        (["2024-01-31"], "date32[day]", [dt.date(2024, 1, 31)]),
+        (["31.01.2024"], "date32[day]", [dt.date(2024, 1, 31)]),
+        (["2024/01/31"], "date32[day]", [dt.date(2024, 1, 31)]),
+        (["01/02/2024"], "string", ["01/02/2024"]),
+        (["13/02/2024", "01/02/2024"], "date32[day]", [dt.date(2024, 2, 13), dt.date(2024, 2, 1)]),
+        (["2024-02-30"], "string", ["2024-02-30"]),
+        (["2024-01-31 10:00", "2024-02-01"], "timestamp[us]", [_naive("2024-01-31T10:00"), _naive("2024-02-01")]),
+        (
+            ["2024-01-31T10:00:00.5+02:00", "2024-01-31 08:00:00 UTC"],
+            "timestamp[us, tz=UTC]",
+            [
+                dt.datetime(2024, 1, 31, 8, 0, 0, 500_000, tzinfo=dt.UTC),
+                dt.datetime(2024, 1, 31, 8, tzinfo=dt.UTC),
+            ],
+        ),
+        (["2024-01-31T10:00:00Z", "2024-01-31T10:00:00"], "string", ["2024-01-31T10:00:00Z", "2024-01-31T10:00:00"]),
+        (["0x1F"], "string", ["0x1F"]),
+        (["+5"], "string", ["+5"]),
+        (["a\0b"], "string", ["a\0b"]),
+    ],
+)
+def test_types_are_inferred_and_no_value_changes(desk: Any, cells: list[str], type_: str, values: list[Any]) -> None:
+    content = "a,b\n" + "".join(f"{cell},x\n" for cell in cells)
+    assert _column(desk, content) == (type_, values)
+
+
+def test_nanoseconds_are_kept(desk: Any) -> None:
+    table = desk.table(desk.convert(b"t,b\n2024-01-31T10:00:00.123456789,x\n2024-01-31T10:00:00,y\n"))
+    assert table.schema.field("t").type == pa.timestamp("ns")
+    assert table.column("t").cast(pa.int64()).to_pylist() == [1706695200123456789, 1706695200000000000]
+
+
+def test_not_a_number_is_kept_and_leaves_no_statistics(desk: Any, tmp_path: Any) -> None:
+    conversion = desk.convert(b"a,b\nNaN,1\n3.25,2\n")
+    values = desk.table(conversion).column("a").to_pylist()
+    assert math.isnan(values[0])
+    assert values[1] == 3.25
+    group = pq.read_metadata(tmp_path / conversion.files[0].path).row_group(0)
+    assert not group.column(0).is_stats_set
+    assert group.column(1).is_stats_set
+
+
+def test_null_and_empty_text_differ(desk: Any) -> None:
+    content = b'a,b,c\n,"",1\n"x",NULL,""\n"NULL",y,NULL\n'
+    rows = desk.table(desk.convert(content, options={"null_values": ["NULL"]})).to_pylist()
+    assert rows == [
+        {"a": None, "b": "", "c": 1},
+        {"a": "x", "b": None, "c": None},
+        {"a": "NULL", "b": "y", "c": None},
+    ]
+
+
+def test_duplicate_and_empty_names_are_made_unique_with_a_warning(desk: Any) -> None:
+    conversion = desk.convert(b"a,a,,a_2\n1,2,3,x\n")
+    assert conversion.schema.names == ["a", "a_3", "column_3", "a_2"]
+    assert len(conversion.warnings) == 2
+
+
+def test_header_only_needs_types_for_every_column(desk: Any) -> None:
+    with pytest.raises(UnreadableUploadError, match="no data rows"):
+        desk.convert(b"a,b\n")
+    with pytest.raises(UnreadableUploadError, match="no data rows"):
+        desk.convert(b"a,b\n", overrides={"a": pa.int64()})
+    conversion = desk.convert(b"a,b\n", overrides={"a": pa.int64(), "b": pa.string()})
+    assert (conversion.rows, desk.table(conversion).schema.field("a").type) == (0, pa.int64())
+
+
+def test_empty_files_are_refused(desk: Any) -> None:
+    for content in (b"", b"\n\n"):
+        with pytest.raises(UnreadableUploadError):
+            desk.convert(content)
+
+
+def test_unknown_override_names_the_columns(desk: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="'a', 'b'"):
+        desk.convert(b"a,b\n1,2\n", overrides={"c": pa.int64()})
+
+
+def test_bad_cells_fail_with_their_places_and_leave_nothing(desk: Any) -> None:
+    content = b'a,b\n1,"x\ny"\nbad,z\n3\n1.5,w\n'
+    with pytest.raises(BadRowsError) as caught:
+        desk.convert(content, overrides={"a": pa.int32()})
+    assert caught.value.rejected == 3
+    assert [(e["line"], e["column"], e["value"]) for e in caught.value.errors] == [
+        (4, "a", "bad"),
+        (5, None, None),
+        (6, "a", "1.5"),
+    ]
+    assert desk.everything() == []
+
+
+def test_quarantine_loads_the_rest(desk: Any) -> None:
+    content = b'a,b\n1,"x\ny"\nbad,z\n3\n1.5,w\n4,v\n'
+    conversion = desk.convert(content, overrides={"a": pa.int32()}, on_error="quarantine")
+    assert (conversion.rows, conversion.rejected) == (2, 3)
+    assert desk.table(conversion).to_pylist() == [{"a": 1, "b": "x\ny"}, {"a": 4, "b": "v"}]
+    rejects = desk.rejects(conversion)
+    assert [(r["line"], r["column"], r["raw"]) for r in rejects] == [
+        (4, "a", "bad,z"),
+        (5, None, "3"),
+        (6, "a", "1.5,w"),
+    ]
+    assert desk.rejects(conversion, offset=1, limit=1) == rejects[1:2]
+
+
+def test_a_quote_that_is_never_closed_is_reported_where_it_opens(desk: Any) -> None:
+    conversion = desk.convert(b'a,b\n1,x\n2,"open\n3,y\n', on_error="quarantine")
+    assert (conversion.rows, conversion.rejected) == (1, 1)
+    assert desk.rejects(conversion)[0]["line"] == 3
+
+
+def test_integers_then_fractions_then_text_after_the_sample(desk: Any) -> None:
+    lines = [f"{n},{n},x" for n in range(10_500)]
+    fractions = [*lines, "1.5,1,x"]
+    table = desk.table(desk.convert("\n".join(["a,b,c", *fractions]).encode(), split_bytes=20_000))
+    assert [str(t) for t in table.schema.types] == ["double", "int64", "string"]
+    assert table.column("a").to_pylist() == [*map(float, range(10_500)), 1.5]
+    texts = [*fractions, "n/a,1,x"]
+    table = desk.table(desk.convert("\n".join(["a,b,c", *texts]).encode(), split_bytes=20_000))
+    assert table.column("a").to_pylist() == [*map(str, range(10_500)), "1.5", "n/a"]
+
+
+def test_a_column_that_is_empty_in_the_sample_is_kept_and_typed(desk: Any) -> None:
+    lines = [f"{n},,," for n in range(10_500)]
+    content = "\n".join(["a,late,never,text", *lines, "1,7,,x"]).encode()
+    table = desk.table(desk.convert(content, split_bytes=20_000))
+    assert [str(t) for t in table.schema.types] == ["int64", "int64", "string", "string"]
+    assert table.slice(10_500).to_pylist() == [{"a": 1, "late": 7, "never": None, "text": "x"}]
+    assert table.num_rows == 10_501
+
+
+def test_target_types_reject_what_does_not_fit(desk: Any) -> None:
+    like = pa.schema([("a", pa.decimal128(10, 2)), ("other", pa.int8())])
+    conversion = desk.convert(b"b,a\nx,1.25\ny,1.259\n", like=like, on_error="quarantine")
+    assert conversion.schema.field("a").type == pa.decimal128(10, 2)
+    assert desk.table(conversion).to_pylist() == [{"b": "x", "a": Decimal("1.25")}]
+    assert desk.rejects(conversion)[0]["value"] == "1.259"
+
+
+def test_rows_are_cut_into_files(desk: Any) -> None:
+    content = "a,b\n" + "".join(f"{n},x\n" for n in range(1_000))
+    conversion = desk.convert(content.encode(), max_rows_per_file=300, split_bytes=500)
+    assert [file.path.rsplit("/", 1)[1] for file in conversion.files[:2]] == [
+        "data-00001.parquet",
+        "data-00002.parquet",
+    ]
+    assert all(file.rows <= 300 for file in conversion.files)
+    assert desk.table(conversion).column("a").to_pylist() == list(range(1_000))
+    assert sorted(desk.everything()) == sorted(file.path for file in conversion.files)
+
+
+def test_small_splits_end_as_one_row_group(desk: Any, tmp_path: Any) -> None:
+    content = "a,b\n" + "".join(f"{n},x\n" for n in range(2_000))
+    conversion = desk.convert(content.encode(), split_bytes=1_000)
+    assert pq.read_metadata(tmp_path / conversion.files[0].path).num_row_groups == 1
+
+
+def test_two_thousand_columns(desk: Any) -> None:
+    names = [f"c{n}" for n in range(2_000)]
+    content = "\n".join(",".join(row) for row in [names, *([str(n)] * 2_000 for n in range(3))]) + "\n"
+    table = desk.table(desk.convert(content.encode()))
+    assert (table.num_columns, table.column("c1999").to_pylist()) == (2_000, [0, 1, 2])
+
+
+def test_a_field_of_five_megabytes(desk: Any) -> None:
+    field = 'x"",\n' * (1 << 20)
+    conversion = desk.convert(desk.upload(f'a,b\n1,"{field}"\n2,y\n'.encode()), split_bytes=1 << 20)
+    values = desk.table(conversion).column("b").to_pylist()
+    assert values == [field.replace('""', '"'), "y"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_dialects_are_sniffed(desk: Any, delimiter: str, end: str) -> None:
+    rows = ["name", "note"], ["x", "1,5"], ["y", "2,5"]
+    lines = [delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows]
+    conversion = desk.convert(end.join(lines).encode())
+    assert conversion.options.delimiter == delimiter
+    assert desk.table(conversion).to_pylist() == [{"name": "x", "note": "1,5"}, {"name": "y", "note": "2,5"}]
+
+
+def test_a_file_without_header(desk: Any) -> None:
+    conversion = desk.convert(b"1,x\n2,y\n")
+    assert not conversion.options.header
+    assert desk.table(conversion).to_pylist() == [{"column_1": 1, "column_2": "x"}, {"column_1": 2, "column_2": "y"}]
+    assert desk.convert(b"1,x\n2,y\n", options={"header": True}).schema.names == ["1", "x"]
+
+
+def test_progress_cancels_and_nothing_is_left(desk: Any) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        desk.convert(b"a,b\n1,2\n", progress=stop)
+    assert desk.everything() == []
