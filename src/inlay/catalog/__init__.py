@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from inlay.catalog import migrate, owners
 from inlay.catalog.context import Context
@@ -66,11 +67,11 @@ __all__ = [
 
 
 class Catalog:
-    """A catalog database, as one process (its `owner`) uses it."""
+    """A catalog database, as one process (its `owner`) uses it. A path is an SQLite file."""
 
     def __init__(
         self,
-        url: str,
+        url: str | Path,
         *,
         owner: str | None = None,
         lease: timedelta = timedelta(seconds=60),

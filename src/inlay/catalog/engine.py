@@ -50,7 +50,9 @@ def utc_now() -> datetime:
 class Database:
     """Transactions over one catalog database; safe to share between threads."""
 
-    def __init__(self, url: str | URL, *, clock: Callable[[], datetime] = utc_now, foreign_keys: bool = True) -> None:
+    def __init__(
+        self, url: str | Path | URL, *, clock: Callable[[], datetime] = utc_now, foreign_keys: bool = True
+    ) -> None:
         self._url = _parse(url)
         self._clock = clock
         self._engine = _open(self._url, foreign_keys=foreign_keys)
@@ -87,6 +89,7 @@ class Database:
             try:
                 transaction.commit()
             except DBAPIError as error:
+                connection.invalidate()  # what is left of its transaction goes with it
                 raise CommitStateUnknownError(
                     f"The catalog did not confirm a commit: {error.orig}",
                     operation="commit",
@@ -117,9 +120,9 @@ def _unavailable(location: str, reason: BaseException | None) -> CatalogUnavaila
     )
 
 
-def _parse(url: str | URL) -> URL:
+def _parse(url: str | Path | URL) -> URL:
     try:
-        parsed = make_url(url)
+        parsed = URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
     except ArgumentError as error:
         raise InvalidArgumentError(f"Not a database address: {url!r}.", hint=_EXAMPLES) from error
     driver = _DRIVERS.get(parsed.drivername)

@@ -1,0 +1,154 @@
+"""Transactions: readers never wait, writers come one at a time, and what fails says how."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inlay.catalog import Catalog
+from inlay.catalog.engine import Database
+from inlay.errors import CatalogUnavailableError, CommitStateUnknownError, ConflictError, InvalidArgumentError
+from tests.catalog import steps
+from tests.catalog.conftest import Backend
+from tests.postgres import PostgresServer
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "mysql://x/y", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg2://x/y"]
+)
+def test_an_address_that_cannot_hold_a_catalog_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Catalog(url)
+    assert "For example sqlite:" in str(caught.value)
+
+
+def test_a_password_is_never_shown() -> None:
+    catalog = Catalog("postgresql://me:hunter2@127.0.0.1:1/none")
+    assert catalog.location == "postgresql+psycopg://me:***@127.0.0.1:1/none"
+    with pytest.raises(CatalogUnavailableError) as caught:
+        catalog.check()
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.http_status == 503
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_bytes(b"no database at all" * 100)
+    catalog = Catalog(f"sqlite:///{tmp_path / 'x.db'}")
+    with pytest.raises(CatalogUnavailableError, match="not a database"):
+        catalog.check()
+    with pytest.raises(CatalogUnavailableError, match="not a database"):
+        catalog.migrate()
+    with pytest.raises(CatalogUnavailableError):
+        Catalog(f"sqlite:///{tmp_path / 'x.db' / 'y.db'}")
+
+
+def test_directories_are_made_for_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "größe %20 ?#@:" / "x.db"
+    catalog = Catalog(path)
+    catalog.migrate()
+    made = steps.dataset(catalog)
+    catalog.close()
+    assert path.is_file()
+    again = Catalog(catalog.location)
+    assert again.datasets.get(made.id) == made
+    again.close()
+
+
+def test_sqlite_waits_keeps_a_log_and_syncs(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    for transaction in (database.read, database.write):
+        with transaction() as connection:
+            assert {p: connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in expected} == expected
+    database.close()
+
+
+def test_readers_do_not_wait_for_a_writer_and_see_one_moment(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+    steps.upload(catalog)
+    with catalog._database.write() as writer:
+        writer.exec_driver_sql("DELETE FROM uploads")
+        assert connect().uploads.list().count == 1
+    assert connect().uploads.list().count == 0
+
+    with catalog._database.read() as reader:
+        count = "SELECT count(*) FROM uploads"
+        assert reader.exec_driver_sql(count).scalar() == 0
+        steps.upload(connect())
+        assert reader.exec_driver_sql(count).scalar() == 0
+    assert catalog.uploads.list().count == 1
+
+
+def test_writers_come_one_at_a_time(catalog: Catalog) -> None:
+    inside, overlaps = [], []
+
+    def write() -> None:
+        for _ in range(10):
+            with catalog._database.write():
+                inside.append(1)
+                overlaps.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == [1] * 80
+
+
+def test_an_error_inside_undoes_everything(catalog: Catalog) -> None:
+    def spoil() -> None:
+        with catalog._database.write() as connection:
+            connection.exec_driver_sql("CREATE TABLE extra (x INTEGER)")
+            connection.exec_driver_sql("DELETE FROM uploads")
+            raise KeyboardInterrupt
+
+    steps.upload(catalog)
+    with pytest.raises(KeyboardInterrupt):
+        spoil()
+    assert catalog.uploads.list().count == 1
+    with pytest.raises(CatalogUnavailableError, match="extra"), catalog._database.read() as connection:
+        connection.exec_driver_sql("SELECT * FROM extra")
+
+
+def test_a_broken_rule_of_the_database_is_a_conflict(catalog: Catalog) -> None:
+    made = steps.dataset(catalog)
+    with pytest.raises(ConflictError), catalog._database.write() as connection:
+        connection.exec_driver_sql(f"DELETE FROM datasets WHERE id = '{made.id}'")  # its versions refer to it
+    assert catalog.datasets.get(made.id) == made
+
+
+def test_a_commit_without_an_answer_is_unknown(backend: Backend, catalog: Catalog) -> None:
+    late = {  # what only the commit itself finds out
+        "sqlite": ["PRAGMA defer_foreign_keys = ON", "DELETE FROM datasets"],
+        "postgresql": [
+            "CREATE TEMP TABLE t (a INT UNIQUE DEFERRABLE INITIALLY DEFERRED)",
+            "INSERT INTO t VALUES (1), (1)",
+        ],
+    }[backend.name]
+
+    def fail_late() -> None:
+        with catalog._database.write() as connection:
+            for statement in late:
+                connection.exec_driver_sql(statement)
+
+    made = steps.dataset(catalog)
+    for _ in range(3):
+        with pytest.raises(CommitStateUnknownError, match="did not confirm"):
+            fail_late()
+    assert catalog.datasets.get(made.id) == made
+    assert steps.load(catalog, made.id).version == 2
+
+
+def test_connections_that_the_server_closed_are_replaced(postgres: PostgresServer) -> None:
+    name = postgres.create_database()
+    catalog = Catalog(postgres.url(name))
+    catalog.migrate()
+    made = steps.dataset(catalog)
+    postgres.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    assert catalog.datasets.get(made.id) == made
+    catalog.close()
+    postgres.drop_database(name)
