@@ -130,7 +130,9 @@ class _Run:
         tried: set[str] = set()
         while "error" in reply and len(tried) < _RESPELLINGS:
             mistake = mistaken_case(reply["error"])
-            if mistake is None or mistake[0] in tried:
+            if mistake is None:
+                break
+            if mistake[0] in tried:
                 return first
             tried.add(mistake[0])
             sql = respelled(sql, *mistake)

@@ -13,7 +13,7 @@ from inlay.query.statements import position_of
 __all__ = ["died", "explain", "mistaken_case"]
 
 _PLACE = re.compile(r" at Line: (\d+), Column: (\d+)")
-_PARSER = re.compile(r'^SQL error: ParserError\("(?P<text>.*)"\)$', re.DOTALL)
+_PARSER = re.compile(r'^SQL error: (?:Parser|Tokenizer)Error\("(?P<text>.*)"\)$', re.DOTALL)
 _TABLE = re.compile(r"table '(?P<catalog>[^.']*)\.(?P<schema>[^.']*)\.(?P<name>.*)' not found", re.DOTALL)
 _COLUMN = re.compile(
     r"No field named (?P<name>.+?)\.(?: Did you mean .*?)?(?:\s*Valid fields are (?P<known>.*)\.)?$",
@@ -29,18 +29,24 @@ _NOISE = re.compile(
 )
 _BUG_REPORT = re.compile(r"\.?\s*This issue was likely caused by a bug in DataFusion.*", re.DOTALL)
 _OUR_FAULT = re.compile(
-    r"Object Store error|Parquet error|Internal error: (?!Function)|IO error|Disk|os error|External"
+    r"No files found|No such file|Object Store error|Parquet error|Internal error: (?!Function)|IO error|os error"
+    r"|External error"
 )
+_EXHAUSTED = re.compile(r"Resources exhausted|used disk space .* exceeded")
+_QUOTED = re.compile(r"'[^']*'")  # may be anything
 _SHOWN = 20
 _LONGEST = 1000
 
 
 def explain(text: str, sql: str, tables: Callable[[], Sequence[str]]) -> QueryError:
     """The error for what DataFusion said."""
+    own_words = _QUOTED.sub("''", text)
+    if _EXHAUSTED.search(own_words):
+        return _exhausted(own_words)
     for pattern, tell in _KINDS:
         if found := pattern.search(text):
             return tell(_Said(text, found, sql, tables))
-    return (QueryFailedError if _OUR_FAULT.search(text) else QueryError)(f"{_plain(text)}.")
+    return (QueryFailedError if _OUR_FAULT.search(own_words) else QueryError)(f"{_plain(text)}.")
 
 
 def died(output: str, signal: int) -> QueryError:
@@ -49,7 +55,7 @@ def died(output: str, signal: int) -> QueryError:
         return QueryLimitError("The query needs more memory than one query may use.", hint=_LESS)
     if signal in (6, 7, 11):
         return QueryLimitError("The query is too complex: it used up the engine's memory or stack.", hint=_LESS)
-    return QueryFailedError("The query engine ended unexpectedly.", hint="Try again; if it recurs, report the query.")
+    return QueryFailedError("The query engine failed on this query.", hint="Write it differently; the log says more.")
 
 
 def mistaken_case(text: str) -> tuple[str, str] | None:
@@ -65,8 +71,8 @@ def mistaken_case(text: str) -> tuple[str, str] | None:
 _LESS = "Filter earlier, select fewer columns, or aggregate in steps."
 
 
-def _exhausted(said: _Said) -> QueryError:
-    what = "disk space" if re.search(r"disk|temp", said.text, re.IGNORECASE) else "memory"
+def _exhausted(text: str) -> QueryError:
+    what = "disk space" if "disk" in text.lower() else "memory"
     return QueryLimitError(f"The query needs more {what} than one query may use.", hint=_LESS)
 
 
@@ -102,7 +108,7 @@ def _unknown_column(said: _Said) -> QueryError:
     return QueryError(
         f"There is no column {_written(name)}.",
         position=position_of(said.sql, name),
-        hint=_did_you_mean([_written(by_fold[one]) for one in near]) or _there_are("columns", known),
+        hint=_did_you_mean([_written(by_fold[one]) for one in near]) or _there_are("columns", [*map(_written, known)]),
     )
 
 
@@ -125,7 +131,6 @@ class _Said(NamedTuple):
 
 
 _KINDS: tuple[tuple[re.Pattern[str], Callable[[_Said], QueryError]], ...] = (
-    (re.compile("Resources exhausted"), _exhausted),
     (re.compile("RecursionLimitExceeded"), lambda _: QueryError("The query is nested too deeply.", hint="Use WITH.")),
     (re.compile("a single SQL statement"), lambda _: QueryError("Only one statement can be answered at a time.")),
     (re.compile("No SQL statements were provided"), lambda _: QueryError("There is no statement to answer.")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 import socket
@@ -25,6 +26,7 @@ from inlay.query.messages import died
 
 __all__ = ["Patience", "Pool", "Worker", "WorkerSettings"]
 
+_LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
 _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 1000
@@ -150,7 +152,9 @@ class Worker:
         code = self._process.wait()
         self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, self._output.tell() - 10_000))
-        return died(self._output.read().decode("utf-8", "replace"), -code)
+        output = self._output.read().decode("utf-8", "replace")
+        _LOG.warning("A query process ended with code %d: %s", code, output)
+        return died(output, -code)
 
     def _memory(self) -> int:
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:

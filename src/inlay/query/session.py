@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, reduce
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +29,7 @@ _CONFIGURATION = {
     "datafusion.catalog.information_schema": "false",
 }
 _ROWS = frozenset({"select", "with", "values", "table", "from", ""})  # statements that a LIMIT can be put around
+_READERS = 8
 
 Ask = Callable[[str], Mapping[str, Any] | None]
 
@@ -37,61 +39,93 @@ class ResultTooLargeError(Exception):
 
 
 class Session:
-    """One after the other, any number of queries; nothing of one is left for the next but footers of files."""
+    """One after the other, any number of queries; nothing of one is left for the next but footers of files.
+
+    Queries run without a disk to spill to, and again with one if memory is not enough, unless they join by nested
+    loops: DataFusion 55 loses or repeats rows, or panics, when such a join spills.
+    """
 
     def __init__(self, settings: Mapping[str, Any], ask: Ask) -> None:
+        self._settings = settings
+        self._ask = ask
+        self._in_memory = _Database(settings, ask, spills=False)
+
+    def execute(self, sql: str, tables: list[str], max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+        try:
+            return _write(self._in_memory.frame(sql, tables, max_rows), max_rows, max_bytes, path)
+        except Exception as error:
+            if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
+                raise
+        return _write(self._on_disk.frame(sql, tables, max_rows), max_rows, max_bytes, path)
+
+    @cached_property
+    def _on_disk(self) -> _Database:
+        return _Database(self._settings, self._ask, spills=True)
+
+
+class _Database:
+    """A context with its catalog and its stores."""
+
+    def __init__(self, settings: Mapping[str, Any], ask: Ask, *, spills: bool) -> None:
         self._ask = ask
         self._s3 = settings["s3"]
         self._buckets: set[str] = set()
-        # DataFusion refuses to read files inside its own callbacks, which is where tables are asked for
-        self._reader = ThreadPoolExecutor(1)
-        self._context = _context(settings)
+        # DataFusion refuses to open files inside its own callbacks, which is where tables are asked for
+        self._readers = ThreadPoolExecutor(_READERS)
+        self._context = _context(settings, spills=spills)
         self._context.register_catalog_provider("datasets", _Catalog("default", self._table))
         self._context.register_catalog_provider("inlay", _Catalog("datasets", self._table))
 
-    def execute(self, sql: str, tables: list[str], max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+    def frame(self, sql: str, tables: list[str], max_rows: int) -> DataFrame:
+        """A query's plan; of its rows, one more than are wanted, if it is one that has rows."""
         if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
-            frame = _listing(self._context, tables)
-        else:
-            frame = self._context.sql_with_options(sql, _OPTIONS)
-        if first_word(sql) in _ROWS:
-            frame = frame.limit(max_rows + 1)
-        return _write(frame, max_rows, max_bytes, path)
+            return self._context.read_batch(pa.record_batch({"table_name": pa.array(sorted(tables), pa.string())}))
+        frame = self._context.sql_with_options(sql, _OPTIONS)
+        return frame.limit(max_rows + 1) if first_word(sql) in _ROWS else frame
+
+    def joins_by_nested_loops(self, sql: str) -> bool:
+        plan = self._context.sql_with_options(sql, _OPTIONS).execution_plan()
+        return "NestedLoopJoinExec" in plan.display_indent()
 
     def _table(self, name: str) -> df_catalog.Table | None:
         found = self._ask(name)
-        return None if found is None else self._reader.submit(self._load, found).result()
-
-    def _load(self, found: Mapping[str, Any]) -> df_catalog.Table:
+        if found is None:
+            return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))).remove_metadata()
-        frames = [self._read(file, schema, found["prune"]) for file in found["files"]]
-        if not frames:
-            return df_catalog.Table(self._context.read_batch(pa.RecordBatch.from_pylist([], schema)))
-        first, *others = frames
-        for other in others:
-            first = first.union(other)
-        return df_catalog.Table(first)
+        self._register_buckets(found["files"])
+        frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), found["files"]))
+        return df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+
+    def _register_buckets(self, files: Sequence[str]) -> None:
+        buckets = {urlsplit(file).netloc for file in files if file.startswith("s3://")}
+        for bucket in buckets - self._buckets:
+            self._context.register_object_store("s3://", AmazonS3(bucket, **self._s3), bucket)
+        self._buckets |= buckets
 
     def _read(self, file: str, schema: pa.Schema, prune: bool) -> DataFrame:
-        url = file if "://" in file else "file://" + quote(os.path.abspath(file))
-        bucket = urlsplit(url).netloc
-        if url.startswith("s3://") and bucket not in self._buckets:
-            self._context.register_object_store("s3://", AmazonS3(bucket, **self._s3), bucket)
-            self._buckets.add(bucket)
+        if "://" in file:
+            self._context.read_parquet(file, file_extension="")  # of a missing file with a schema, no rows are read
+            url = file
+        else:
+            os.stat(file)
+            url = "file://" + quote(os.path.abspath(file))
         return self._context.read_parquet(url, schema=schema, parquet_pruning=prune, file_extension="")
 
+    def _empty(self, schema: pa.Schema) -> DataFrame:
+        return self._context.read_batch(pa.RecordBatch.from_pylist([], schema))
 
-def _context(settings: Mapping[str, Any]) -> SessionContext:
+
+def _context(settings: Mapping[str, Any], *, spills: bool) -> SessionContext:
     config = (
         SessionConfig(_CONFIGURATION)
         .with_create_default_catalog_and_schema(False)
         .with_default_catalog_and_schema("inlay", "none")
         .with_target_partitions(settings["threads"])
     )
-    runtime = (
-        RuntimeEnvBuilder().with_fair_spill_pool(settings["memory"]).with_disk_manager_specified(settings["directory"])
-    )
-    context = SessionContext(config, runtime)
+    runtime = RuntimeEnvBuilder().with_fair_spill_pool(settings["memory"])
+    if not spills:
+        return SessionContext(config, runtime.with_disk_manager_disabled())
+    context = SessionContext(config, runtime.with_disk_manager_specified(settings["directory"]))
     context.sql(f"SET datafusion.runtime.max_temp_directory_size = '{settings['spill'] >> 20}M'")
     return context
 
@@ -122,10 +156,6 @@ class _Catalog(df_catalog.CatalogProvider):
 
     def schema(self, name: str) -> Any:
         return self._schema if name.lower() == self._name else None
-
-
-def _listing(context: SessionContext, tables: list[str]) -> DataFrame:
-    return context.read_batch(pa.record_batch({"table_name": pa.array(sorted(tables), pa.string())}))
 
 
 def _write(frame: DataFrame, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
