@@ -139,7 +139,7 @@ def test_a_lease_that_ran_out_frees_upload_and_dataset(
     clock.advance(seconds=2)
     assert catalog.jobs.start(waiting.id)
     released = catalog.jobs.get(busy.id)
-    assert (released.state, released.error and released.error["code"]) == ("failed", "interrupted")
+    assert (released.state, released.error and released.error["code"]) == ("failed", "job_interrupted")
     assert not silent.jobs.report(busy.id, {})
     assert silent.jobs.heartbeat().held == frozenset()
     with pytest.raises(JobEndedError):

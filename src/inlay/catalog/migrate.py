@@ -8,60 +8,65 @@ from __future__ import annotations
 
 from importlib import resources
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog.engine import Database
 from inlay.errors import CatalogVersionError
 
-__all__ = ["current_revision", "migrate", "require_latest"]
+__all__ = ["LATEST", "MIGRATIONS", "current_revision", "migrate", "require_latest"]
 
-_MIGRATIONS = str(resources.files("inlay.catalog") / "migrations")
+LATEST = "0001"
+MIGRATIONS = str(resources.files("inlay.catalog") / "migrations")
 
 
-def migrate(database: Database, migrations: str = _MIGRATIONS) -> None:
+def migrate(database: Database, migrations: str = MIGRATIONS, latest: str = LATEST) -> None:
     """Run every migration that the database has not seen."""
-    config = _config(migrations)
+    with database.read() as connection:
+        revision = current_revision(connection)
+    _require_no_newer(revision, latest)
+    if revision != latest:
+        _upgrade(database, migrations, latest)
+
+
+def _upgrade(database: Database, migrations: str, latest: str) -> None:
+    from alembic import command  # takes long to import, and is rarely needed
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", migrations.replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
     unbound = database.for_migration()
     try:
         with unbound.write() as connection:
-            _require_known(current_revision(connection), ScriptDirectory.from_config(config))
+            _require_no_newer(current_revision(connection), latest)
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, latest)
     finally:
         unbound.close()
 
 
 def current_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    return revision
 
 
 def require_latest(connection: Connection) -> None:
     """Refuse a database that this program would misread."""
-    scripts = ScriptDirectory.from_config(_config(_MIGRATIONS))
     revision = current_revision(connection)
-    _require_known(revision, scripts)
-    if revision != scripts.get_current_head():
+    _require_no_newer(revision, LATEST)
+    if revision != LATEST:
         raise CatalogVersionError(
-            f"The catalog has schema {revision or 'none'}, and this program needs {scripts.get_current_head()}.",
+            f"The catalog has schema {revision or 'none'}, and this program needs {LATEST}.",
             hint="Start the service once: it migrates its catalog.",
         )
 
 
-def _require_known(revision: str | None, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    if revision is not None and revision not in known:
+def _require_no_newer(revision: str | None, latest: str) -> None:
+    if revision is not None and revision > latest:
         raise CatalogVersionError(
-            f"The catalog has schema {revision!r}, which is newer than this program: it knows {max(known)!r} at most.",
+            f"The catalog has schema {revision!r}, which is newer than this program: it knows {latest!r} at most.",
             hint="Update inlay, or use another catalog.",
         )
-
-
-def _config(migrations: str) -> Config:
-    config = Config()
-    config.set_main_option("script_location", migrations.replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config

@@ -42,8 +42,8 @@ def upgrade() -> None:
         sa.Column("row_count", sa.BigInteger(), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_datasets")),
-        sa.UniqueConstraint("schema_name", "table_key", name=op.f("uq_datasets_schema_name_table_key")),
         sa.UniqueConstraint("schema_name", "table_name", name=op.f("uq_datasets_schema_name_table_name")),
+        sa.UniqueConstraint("schema_name", "table_key", name=op.f("uq_datasets_schema_name_table_key")),
     )
     op.create_table(
         "dataset_versions",

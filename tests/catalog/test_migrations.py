@@ -1,0 +1,207 @@
+"""Migrations: they make exactly the tables of the code, safely, or change nothing."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from hatchling.builders.wheel import WheelBuilder
+
+from inlay.catalog import Catalog, tables
+from inlay.catalog.engine import Database
+from inlay.catalog.migrate import LATEST, MIGRATIONS, current_revision, migrate
+from inlay.errors import CatalogUnavailableError, CatalogVersionError
+from tests.catalog import steps
+from tests.catalog.conftest import Backend
+from tests.catalog.processes import ROOT, go, read, worker
+
+
+@pytest.fixture
+def empty(backend: Backend) -> Iterator[str]:
+    address = backend.empty()
+    yield address
+    backend.drop(address)
+
+
+def description(database: Database) -> list[tuple[object, ...]]:
+    """The whole schema, as the database itself tells it."""
+    queries = {
+        "sqlite": "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name NOT LIKE 'alembic%'",
+        "postgresql": """
+            SELECT 'column', table_name, column_name, data_type || is_nullable || coalesce(column_default, '-'),
+                ordinal_position
+            FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
+            UNION ALL SELECT 'index', tablename, indexname, indexdef, 0 FROM pg_indexes WHERE schemaname = 'public'
+                AND tablename <> 'alembic_version'
+            UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), 0
+            FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype <> 'n'
+                AND conrelid <> 'alembic_version'::regclass""",
+    }
+    with database.read() as connection:
+        rows = connection.exec_driver_sql(queries[database.dialect]).all()
+    return sorted(tuple(" ".join(str(cell).split()) for cell in row) for row in rows)
+
+
+def test_migrations_make_the_tables_of_the_code(backend: Backend, url: str, empty: str) -> None:
+    migrated, made = Database(url), Database(empty)
+    with made.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        tables.metadata.create_all(connection)
+    expected = description(made)
+    assert len(expected) > 20
+    assert description(migrated) == expected
+    with migrated.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+    assert backend.name == migrated.dialect
+    migrated.close()
+    made.close()
+
+
+REQUIRED = {
+    "uploads": [
+        ("id", "TEXT", True),
+        ("status", "TEXT", True),
+        ("storage_url", "TEXT", True),
+        ("content_type", "TEXT", False),
+        ("content_encoding", "TEXT", False),
+        ("size_bytes", "BIGINT", True),
+        ("created_at", "TIMESTAMP", True),
+        ("consumed_at", "TIMESTAMP", False),
+    ],
+    "datasets": [
+        ("id", "TEXT", True),
+        ("label", "TEXT", True),
+        ("schema_name", "TEXT", True),
+        ("table_name", "TEXT", True),
+        ("parquet_url", "TEXT", True),
+        ("arrow_schema_json", "TEXT", True),
+        ("source_type", "TEXT", True),
+        ("source_config", "TEXT", True),
+        ("created_at", "TIMESTAMP", True),
+        ("updated_at", "TIMESTAMP", True),
+    ],
+}
+
+
+@pytest.mark.parametrize("table", REQUIRED)
+def test_the_required_tables_have_the_required_columns_first(url: str, table: str) -> None:
+    database = Database(url)
+    with database.read() as connection:
+        inspector = sa.inspect(connection)
+        columns = [(c["name"], str(c["type"]), not c["nullable"]) for c in inspector.get_columns(table)]
+        assert columns[: len(REQUIRED[table])] == REQUIRED[table]
+        assert inspector.get_pk_constraint(table)["constrained_columns"] == ["id"]
+        if table == "datasets":
+            unique = [sorted(c["column_names"]) for c in inspector.get_unique_constraints(table)]
+            assert ["schema_name", "table_name"] in unique
+            defaults = {c["name"]: c["default"] for c in inspector.get_columns(table)}
+            assert defaults["schema_name"].startswith("'default'")
+    database.close()
+
+
+def test_the_code_knows_its_latest_migration() -> None:
+    assert ScriptDirectory(MIGRATIONS).get_current_head() == LATEST
+
+
+def test_migrating_again_changes_nothing(url: str) -> None:
+    catalog = Catalog(url)
+    made = steps.dataset(catalog)
+    before = description(catalog._database)
+    catalog.migrate()
+    catalog.check()
+    assert description(catalog._database) == before
+    assert catalog.datasets.get(made.id) == made
+    catalog.close()
+
+
+def test_a_database_that_was_not_migrated_says_so(empty: str) -> None:
+    catalog = Catalog(empty)
+    with pytest.raises(CatalogVersionError, match="has schema none"):
+        catalog.check()
+    with pytest.raises(CatalogUnavailableError, match="uploads"):
+        catalog.uploads.list()
+    catalog.close()
+
+
+def test_processes_that_migrate_at_once(empty: str) -> None:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(worker("migrate", empty)) for _ in range(4)]
+        assert [read(process) for process in workers] == ["ready"] * 4
+        for process in workers:
+            go(process)
+        assert [read(process) for process in workers] == ["done"] * 4
+    catalog = Catalog(empty)
+    catalog.check()
+    assert steps.dataset(catalog).version == 1
+    catalog.close()
+
+
+# ------------------------------------------------------------------------------------------- a later version of inlay
+LATER = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.create_table("later", sa.Column("x", sa.Integer))
+    op.execute("UPDATE datasets SET label = 'migrated'")
+    with op.batch_alter_table("datasets") as batch:  # SQLite makes the table anew
+        batch.add_column(sa.Column("later", sa.Text, server_default="yes"))
+        batch.alter_column("label", nullable=True)
+    {ending}
+"""
+
+
+def later_migrations(directory: Path, ending: str = "pass") -> str:
+    copy = directory / "100% later"
+    shutil.copytree(MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "versions" / "v0002_later.py").write_text(LATER.format(ending=ending))
+    return str(copy)
+
+
+def test_a_failed_migration_leaves_everything_as_it_was(url: str, tmp_path: Path) -> None:
+    catalog = Catalog(url)
+    made = steps.dataset(catalog)
+    before = description(catalog._database)
+    with pytest.raises(ZeroDivisionError):
+        migrate(catalog._database, later_migrations(tmp_path, "1 / 0"), "0002")
+    assert description(catalog._database) == before
+    assert catalog.datasets.get(made.id) == made
+    catalog.check()
+    catalog.close()
+
+
+@pytest.mark.parametrize("recreate", ["auto", "always"])
+def test_a_later_migration_keeps_the_data_and_shuts_older_programs_out(url: str, tmp_path: Path, recreate: str) -> None:
+    catalog = Catalog(url)
+    made = steps.dataset(catalog)
+    steps.load(catalog, made.id)
+    migrate(catalog._database, later_migrations(tmp_path), "0002")
+    assert catalog.datasets.get(made.id).label == "migrated"
+    assert catalog.versions.list(made.id).count == 2
+    for call in (catalog.check, catalog.migrate):
+        with pytest.raises(CatalogVersionError, match="'0002', which is newer") as caught:
+            call()
+        assert "Update inlay" in str(caught.value)
+    with catalog._database.read() as connection:
+        assert current_revision(connection) == "0002"
+    catalog.close()
+
+
+def test_the_wheel_holds_the_migrations(tmp_path: Path) -> None:
+    wheel = next(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    files = {file.relative_to(MIGRATIONS) for file in Path(MIGRATIONS).rglob("*.py")}
+    assert len(files) >= 4
+    assert {f"inlay/catalog/migrations/{file}" for file in files} <= packed
