@@ -15,7 +15,7 @@ import pytest
 
 import inlay
 from inlay import errors, incremental
-from inlay.errors import DatasetMergeError, InlayError
+from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, RejectedDataError
 
 # -------------------------------------------------------------------------------------------------------------- names
 FIXED = [  # of `import inlay`, fixed by the design
@@ -287,26 +287,42 @@ def test_a_plan_takes_the_arguments_of_a_merge() -> None:
 # -------------------------------------------------------------------------------------------------------------- errors
 ERRORS = [getattr(errors, name) for name in errors.__all__]
 MIXED_IN: dict[str, type[BaseException]] = {
-    "InvalidArgumentError": ValueError,
-    "RejectedDataError": ValueError,
-    "NullKeyError": ValueError,
+    "BadRowsError": ValueError,
     "DuplicateKeyError": ValueError,
-    "SchemaMismatchError": ValueError,
+    "InvalidArgumentError": ValueError,
+    "InvalidTableNameError": ValueError,
+    "NullKeyError": ValueError,
     "PartitionMoveError": ValueError,
+    "QueryBusyError": ValueError,
+    "QueryCancelledError": ValueError,
+    "QueryError": ValueError,
+    "QueryFailedError": ValueError,
+    "QueryLimitError": ValueError,
+    "RejectedDataError": ValueError,
+    "SchemaMismatchError": ValueError,
     "UnreadableSourceError": ValueError,
+    "UnreadableUploadError": ValueError,
+    "UploadConsumedError": ValueError,
+    "UploadTooLargeError": ValueError,
     "NotFoundError": FileNotFoundError,
     "EngineNotInstalledError": ImportError,
-    "LockTimeoutError": TimeoutError,
     "DatasetIOError": OSError,
     "UnreadableFileError": OSError,
+    "LockTimeoutError": TimeoutError,
+    "QueryTimeoutError": TimeoutError,
 }
 EXIT_CODES = {
-    1: ["InlayError", "DatasetMergeError", "DatasetIOError", "UnreadableFileError", "MergeCancelledError",
-        "CommitPendingError", "CommitStateUnknownError", "CorruptJournalError"],
-    2: ["InvalidArgumentError", "EngineNotInstalledError"],
-    3: ["RejectedDataError", "NullKeyError", "DuplicateKeyError", "SchemaMismatchError", "PartitionMoveError",
-        "UnreadableSourceError"],
-    4: ["ConflictError", "ConcurrentModificationError", "LockTimeoutError"],
+    1: ["CatalogUnavailableError", "CatalogVersionError", "CommitPendingError", "CommitStateUnknownError",
+        "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
+        "JobCancelledError", "JobInterruptedError", "MergeCancelledError", "QueryCancelledError",
+        "QueryFailedError", "QueryTimeoutError", "ServiceStoppingError", "SparkUnavailableError",
+        "StorageUnavailableError", "UnreadableFileError"],
+    2: ["EngineNotInstalledError", "InvalidArgumentError", "InvalidTableNameError", "QueryError",
+        "QueryLimitError", "UploadConsumedError", "UploadTooLargeError"],
+    3: ["BadRowsError", "DuplicateKeyError", "NullKeyError", "PartitionMoveError", "RejectedDataError",
+        "SchemaMismatchError", "UnreadableSourceError", "UnreadableUploadError"],
+    4: ["ConcurrentModificationError", "ConflictError", "IdempotencyKeyReusedError", "JobEndedError",
+        "LockTimeoutError", "QueryBusyError", "TableNameTakenError", "UploadInUseError"],
     5: ["NotFoundError"],
 }  # fmt: skip
 
@@ -335,8 +351,9 @@ def test_exit_codes(code: int) -> None:
 
 def test_every_error_has_an_exit_code_and_an_http_status() -> None:
     assert sorted(name for names in EXIT_CODES.values() for name in names) == sorted(errors.__all__)
-    assert {kind.http_status for kind in ERRORS} <= {400, 404, 409, 422, 500}
-    assert {k.http_status for k in ERRORS if issubclass(k, ValueError)} == {400, 422}
+    assert {kind.http_status for kind in ERRORS} <= {400, 404, 408, 409, 413, 422, 499, 500, 503}
+    arguments = {k.http_status for k in ERRORS if issubclass(k, InvalidArgumentError | RejectedDataError)}
+    assert arguments == {400, 422}
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
@@ -357,6 +374,18 @@ def test_errors_carry_their_message_and_hint(kind: type[InlayError]) -> None:
     found = error.to_dict()
     assert (found["code"], found["message"], found["hint"]) == (kind.code, "It broke.", "Mend it.")
     assert f"{kind.__name__}" in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_errors_can_be_told_from_one_process_to_another(kind: type[InlayError]) -> None:
+    error = kind("It broke.", hint="Mend it.")
+    again = errors.error_from(error.to_dict() | {"files": ["a"]})
+    assert type(again) is kind
+    assert (str(again), again.hint, vars(again)["files"]) == (str(error), "Mend it.", ["a"])
+
+
+def test_an_unknown_error_is_still_an_error() -> None:
+    assert str(errors.error_from({"code": "of_the_future", "message": "Oh."})) == "Oh."
 
 
 def test_merge_errors_say_what_was_being_done() -> None:

@@ -50,7 +50,7 @@ line ends with, `http_status` what the service answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
@@ -114,6 +114,17 @@ class InlayError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+def error_from(told: Mapping[str, Any]) -> InlayError:
+    """An error as another process told it with `to_dict`: the same class, with the same words."""
+    kinds: dict[str, type[InlayError]] = {kind.code: kind for kind in (globals()[name] for name in __all__)}
+    kind = kinds.get(str(told.get("code")), InlayError)
+    error = kind(str(told.get("message", "")), hint=told.get("hint"))
+    for name, value in told.items():
+        if name not in ("code", "message", "hint"):
+            setattr(error, name, value)
+    return error
 
 
 class InvalidArgumentError(InlayError, ValueError):
@@ -280,7 +291,7 @@ class JobCancelledError(InlayError):
 
 
 class JobInterruptedError(InlayError):
-    code = "interrupted"
+    code = "job_interrupted"
     http_status = 503
 
 

@@ -25,6 +25,7 @@ __all__ = [
 
 DEFAULT_COMPRESSION = "snappy"
 DEFAULT_ROW_GROUP_SIZE = 500_000
+MANAGED_ROW_GROUP_SIZE = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CHOSEN_ENCODINGS = frozenset(
@@ -64,6 +65,11 @@ class WriterSettings:
             **_physical_choices(schema),
         }
         return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks))
+
+    @classmethod
+    def managed(cls) -> WriterSettings:
+        """How files of managed datasets are written: small row groups, so that a load rewrites little."""
+        return cls({"compression": "zstd", "data_page_version": "2.0"}, MANAGED_ROW_GROUP_SIZE)
 
     def with_choice(self, compression: str | None, row_group_size: int | None) -> WriterSettings:
         """The same settings where the caller chose nothing."""

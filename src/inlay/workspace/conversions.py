@@ -1,0 +1,390 @@
+"""The work of jobs that bring rows in: create a dataset, load into one, or say what a load would do.
+
+Rows are read, parsed, typed and written by Spark; here are only plans, counts and lists of files. Whatever is written
+lies where nobody looks until one catalog transaction makes it true, and is removed if that does not happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from inlay.catalog import DataFile, Job, NewVersion, Snapshot, Upload
+from inlay.engines.spark import SparkEngine
+from inlay.errors import CommitStateUnknownError, QueryLimitError, error_from
+from inlay.incremental.failures import Progress
+from inlay.incremental.options import MergeOptions
+from inlay.incremental.versions import Draft, merge_draft, plan_draft
+from inlay.parquet.writer import WriterSettings
+from inlay.pipeline import Conversion, InlineFile, RawFile, ReadOptions, convert
+from inlay.storage import Location
+from inlay.workspace.requests import Load, NewDataset, Source, format_of, overrides_of
+from inlay.workspace.runner import JobHandle
+from inlay.workspace.services import Services
+
+__all__ = ["Conversions"]
+
+_DATA = "data"
+
+
+class Conversions:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    # ------------------------------------------------------------------------------------------------------- create
+    def create(self, request: NewDataset, handle: JobHandle) -> None:
+        dataset_id = str(handle.job.dataset_id)
+        location = self._services.places.dataset(dataset_id)
+        with self._undone_on_failure(location, ""), self._raw(request.source, handle) as (raw, options):
+            converted = self._convert(
+                raw, options, handle, location, "v1",
+                overrides=overrides_of(request.columns), on_error=request.on_error,
+            )  # fmt: skip
+            version = self._version(dataset_id, "v1", "create", converted, request.source, inserted=converted.rows)
+            self._services.catalog.datasets.create(
+                job_id=handle.id,
+                label=request.label,
+                table_name=request.table_name,
+                source_type=request.source.type,
+                source_config=self._source_config(request, converted.options),
+                version=version,
+                result=_outcome(converted),
+            )
+
+    @staticmethod
+    def _source_config(request: NewDataset, options: ReadOptions) -> dict[str, Any]:
+        source = request.source
+        origin = {"upload_id": source.upload_id} if source.upload_id else {"sql": source.sql} if source.sql else {}
+        return {
+            **origin,
+            "original_format": options.format,
+            "schema_overrides": dict(request.columns),
+            "options": options.to_dict(),
+        }
+
+    # --------------------------------------------------------------------------------------------------------- load
+    def load(self, request: Load, handle: JobHandle) -> None:
+        snapshot = self._snapshot(handle)
+        work = self._load_whole if request.is_whole else self._load_by_key
+        directory = f"v{snapshot.version.version + 1}"
+        location = self._services.places.dataset(snapshot.dataset.id)
+        with self._undone_on_failure(location, directory, self._suffix(snapshot, handle)):
+            version, result = work(request, handle, snapshot, directory)
+            self._services.catalog.versions.commit(
+                snapshot.dataset.id, snapshot.version.version, version, job_id=handle.id, result=result
+            )
+
+    def _load_whole(
+        self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
+    ) -> tuple[NewVersion, dict[str, Any]]:
+        """Append or replace: what is converted is what the version gets."""
+        dataset, old = snapshot.dataset, snapshot.version
+        location = self._services.places.dataset(dataset.id)
+        with self._raw(request.source, handle) as (raw, options):
+            converted = self._convert(
+                raw, options, handle, location, directory,
+                like=dataset.schema, on_error=request.on_error, name=_DATA + self._suffix(snapshot, handle),
+            )  # fmt: skip
+        replaces = request.strategy == "replace"
+        version = self._version(
+            dataset.id, directory, request.strategy, converted, request.source,
+            kept=() if replaces else snapshot.files,
+            inserted=converted.rows, deleted=old.row_count if replaces else 0,
+        )  # fmt: skip
+        counts = {"inserted": converted.rows, "updated": 0, "deleted": version.deleted, "unchanged": 0}
+        return version, _outcome(converted) | counts | {"row_count": sum(file.rows for file in version.files)}
+
+    def _load_by_key(
+        self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
+    ) -> tuple[NewVersion, dict[str, Any]]:
+        dataset = snapshot.dataset
+        with self._staged(request, handle, snapshot) as (converted, rows):
+            draft = self._draft(snapshot, directory, self._suffix(snapshot, handle))
+            with self._services.spark.running(handle) as spark:
+                result = merge_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
+            rejects = self._keep_rejects(dataset.id, directory, converted, handle)
+        files = [
+            DataFile(self._services.places.in_storage(dataset.id, path), rows, size)
+            for path, rows, size in draft.files(result)
+        ]
+        version = self._with_manifest(
+            dataset.id,
+            directory,
+            NewVersion(
+                operation="load",
+                strategy=request.strategy,
+                files=files,
+                schema=dataset.schema,
+                parquet_url="",
+                inserted=result.inserted,
+                updated=result.updated,
+                deleted=result.deleted,
+                source=_origin(request.source),
+                rejected_count=converted.rejected,
+                reject_files=rejects,
+            ),
+        )
+        counts = {"inserted": result.inserted, "updated": result.updated, "deleted": result.deleted,
+                  "unchanged": result.unchanged}  # fmt: skip
+        touched = {
+            "files_rewritten": len(result.rewritten_files),
+            "files_added": len(result.inserted_files),
+            "files_removed": len(result.removed_files),
+            "files_kept": len(result.preserved_files),
+            "bytes_written": result.bytes_written,
+        }
+        outcome = _outcome(converted) | {"row_count": result.target_count_after}
+        return version, outcome | counts | touched
+
+    def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
+        """What the load would do to the current version; nothing is kept."""
+        snapshot = self._snapshot(handle)
+        with self._staged(request, handle, snapshot) as (converted, rows):
+            base = {"dry_run": True, "version": snapshot.version.version, "source_count": converted.rows,
+                    "rejected_count": converted.rejected, "warnings": converted.warnings}  # fmt: skip
+            if request.is_whole:
+                replaces = request.strategy == "replace"
+                old = snapshot.version.row_count
+                return base | {
+                    "inserted": converted.rows, "updated": 0, "deleted": old if replaces else 0, "unchanged": 0,
+                    "row_count": converted.rows + (0 if replaces else old),
+                    "files_rewritten": 0, "bytes_rewritten": 0, "files": [],
+                }  # fmt: skip
+            with self._services.spark.running(handle) as spark:
+                draft = self._draft(snapshot, "plan", "")
+                plan = plan_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
+        touched = [file for file in plan.files if file.operation != "preserved"]
+        return base | {
+            "inserted": plan.inserted,
+            "updated": plan.updated,
+            "deleted": plan.deleted,
+            "unchanged": plan.unchanged,
+            "row_count": plan.target_count_after,
+            "files_rewritten": len(touched),
+            "bytes_rewritten": plan.bytes_to_rewrite,
+            "files": [
+                {"path": self._shown(snapshot, file.path), "operation": file.operation, "reason": file.reason,
+                 "rows": file.row_count, "bytes": file.size_bytes}
+                for file in plan.files
+            ],
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------ sources
+    def check_readable(self, source: Source) -> None:
+        """Refuse at once what no conversion could read: an unknown upload, format or option."""
+        if source.upload_id is not None:
+            _options(source, self._services.catalog.uploads.get(source.upload_id))
+        elif source.inline is not None:
+            ReadOptions.of(source.inline.format, source.options)
+
+    def raw_upload(self, upload: Upload) -> RawFile:
+        places = self._services.places
+        return RawFile(places.root, places.upload(upload.id), upload.size_bytes, upload.content_encoding)
+
+    @contextlib.contextmanager
+    def _raw(self, source: Source, handle: JobHandle) -> Iterator[tuple[RawFile | InlineFile, ReadOptions]]:
+        """The bytes of a source, and how they are to be read."""
+        places = self._services.places
+        if source.inline is not None:
+            options = ReadOptions.of(source.inline.format, source.options)
+            yield InlineFile(source.inline.content.encode()), options
+        elif source.upload_id is not None:
+            upload = self._services.catalog.uploads.get(source.upload_id)
+            yield self.raw_upload(upload), _options(source, upload)
+        else:
+            path = f"scratch/{handle.id}/query.parquet"
+            try:
+                size = self._answer(str(source.sql), path)
+                yield RawFile(places.root, path, size, None), ReadOptions.of("parquet", {})
+            finally:
+                places.remove(path)
+
+    def _answer(self, sql: str, path: str) -> int:
+        """Keep a query's result as a file, to be taken in like any other."""
+        result = self._services.query.run(sql)
+        with contextlib.closing(result), self._services.places.open_write(path) as file:
+            if result.truncated:
+                raise QueryLimitError(
+                    f"The query has more than {result.row_count:,} rows, too many to load.",
+                    hint="Load it in parts, with a WHERE.",
+                )
+            size = 0
+            for chunk in result.to_parquet():
+                size += len(chunk)
+                file.write(chunk)
+        return size
+
+    @contextlib.contextmanager
+    def _staged(self, request: Load, handle: JobHandle, snapshot: Snapshot) -> Iterator[tuple[Conversion, Any]]:
+        """The source's rows, typed like the dataset, in files of their own that are gone after the block."""
+        scratch = self._services.places.scratch(handle.id)
+        try:
+            with self._raw(request.source, handle) as (raw, options):
+                converted = self._convert(
+                    raw, options, handle, scratch, "source", like=snapshot.dataset.schema, on_error=request.on_error
+                )
+            yield converted, scratch.shown("source")
+        finally:
+            scratch.store.remove_tree(scratch.path)
+
+    def _convert(
+        self,
+        raw: RawFile | InlineFile,
+        options: ReadOptions,
+        handle: JobHandle,
+        into: Location,
+        directory: str,
+        *,
+        overrides: Mapping[str, pa.DataType] | None = None,
+        like: pa.Schema | None = None,
+        on_error: Any = "fail",
+        name: str = _DATA,
+    ) -> Conversion:
+        with self._services.spark.running(handle) as spark:
+            return convert(
+                spark,
+                raw,
+                options,
+                overrides=overrides,
+                like=like,
+                on_error=on_error,
+                into=into,
+                directory=directory,
+                name=name,
+                settings=WriterSettings.managed(),
+                rejects_directory=f"{directory}/rejects",
+                progress=lambda done, total: handle.progress("convert", done, total),
+            )
+
+    # ----------------------------------------------------------------------------------------------------- versions
+    def _snapshot(self, handle: JobHandle) -> Snapshot:
+        return self._services.catalog.versions.snapshot(str(handle.job.dataset_id))
+
+    def _draft(self, snapshot: Snapshot, directory: str, suffix: str) -> Draft:
+        places, dataset_id = self._services.places, snapshot.dataset.id
+        files = [(places.in_dataset(dataset_id, file.path), file.bytes) for file in snapshot.files]
+        return Draft(places.dataset(dataset_id), files, directory, suffix)
+
+    def _suffix(self, snapshot: Snapshot, handle: JobHandle) -> str:
+        """Sets names apart where an earlier attempt at the same version may still be writing somewhere."""
+        page = self._services.catalog.jobs.list(dataset_id=snapshot.dataset.id, limit=1000)
+        since = snapshot.version.created_at
+        others = [
+            j for j in page.items if j.id != handle.id and _may_write(j) and j.started_at and j.started_at > since
+        ]
+        return f"-{handle.id.removeprefix('job_')}" if others else ""
+
+    def _version(
+        self,
+        dataset_id: str,
+        directory: str,
+        operation: str,
+        converted: Conversion,
+        source: Source,
+        *,
+        kept: Sequence[DataFile] = (),
+        inserted: int = 0,
+        deleted: int = 0,
+    ) -> NewVersion:
+        places = self._services.places
+        added = [DataFile(places.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in converted.files if f.rows]
+        if not kept and not added:
+            added = [DataFile(places.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in converted.files]
+        return self._with_manifest(
+            dataset_id,
+            directory,
+            NewVersion(
+                operation="create" if operation == "create" else "load",
+                strategy=None if operation == "create" else operation,
+                files=[*kept, *added],
+                schema=converted.schema,
+                parquet_url="",
+                inserted=inserted,
+                deleted=deleted,
+                source=_origin(source),
+                rejected_count=converted.rejected,
+                reject_files=[places.in_storage(dataset_id, path) for path in converted.reject_files],
+            ),
+        )
+
+    def _with_manifest(self, dataset_id: str, directory: str, version: NewVersion) -> NewVersion:
+        """One file is its own address; several are listed in a manifest."""
+        places = self._services.places
+        if len(version.files) == 1:
+            return replace(version, parquet_url=places.address(version.files[0].path))
+        path = places.in_storage(dataset_id, f"{directory}/manifest.json")
+        listed = [{"url": places.address(f.path), "rows": f.rows, "bytes": f.bytes} for f in version.files]
+        places.remove(path)
+        places.create(path, json.dumps({"files": listed}, indent=1).encode())
+        return replace(version, parquet_url=places.address(path), manifest_path=path)
+
+    def _keep_rejects(self, dataset_id: str, directory: str, converted: Conversion, handle: JobHandle) -> list[str]:
+        """Rejects of a staged source outlive it, under the version that was made without them."""
+        places, kept = self._services.places, []
+        for number, path in enumerate(converted.reject_files):
+            name = f"{directory}/rejects/{handle.id}-{number:05d}.parquet"
+            target = places.in_storage(dataset_id, name)
+            places.copy(f"scratch/{handle.id}/{path}", target)
+            kept.append(target)
+        return kept
+
+    def _shown(self, snapshot: Snapshot, shown: str) -> str:
+        location = self._services.places.dataset(snapshot.dataset.id)
+        return self._services.places.address(
+            self._services.places.in_storage(snapshot.dataset.id, location.relative(shown))
+        )
+
+    @contextlib.contextmanager
+    def _undone_on_failure(self, location: Location, directory: str, suffix: str = "") -> Iterator[None]:
+        """What was written for nothing is removed; where nobody knows whether it was for nothing, it stays."""
+        try:
+            yield
+        except CommitStateUnknownError:
+            raise
+        except BaseException:
+            if not suffix:  # otherwise the directory is shared with another attempt: the collector of orphans sorts it
+                location.store.remove_tree(location.full(directory) if directory else location.path)
+            raise
+
+
+def _options(source: Source, upload: Upload) -> ReadOptions:
+    return ReadOptions.of(format_of(source.format, upload.content_type), source.options)
+
+
+def _may_write(job: Job) -> bool:
+    """Whether tasks of an ended job may still run somewhere: it was stopped, and did not stop by itself."""
+    if not job.writes or job.state == "succeeded":
+        return False
+    return job.error is None or error_from(job.error).http_status >= 500
+
+
+def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:
+    def progress(now: Progress) -> bool:
+        handle.progress(now.phase, now.done, now.total)
+        return True
+
+    return MergeOptions.check(
+        request.strategy,
+        list(request.key_columns),
+        dedup_order_by=list(request.dedup_order_by) or None,
+        progress=progress,
+    )
+
+
+def _origin(source: Source) -> dict[str, Any]:
+    named = {"upload_id": source.upload_id, "sql": source.sql}
+    return {"type": source.type} | {name: value for name, value in named.items() if value is not None}
+
+
+def _outcome(converted: Conversion) -> dict[str, Any]:
+    return {
+        "row_count": converted.rows,
+        "source_count": converted.rows + converted.rejected,
+        "rejected_count": converted.rejected,
+        "warnings": converted.warnings,
+    }

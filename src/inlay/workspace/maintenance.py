@@ -1,0 +1,110 @@
+"""In the background: old versions are forgotten, files that nobody needs removed, what crashes left collected."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from inlay.catalog import Catalog, Job, dataset_directory, upload_directory
+from inlay.errors import InlayError
+from inlay.workspace.services import Services
+
+__all__ = ["Maintenance"]
+
+log = logging.getLogger("inlay.maintenance")
+_PAUSE_SECONDS = 5.0
+_ORPHANS_EVERY = 600.0
+_PAGE = 1000
+
+
+class Maintenance:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._closing = threading.Event()
+        self._orphans_looked_for = 0.0
+        self._thread = threading.Thread(target=self._loop, name="inlay-maintenance", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        pause = min(_PAUSE_SECONDS, max(self._services.settings.delete_grace_seconds / 2, 0.1))
+        while not self._closing.wait(pause):
+            try:
+                self.run()
+            except (InlayError, OSError) as error:
+                log.warning("maintenance will be tried again: %s", error)
+
+    def run(self) -> None:
+        """One round: everything that is due."""
+        settings, catalog = self._services.settings, self._services.catalog
+        catalog.jobs.release_expired()
+        catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
+        self.remove_garbage()
+        every = min(_ORPHANS_EVERY, max(settings.orphan_grace_seconds, 1.0))
+        if time.monotonic() - self._orphans_looked_for >= every or not self._orphans_looked_for:
+            self.collect_orphans()
+            self._orphans_looked_for = time.monotonic()
+
+    def remove_garbage(self) -> None:
+        catalog, places = self._services.catalog, self._services.places
+        for item in catalog.garbage.due():
+            places.remove(item.path)
+            catalog.garbage.done(item.path)
+
+    # ------------------------------------------------------------------------------------------------------ orphans
+    def collect_orphans(self) -> list[str]:
+        """Remove what no catalog entry and no job knows, once it is too old to be work in progress."""
+        # In this order: what a job makes true meanwhile is either still its own, or found among the live files.
+        old = [path for top in ("uploads", "datasets", "scratch") for path in self._old(top)]
+        jobs = _active_jobs(self._services.catalog)
+        orphans = self._uploads(old) | self._datasets(old, {job.dataset_id for job in jobs})
+        orphans |= {f"scratch/{job_id}" for job_id in _second_parts(old, "scratch") - {job.id for job in jobs}}
+        orphans -= _waiting(self._services.catalog)  # those have a time of their own
+        for path in sorted(orphans):
+            log.info("removing %s, which belongs to nothing", path)
+            self._services.places.remove(path)
+        return sorted(orphans)
+
+    def _old(self, top: str) -> list[str]:
+        before = time.time_ns() - int(self._services.settings.orphan_grace_seconds * 1e9)
+        return [f"{top}/{file.path}" for file in self._services.places.files_below(top) if file.mtime_ns < before]
+
+    def _uploads(self, old: Iterable[str]) -> set[str]:
+        unknown = self._services.catalog.uploads.unknown(_second_parts(old, "uploads"))
+        return {upload_directory(upload_id) for upload_id in unknown}
+
+    def _datasets(self, old: Iterable[str], busy: set[str | None]) -> set[str]:
+        catalog = self._services.catalog
+        idle = _second_parts(old, "datasets") - busy
+        unknown = catalog.datasets.unknown(idle)
+        live = {path for dataset_id in idle - unknown for path in catalog.versions.live_paths(dataset_id)}
+        stray = {path for path in old if _second_parts([path], "datasets") & (idle - unknown)} - live
+        return stray | {dataset_directory(dataset_id) for dataset_id in unknown}
+
+
+def _second_parts(paths: Iterable[str], top: str) -> set[str]:
+    return {path.split("/")[1] for path in paths if path.startswith(f"{top}/") and path.count("/") > 1}
+
+
+def _active_jobs(catalog: Catalog) -> list[Job]:
+    found: list[Job] = []
+    for state in ("queued", "running"):
+        page = catalog.jobs.list(state=state, limit=_PAGE)
+        found += page.items
+        while page.has_more:
+            page = catalog.jobs.list(state=state, limit=_PAGE, offset=page.offset + _PAGE)
+            found += page.items
+    return found
+
+
+def _waiting(catalog: Catalog) -> set[str]:
+    return {item.path for item in catalog.garbage.due(datetime.max.replace(tzinfo=UTC), limit=1_000_000)}

@@ -1,0 +1,194 @@
+"""Runs jobs on threads of this process, keeps their leases alive, and stops those that somebody cancels."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from inlay.catalog import Catalog, Job
+from inlay.errors import (
+    CommitStateUnknownError,
+    InlayError,
+    JobCancelledError,
+    JobInterruptedError,
+    ServiceStoppingError,
+)
+
+__all__ = ["JobHandle", "JobRunner"]
+
+log = logging.getLogger("inlay.jobs")
+_TURN_SECONDS = 0.05
+_REPORT_SECONDS = 0.25
+_BEAT_SECONDS = 1.0
+
+Work = Callable[["JobHandle"], Mapping[str, Any] | None]
+
+
+class JobHandle:
+    """What a job's work knows of its job."""
+
+    def __init__(self, job: Job, report: Callable[[str, Mapping[str, Any]], bool]) -> None:
+        self.job, self.id = job, job.id
+        self.stopped_by: InlayError | None = None
+        self._report = report
+        self._reported = 0.0
+        self._interrupt: Callable[[], object] | None = None
+
+    def stop(self, reason: InlayError) -> None:
+        """Make the work end, also where it waits for something else."""
+        if self.stopped_by is None:
+            self.stopped_by = reason
+            if self._interrupt is not None:
+                self._interrupt()
+
+    @contextlib.contextmanager
+    def interrupted_by(self, interrupt: Callable[[], object]) -> Iterator[None]:
+        """While the block runs, stopping the job calls this."""
+        self._interrupt = interrupt
+        try:
+            self.check()
+            yield
+        finally:
+            self._interrupt = None
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Say how far the job is; raises if it is to stop."""
+        self.check()
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_SECONDS or done >= total:
+            self._reported = now
+            if not self._report(self.id, {"phase": phase, "done": done, "total": total}):
+                self.stop(_cancelled(self.id))
+                self.check()
+
+    def check(self) -> None:
+        if self.stopped_by is not None:
+            raise self.stopped_by
+
+
+class JobRunner:
+    def __init__(self, catalog: Catalog, *, threads: int, lease_seconds: float) -> None:
+        self._catalog = catalog
+        self._pool = ThreadPoolExecutor(threads, "inlay-job")
+        self._running: dict[str, JobHandle] = {}
+        self._futures: dict[str, Future[Job]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._beat_seconds = min(_BEAT_SECONDS, lease_seconds / 4)
+        self._heart = threading.Thread(target=self._beat, name="inlay-heartbeat", daemon=True)
+        self._heart.start()
+
+    def submit(self, job: Job, work: Work) -> Future[Job]:
+        """Run the work of a queued job of ours. The future holds the ended job, or raises why it failed."""
+        handle = JobHandle(job, self._catalog.jobs.report)
+        with self._lock:
+            if self._closing.is_set():
+                self._catalog.jobs.fail(job.id, ServiceStoppingError("The service is stopping."), retryable=True)
+                raise ServiceStoppingError("The service is stopping.", hint="Try again in a moment.")
+            self._running[job.id] = handle
+            future = self._futures[job.id] = self._pool.submit(self._run, handle, work)
+        return future
+
+    def future(self, job_id: str) -> Future[Job] | None:
+        """The outcome of a job that runs here, for others who asked for the same."""
+        return self._futures.get(job_id)
+
+    def close(self, patience: float) -> None:
+        """Let running jobs finish for a while, stop the others, and release what they hold."""
+        with self._lock:
+            self._closing.set()
+        deadline = time.monotonic() + patience
+        while self._running and time.monotonic() < deadline:
+            time.sleep(_TURN_SECONDS)
+        with self._lock:
+            for handle in self._running.values():
+                handle.stop(JobInterruptedError("The service was stopped; nothing changed.", hint="Try again."))
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._heart.join()
+
+    # ------------------------------------------------------------------------------------------------------ one job
+    def _run(self, handle: JobHandle, work: Work) -> Job:
+        try:
+            self._wait_for_turn(handle)
+            result = work(handle)
+            job = self._catalog.jobs.get(handle.id)
+            return job if job.has_ended else self._catalog.jobs.succeed(handle.id, result)
+        except CommitStateUnknownError:
+            return self._after_doubt(handle)
+        except BaseException as error:
+            known = handle.stopped_by or (error if isinstance(error, InlayError) else _unexpected(handle, error))
+            self._end(handle, known)
+            raise known from error
+        finally:
+            with self._lock:
+                self._running.pop(handle.id, None)
+                self._futures.pop(handle.id, None)
+
+    def _wait_for_turn(self, handle: JobHandle) -> None:
+        """One job at a time changes a dataset."""
+        while not self._catalog.jobs.start(handle.id):
+            handle.check()
+            time.sleep(_TURN_SECONDS)
+
+    def _after_doubt(self, handle: JobHandle) -> Job:
+        """The answer to the commit was lost; whether the job ended with it says whether it happened."""
+        job = self._catalog.jobs.get(handle.id)
+        if job.state == "succeeded":
+            return job
+        error = JobInterruptedError("The catalog did not take the change; nothing changed.", hint="Try again.")
+        self._end(handle, error)
+        raise error
+
+    def _end(self, handle: JobHandle, error: InlayError) -> None:
+        """A job that cannot be ended here is ended by its lease."""
+        with contextlib.suppress(InlayError):
+            if isinstance(error, JobCancelledError):
+                self._catalog.jobs.stop(handle.id)
+            else:
+                self._catalog.jobs.fail(handle.id, error, retryable=error.http_status >= 500)
+
+    def stop(self, job_id: str) -> None:
+        """Stop a job that runs here, at once."""
+        handle = self._running.get(job_id)
+        if handle is not None:
+            handle.stop(_cancelled(job_id))
+
+    # ---------------------------------------------------------------------------------------------------- the heart
+    def _beat(self) -> None:
+        while not (self._closing.is_set() and not self._running):
+            time.sleep(self._beat_seconds)
+            try:
+                self._renew()
+            except InlayError as error:
+                log.warning("cannot renew the leases of jobs: %s", error)
+
+    def _renew(self) -> None:
+        with self._lock:
+            handles = dict(self._running)
+        if not handles:
+            return
+        pulse = self._catalog.jobs.heartbeat()
+        for job_id, handle in handles.items():
+            if job_id in pulse.cancelling:
+                handle.stop(_cancelled(job_id))
+            elif job_id not in pulse.held and job_id in self._running:
+                self._check_lost(handle)
+
+    def _check_lost(self, handle: JobHandle) -> None:
+        job = self._catalog.jobs.get(handle.id)
+        if job.has_ended and job.state != "succeeded":
+            handle.stop(JobInterruptedError(f"The job {job.id!r} was ended by somebody else; nothing changed."))
+
+
+def _cancelled(job_id: str) -> JobCancelledError:
+    return JobCancelledError(f"The job {job_id!r} was cancelled; nothing changed.")
+
+
+def _unexpected(handle: JobHandle, error: BaseException) -> InlayError:
+    log.error("job %s failed", handle.id, exc_info=error)
+    return InlayError(f"The job failed unexpectedly: {type(error).__name__}: {error}")
