@@ -29,8 +29,7 @@ _is: Any = pa.types
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def json_values(array: pa.Array) -> list[Any]:
@@ -41,6 +40,8 @@ def json_values(array: pa.Array) -> list[Any]:
 
 def text_values(array: pa.Array) -> list[str | None]:
     """A column's values as the text of a CSV cell; NULL stays None."""
+    if _is.is_integer(array.type):
+        return _as_text(array)
     return [value if value is None or isinstance(value, str) else dumps(value) for value in json_values(array)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ from inlay.query.cells import dumps, json_values, text_values
 __all__ = ["QueryResult"]
 
 _CHUNK = 1 << 18
+_SPECIAL = re.compile(r'[,"\r\n]').search
 _ROWS_AT_ONCE = 8192
 _ROW_GROUP_ROWS = 100_000
 _ROW_GROUP_BYTES = 32 << 20
@@ -75,8 +77,8 @@ class QueryResult:
         yield dumps(self.summary())[:-1].encode() + b',"rows":['
         separator = ""
         for batch in self._pieces():
-            rows = zip(*map(json_values, batch.columns), strict=True)
-            yield (separator + ",".join(map(dumps, rows))).encode()
+            rows = list(zip(*map(json_values, batch.columns), strict=True))
+            yield (separator + dumps(rows)[1:-1]).encode()
             separator = ","
         yield b"]}"
 
@@ -169,7 +171,7 @@ def _line(cells: Any) -> str:
 def _cell(value: str | None) -> str:
     if value is None:
         return ""
-    if value == "" or any(character in value for character in ',"\r\n'):
+    if value == "" or _SPECIAL(value):
         return '"' + value.replace('"', '""') + '"'
     return value
 
