@@ -2,6 +2,7 @@
 
     InlayError
     ├── InvalidArgumentError       (ValueError)   the call itself is wrong
+    │   ├── InvalidRequestError                   fields of a request, each with what is wrong with it
     │   ├── InvalidTableNameError
     │   └── UploadConsumedError                   an upload is used once
     ├── RejectedDataError          (ValueError)   the rows, keys or columns do not fit
@@ -28,6 +29,14 @@
     │   ├── TableNameTakenError
     │   └── UploadInUseError                      another job has claimed it
     ├── UploadTooLargeError        (ValueError)
+    ├── RequestError                              HTTP as such: the service does not even look at it
+    │   ├── UnauthorizedError
+    │   ├── ForbiddenError
+    │   ├── MethodNotAllowedError
+    │   ├── NotAcceptableError
+    │   ├── RequestTimeoutError    (TimeoutError)
+    │   ├── RequestTooLargeError
+    │   └── UnsupportedMediaTypeError
     ├── ConversionFailedError                     not the upload's fault
     ├── JobCancelledError                         somebody asked for it; nothing was changed
     ├── JobInterruptedError                       the process that ran it is gone; nothing was changed
@@ -67,15 +76,19 @@ __all__ = [
     "DatasetMergeError",
     "DuplicateKeyError",
     "EngineNotInstalledError",
+    "ForbiddenError",
     "IdempotencyKeyReusedError",
     "InlayError",
     "InvalidArgumentError",
+    "InvalidRequestError",
     "InvalidTableNameError",
     "JobCancelledError",
     "JobEndedError",
     "JobInterruptedError",
     "LockTimeoutError",
     "MergeCancelledError",
+    "MethodNotAllowedError",
+    "NotAcceptableError",
     "NotFoundError",
     "NullKeyError",
     "PartitionMoveError",
@@ -86,14 +99,19 @@ __all__ = [
     "QueryLimitError",
     "QueryTimeoutError",
     "RejectedDataError",
+    "RequestError",
+    "RequestTimeoutError",
+    "RequestTooLargeError",
     "SchemaMismatchError",
     "ServiceStoppingError",
     "SparkUnavailableError",
     "StorageUnavailableError",
     "TableNameTakenError",
+    "UnauthorizedError",
     "UnreadableFileError",
     "UnreadableSourceError",
     "UnreadableUploadError",
+    "UnsupportedMediaTypeError",
     "UploadConsumedError",
     "UploadInUseError",
     "UploadTooLargeError",
@@ -131,6 +149,19 @@ class InvalidArgumentError(InlayError, ValueError):
     code = "invalid_argument"
     exit_code = 2
     http_status = 400
+
+
+class InvalidRequestError(InvalidArgumentError):
+    """A request whose fields are wrong; `errors` holds each: field, message."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, errors: Sequence[dict[str, Any]] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errors = list(errors)
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"errors": self.errors}
 
 
 class InvalidTableNameError(InvalidArgumentError):
@@ -279,6 +310,48 @@ class UploadTooLargeError(InlayError, ValueError):
     code = "upload_too_large"
     exit_code = 2
     http_status = 413
+
+
+class RequestError(InlayError):
+    code = "bad_request"
+    exit_code = 2
+    http_status = 400
+
+
+class UnauthorizedError(RequestError):
+    code = "unauthorized"
+    http_status = 401
+
+
+class ForbiddenError(RequestError):
+    code = "forbidden"
+    http_status = 403
+
+
+class MethodNotAllowedError(RequestError):
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class NotAcceptableError(RequestError):
+    code = "not_acceptable"
+    http_status = 406
+
+
+class RequestTimeoutError(RequestError, TimeoutError):
+    code = "request_timeout"
+    exit_code = 1
+    http_status = 408
+
+
+class RequestTooLargeError(RequestError):
+    code = "request_too_large"
+    http_status = 413
+
+
+class UnsupportedMediaTypeError(RequestError):
+    code = "unsupported_media_type"
+    http_status = 415
 
 
 class ConversionFailedError(InlayError):
