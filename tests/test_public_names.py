@@ -290,6 +290,7 @@ MIXED_IN: dict[str, type[BaseException]] = {
     "BadRowsError": ValueError,
     "DuplicateKeyError": ValueError,
     "InvalidArgumentError": ValueError,
+    "InvalidRequestError": ValueError,
     "InvalidTableNameError": ValueError,
     "NullKeyError": ValueError,
     "PartitionMoveError": ValueError,
@@ -310,15 +311,18 @@ MIXED_IN: dict[str, type[BaseException]] = {
     "UnreadableFileError": OSError,
     "LockTimeoutError": TimeoutError,
     "QueryTimeoutError": TimeoutError,
+    "RequestTimeoutError": TimeoutError,
 }
 EXIT_CODES = {
     1: ["CatalogUnavailableError", "CatalogVersionError", "CommitPendingError", "CommitStateUnknownError",
         "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
         "JobCancelledError", "JobInterruptedError", "MergeCancelledError", "QueryCancelledError",
-        "QueryFailedError", "QueryTimeoutError", "ServiceStoppingError", "SparkUnavailableError",
-        "StorageUnavailableError", "UnreadableFileError"],
-    2: ["EngineNotInstalledError", "InvalidArgumentError", "InvalidTableNameError", "QueryError",
-        "QueryLimitError", "UploadConsumedError", "UploadTooLargeError"],
+        "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceStoppingError",
+        "SparkUnavailableError", "StorageUnavailableError", "UnreadableFileError"],
+    2: ["EngineNotInstalledError", "ForbiddenError", "InvalidArgumentError", "InvalidRequestError",
+        "InvalidTableNameError", "MethodNotAllowedError", "NotAcceptableError", "QueryError", "QueryLimitError",
+        "RequestError", "RequestTooLargeError", "UnauthorizedError", "UnsupportedMediaTypeError",
+        "UploadConsumedError", "UploadTooLargeError"],
     3: ["BadRowsError", "DuplicateKeyError", "NullKeyError", "PartitionMoveError", "RejectedDataError",
         "SchemaMismatchError", "UnreadableSourceError", "UnreadableUploadError"],
     4: ["ConcurrentModificationError", "ConflictError", "IdempotencyKeyReusedError", "JobEndedError",
@@ -351,7 +355,9 @@ def test_exit_codes(code: int) -> None:
 
 def test_every_error_has_an_exit_code_and_an_http_status() -> None:
     assert sorted(name for names in EXIT_CODES.values() for name in names) == sorted(errors.__all__)
-    assert {kind.http_status for kind in ERRORS} <= {400, 404, 408, 409, 413, 422, 499, 500, 503}
+    assert {kind.http_status for kind in ERRORS} <= {
+        400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 422, 499, 500, 503,
+    }  # fmt: skip
     arguments = {k.http_status for k in ERRORS if issubclass(k, InvalidArgumentError | RejectedDataError)}
     assert arguments == {400, 422}
 
