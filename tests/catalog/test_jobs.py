@@ -160,6 +160,16 @@ def test_every_use_of_an_upload_first_releases_what_is_dead(
     silent.uploads.delete(upload.id)
 
 
+def test_a_refusal_does_not_undo_the_release_it_follows_from(
+    catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
+) -> None:
+    lost = steps.running(connect(owner="elsewhere"), "load")
+    clock.advance(seconds=61)
+    with pytest.raises(JobEndedError, match="has failed already"):
+        catalog.jobs.cancel(lost.id)
+    assert catalog.jobs.get(lost.id).state == "failed"
+
+
 def test_a_heartbeat_keeps_the_jobs_of_its_owner_only(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
@@ -169,7 +179,7 @@ def test_a_heartbeat_keeps_the_jobs_of_its_owner_only(
         clock.advance(seconds=30)
         assert one.jobs.heartbeat().held == {kept.id, queued.id}
     assert catalog.jobs.release_expired() == [lost.id]
-    assert catalog.jobs.release_expired() == []
+    assert not catalog.jobs.release_expired()
     assert one.jobs.get(kept.id).state == "running"
 
 
@@ -178,7 +188,7 @@ def test_our_own_old_leases_are_no_sign_of_death(catalog: Catalog, clock: Clock)
     made = steps.dataset(catalog)
     job = steps.running(catalog, "load", dataset_id=made.id)
     clock.advance(hours=8)
-    assert catalog.jobs.release_expired() == []
+    assert not catalog.jobs.release_expired()
     assert catalog.versions.commit(made.id, 1, steps.new_version(made.id, 2), job_id=job.id).version == 2
 
 
@@ -205,7 +215,7 @@ def test_a_dead_process_is_seen_without_waiting(catalog: Catalog, connect: Calla
         owner = child.stdout.readline().strip()
         upload = steps.upload(catalog)
         job = steps.running(connect(owner=owner), "create", upload_id=upload.id)
-        assert catalog.jobs.release_expired() == []
+        assert not catalog.jobs.release_expired()
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried
         assert catalog.jobs.release_expired() == [job.id]

@@ -55,8 +55,8 @@ class Jobs:
         if idempotency_key is not None:
             require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
         digest = _digest(kind, request, dataset_id, upload_id)
+        leases.release_expired(self._context)
         with self._context.write() as connection:
-            leases.release_expired(connection, self._context)
             earlier = idempotency_key and _by_key(connection, idempotency_key, scope, digest)
             if earlier:
                 return Submission(earlier, is_new=False)
@@ -85,8 +85,8 @@ class Jobs:
 
     def start(self, job_id: str) -> bool:
         """Begin a queued job. False: another job writes this dataset; try again."""
+        leases.release_expired(self._context)
         with self._context.write() as connection:
-            leases.release_expired(connection, self._context)
             job = _require_held(connection, job_id, self._context, ("queued",))
             if job.writes and job.dataset_id and _is_written(connection, job.dataset_id):
                 return False
@@ -133,8 +133,8 @@ class Jobs:
 
     def cancel(self, job_id: str) -> Job:
         """Ask a job to stop. One that has not begun ends at once; a running one when its owner sees it."""
+        leases.release_expired(self._context)
         with self._context.write() as connection:
-            leases.release_expired(connection, self._context)
             return _cancel(connection, job_id, self._context)
 
     def get(self, job_id: str) -> Job:
@@ -166,8 +166,7 @@ class Jobs:
 
     def release_expired(self) -> Sequence[str]:
         """End the jobs of dead owners; what they held is free. Returns their ids."""
-        with self._context.write() as connection:
-            return leases.release_expired(connection, self._context)
+        return leases.release_expired(self._context)
 
     def expire(self, *, keep_days: float = 30) -> int:
         """Forget jobs that ended long ago, and with them their idempotency keys."""

@@ -66,8 +66,8 @@ class Uploads:
 
     def delete(self, upload_id: str) -> None:
         """Forget a pending upload that no job uses; its bytes become garbage at once."""
+        leases.release_expired(self._context)
         with self._context.write() as connection:
-            leases.release_expired(connection, self._context)
             require_pending(connection, upload_id)
             require_unclaimed(connection, upload_id)
             connection.execute(_uploads.delete().where(_uploads.c.id == upload_id))
