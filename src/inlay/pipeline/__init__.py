@@ -3,16 +3,21 @@
 from inlay.pipeline.convert import Conversion, ConvertedFile, convert
 from inlay.pipeline.decode import InlineFile, RawFile
 from inlay.pipeline.options import FORMATS, Limits, ReadOptions
-from inlay.pipeline.rejects import read_rejects
+from inlay.pipeline.preview import Preview, PreviewColumn, preview
+from inlay.pipeline.rejects import BadCell, read_rejects
 
 __all__ = [
     "FORMATS",
+    "BadCell",
     "Conversion",
     "ConvertedFile",
     "InlineFile",
     "Limits",
+    "Preview",
+    "PreviewColumn",
     "RawFile",
     "ReadOptions",
     "convert",
+    "preview",
     "read_rejects",
 ]

@@ -21,7 +21,16 @@ from inlay.errors import InvalidArgumentError
 from inlay.pipeline.kinds import AMBIGUOUS, NULL, TEXT, Kind
 from inlay.schema import family, storage_type
 
-__all__ = ["Converted", "Reading", "check_readable", "convert", "infer", "present", "reason"]
+__all__ = [
+    "Converted",
+    "Reading",
+    "are_exact",
+    "check_readable",
+    "convert",
+    "infer",
+    "prints_exactly",
+    "reason",
+]
 
 _EXACT_DIGITS = 15  # a double keeps every number of so many digits
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -74,7 +83,7 @@ def reason(type_: pa.DataType) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- inference
-def present(values: pa.Array, null_values: Sequence[str]) -> pa.Array:
+def _present(values: pa.Array, null_values: Sequence[str]) -> pa.Array:
     """The cells that say something about a column's type."""
     filled = values.filter(pc.greater(pc.binary_length(values), 0))
     if null_values:
@@ -84,7 +93,7 @@ def present(values: pa.Array, null_values: Sequence[str]) -> pa.Array:
 
 def infer(values: pa.Array, null_values: Sequence[str] = (), day_first: bool | None = None) -> Kind:
     """The kind of a column of text."""
-    cells = pc.ascii_trim_whitespace(present(values, null_values))
+    cells = pc.ascii_trim_whitespace(_present(values, null_values))
     if not len(cells):
         return NULL
     first = cells[0].as_py()
@@ -321,11 +330,19 @@ def _inexact(text: _Text, doubles: pa.Array) -> np.ndarray:
         printed = pc.cast(doubles.take(at), pa.string())
         differs = ~pc.fill_null(pc.equal(chosen, printed), True).to_numpy(zero_copy_only=False)
         for where in np.flatnonzero(differs):
-            found[at[where]] = not _is_its_double(chosen[int(where)].as_py())
+            found[at[where]] = not prints_exactly(chosen[int(where)].as_py())
     return found
 
 
-def _is_its_double(cell: str) -> bool:
+def are_exact(numbers: Sequence[bytes]) -> bool:
+    """Whether all of these print as they are from their doubles; what is no number does not count."""
+    cells = pa.array(numbers, pa.string())
+    cells = cells.filter(pc.match_substring_regex(cells, f"^(?:{_NUMBER})$"))
+    return not _inexact(_Text(cells), pc.cast(cells, pa.float64())).any()
+
+
+def prints_exactly(cell: str) -> bool:
+    """Whether the double nearest to a number prints as that number."""
     if cell.lower().lstrip("+-").startswith(("inf", "nan")):
         return True
     double = float(cell)

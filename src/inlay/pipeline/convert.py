@@ -14,7 +14,7 @@ import contextlib
 import os
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -80,6 +80,8 @@ def convert(
     split_bytes: int = SPLIT_BYTES,
 ) -> Conversion:
     """Convert an upload into `directory/name.parquet`, or numbered files if it has many rows."""
+    if options.format == "parquet" and overrides:
+        raise InvalidArgumentError("altering parquet schema is currently unsupported")
     if on_error not in ("fail", "quarantine"):
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
@@ -97,12 +99,12 @@ def convert(
         _make_durable(into, [directory, *([rejects_directory] if rejects else [])])
     return Conversion(
         files=[ConvertedFile(*file) for file in files],
-        schema=_schema(columns),
+        schema=survey.schema or _schema(columns),
         rows=sum(file.rows for file in files),
         rejected=rejected,
         reject_files=[file.path for file in rejects],
         options=survey.options,
-        warnings=survey.warnings,
+        warnings=survey.warnings + [column.warning for column in columns if column.warning],
     )
 
 
@@ -119,7 +121,8 @@ def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.
     columns = []
     for name, kind in survey.kinds.items():
         if name in chosen:
-            check_readable(name, chosen[name])
+            if survey.options.format == "csv":
+                check_readable(name, chosen[name])
             columns.append(Column(name, kind, chosen[name], fixed=True))
         else:
             columns.append(Column.inferred(name, kind))
@@ -130,14 +133,26 @@ def _schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 
-def _widened(columns: Sequence[Column], met: Mapping[str, Kind]) -> list[Column]:
-    """The columns as they must be to hold what was met; a column whose type would stay becomes text."""
+def _widened(columns: Sequence[Column], reports: Sequence[Report]) -> list[Column]:
+    """The columns as they must be to hold what was met, new ones at the end."""
+    met = _together([report.met for report in reports])
+    blocked = _together([report.met for report in reports if report.part is None])
     wider = []
     for column in columns:
         new = column.widened(met[column.name]) if column.name in met else column
-        wider.append(Column.inferred(column.name, TEXT) if column.name in met and new.type == column.type else new)
+        # Where a wider type was asked for and none is found, text holds everything.
+        stuck = column.name in blocked and new.type.equals(column.type) and not column.is_open
+        wider.append(Column.inferred(column.name, TEXT) if stuck else new)
     known = {column.name for column in columns}
     return wider + [Column.inferred(name, kind) for name, kind in met.items() if name not in known]
+
+
+def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
+    met: dict[str, Kind] = {}
+    for finding in findings:
+        for name, kind in finding.items():
+            met[name] = join(met[name], kind) if name in met else kind
+    return met
 
 
 def _check(
@@ -152,11 +167,10 @@ def _check(
             f"{rejected:,} of {rows + rejected:,} rows do not fit; the first: {where}: {first.reason}.",
             errors=[cell._asdict() for cell in bad],
             rejected=rejected,
-            hint=" ".join(
-                ['Correct them, choose other types, or load the rest with on_error="quarantine".', *survey.warnings]
-            ),
+            hint='Correct them, choose other types, or load the rest with on_error="quarantine".',
         )
-    if not rows and not rejected and not all(column.fixed for column in columns):
+    is_typed = survey.schema is not None or (bool(columns) and all(column.fixed for column in columns))
+    if not rows and not rejected and not is_typed:
         raise UnreadableUploadError(
             "The file has no data rows.", hint="Without rows every column must be given a type."
         )
@@ -204,16 +218,17 @@ class _Work:
         reports: dict[int, Report] = {}
         waiting = survey.splits
         while waiting:
-            kernel = _Parser(survey.content, survey.reader, columns, self._into, self._stage, self._settings)
+            schema = survey.schema or _schema(columns)
+            kernel = _Parser(survey.content, survey.reader, columns, schema, self._into, self._stage, self._settings)
             for report in self._run("parse", kernel, waiting):
                 reports[report.split] = report
-            met = _together([report.met for report in reports.values()])
-            wider = _widened(columns, met) if met else columns
+            wider = _widened(columns, list(reports.values()))
             stale = _schema(wider) != _schema(columns)
             waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
             columns = wider
         if not survey.splits:
-            part = write_part(self._into, f"{self._stage}/part-0", iter(()), _schema(columns), self._settings)
+            schema = survey.schema or _schema(columns)
+            part = write_part(self._into, f"{self._stage}/part-0", (), schema, self._settings)
             return [Report(0, part=part)], columns
         return [reports[split.number] for split in survey.splits], columns
 
@@ -226,14 +241,6 @@ class _Work:
         return joined
 
 
-def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
-    met: dict[str, Kind] = {}
-    for finding in findings:
-        for name, kind in finding.items():
-            met[name] = join(met[name], kind) if name in met else kind
-    return met
-
-
 @dataclass(frozen=True)
 class _Parser:
     """The kernel of a split."""
@@ -241,25 +248,27 @@ class _Parser:
     content: Content
     reader: Reader
     columns: list[Column]
+    schema: pa.Schema
     into: Location
     stage: str
     settings: WriterSettings
 
     def __call__(self, split: Split) -> Report:
-        parsed = self.reader.parse(self.content.read(split.start, split.end), self.columns, split)
-        if parsed.table is None:
+        parsed = self.reader.parse(self.content, self.columns, split)
+        if parsed.tables is None:
             return Report(split.number, met=parsed.met)
-        part = self._write("part", split, parsed.table)
-        rejects = self._write("rejects", split, reject_table(parsed.rejects)) if parsed.rejects else None
+        part = self._write("part", split, parsed.tables, self.schema, self.settings)
+        rejects = None
+        if parsed.rejects:
+            settings = WriterSettings({"compression": "zstd"}, self.settings.row_group_size)
+            rejects = self._write("rejects", split, [reject_table(parsed.rejects)], REJECT_SCHEMA, settings)
         bad = [cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN]
         return Report(split.number, part.rows, len(parsed.rejects), part, rejects, bad, parsed.met)
 
-    def _write(self, what: str, split: Split, table: pa.Table) -> Part:
-        settings = self.settings
-        if table.schema.equals(REJECT_SCHEMA):
-            settings = WriterSettings({"compression": "zstd"}, settings.row_group_size)
-        path = f"{self.stage}/{what}-{split.number:06}"
-        return write_part(self.into, path, iter([table] if table.num_rows else []), table.schema, settings)
+    def _write(
+        self, what: str, split: Split, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings
+    ) -> Part:
+        return write_part(self.into, f"{self.stage}/{what}-{split.number:06}", tables, schema, settings)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from inlay.errors import NotFoundError, UnreadableUploadError
 from inlay.pipeline.options import Limits
 from inlay.storage import Location
 
-__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode"]
+__all__ = ["Content", "InlineFile", "NotUtf8Error", "Place", "RawFile", "check_utf8", "decode"]
 
 _STEP = 4 << 20
 _KEPT_IN_MEMORY = 1 << 20
@@ -116,8 +116,12 @@ def decode(
         chunks = _counted(_chunks(stream, head, compression), raw.size if compression else 0, limits)
         if text and charset not in _PLAIN:
             chunks, mark = _transcoded(chunks, charset, len(mark)), b""
-        kept = _keep(chunks, place)
+        kept = _keep(chunks, place) if place or text else InlineFile(b"".join(chunks))
     return Content(kept, kept.size, charset, len(mark))
+
+
+class NotUtf8Error(UnreadableUploadError):
+    """Text in another encoding than it should be in; a preview may guess which."""
 
 
 def check_utf8(data: bytes, start: int = 0) -> None:
@@ -127,7 +131,7 @@ def check_utf8(data: bytes, start: int = 0) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise UnreadableUploadError(
+        raise NotUtf8Error(
             f"The file is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start}.",
             hint='Say how it is encoded, for example {"encoding": "cp1252"}.',
         ) from error
@@ -217,7 +221,8 @@ def _keep(chunks: Iterator[bytes], place: Place | None) -> RawFile | InlineFile:
         if size > _KEPT_IN_MEMORY and place is not None:
             return _write(held, chunks, place)
         if size > _STEP and place is None:
-            break
+            beginning = b"".join(held)
+            return InlineFile(beginning[: beginning.rfind(b"\n") + 1] or beginning)
     return InlineFile(b"".join(held))
 
 

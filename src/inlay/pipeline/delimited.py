@@ -16,16 +16,14 @@ import pyarrow.csv as pcsv
 from inlay.errors import UnreadableUploadError
 from inlay.pipeline.cells import Reading, convert, infer, reason
 from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.kinds import AMBIGUOUS, Kind, type_of
+from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import SAMPLE_ROWS, Column, Parsed, Survey, read_sample
+from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
 from inlay.pipeline.records import Dialect, Records, Split, count_line_ends, find_records, make_splits, open_quote
 from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.sniff import column_names, sniff
 
 __all__ = ["DelimitedText", "parse_cells", "survey"]
-
-_REPETITIVE = 0.2  # a dictionary pays if no larger share of a sample is distinct
 
 
 # --------------------------------------------------------------------------------------------------------- survey
@@ -52,7 +50,7 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
         kinds=kinds,
         splits=make_splits(content, dialect, start, rows.line, split_bytes, limits) if split_bytes else [],
         repetitive=_repetitive(table, names),
-        warnings=(warnings if options.header else []) + _notes(kinds),
+        warnings=warnings if options.header else [],
         sample=Split(0, start, content.skip + rows.end, rows.line),
     )
 
@@ -75,18 +73,9 @@ def _repetitive(table: pa.Table, names: Sequence[str]) -> list[str]:
     found = []
     for name, column in zip(names, table.columns, strict=True):
         filled = len(column) - column.null_count
-        if filled and pc.count_distinct(column).as_py() <= max(1, filled * _REPETITIVE):
+        if filled and pc.count_distinct(column).as_py() <= max(1, filled * REPETITIVE):
             found.append(name)
     return found
-
-
-def _notes(kinds: dict[str, Kind]) -> list[str]:
-    return [
-        f"Column {name!r} holds dates that can be read as day/month or month/day: they stay text "
-        "(the option day_first says which)."
-        for name, kind in kinds.items()
-        if kind.note == AMBIGUOUS
-    ]
 
 
 # -------------------------------------------------------------------------------------------------------- parsing
@@ -160,8 +149,9 @@ class DelimitedText:
             for at, name in enumerate(names)
         }
 
-    def parse(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed:
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
+        data = content.read(split.start, split.end)
         check_utf8(data, split.start)
         rejects: list[Reject] = []
         whole = self._without_open_record(data, split, rejects)
@@ -176,7 +166,7 @@ class DelimitedText:
             found, keep = _rejected(whole, records, cells, columns, bad, ragged)
             rejects = found + rejects
         table = pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
-        return Parsed(table if keep is None else table.filter(keep), rejects, met)
+        return Parsed([table if keep is None else table.filter(keep)], rejects, met)
 
     def _convert(
         self, cells: pa.Table, columns: Sequence[Column]
@@ -193,7 +183,7 @@ class DelimitedText:
                 bad[at] = converted.bad
             elif converted.bad is not None or (column.is_open and values.null_count < len(values)):
                 met[column.name] = infer(values, self.options.null_values, self.options.day_first)
-        narrow = [c for c in columns if c.name in met and not type_of(met[c.name]).equals(c.type)]
+        narrow = any(c.name in met and not (c.is_open and type_of(met[c.name]).equals(c.type)) for c in columns)
         return (None if narrow else typed), bad, met
 
     def _without_open_record(self, data: bytes, split: Split, rejects: list[Reject]) -> bytes:

@@ -88,6 +88,12 @@ def _credentials() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
+def _count(answer: Any, what: str) -> int:
+    """How many rows an answer stands for; most stand for none."""
+    found = getattr(answer, what, 0)
+    return found if isinstance(found, int) else 0
+
+
 @dataclass(frozen=True)
 class _Runner:
     """What Spark calls with a partition: its tasks one after the other."""
@@ -110,7 +116,6 @@ class _Runner:
             answer: Any = self.kernel(self.tasks[task])
         except InlayError as error:  # trying again would say the same
             answer = error
-        rows, rejected = getattr(answer, "rows", 0), getattr(answer, "rejected", 0)
-        values = [task, rows, rejected, pickle.dumps(answer)]
+        values = [task, _count(answer, "rows"), _count(answer, "rejected"), pickle.dumps(answer)]
         columns = [pa.array([value], field.type) for value, field in zip(values, _ANSWERS, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=_ANSWERS)

@@ -7,11 +7,12 @@ null -> date -> timestamp -> text
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-__all__ = ["AMBIGUOUS", "NULL", "TEXT", "Kind", "join", "type_of"]
+__all__ = ["AMBIGUOUS", "MIXED", "NULL", "TEXT", "Kind", "join", "type_of"]
 
 _DECIMAL_DIGITS = 38
 AMBIGUOUS = "ambiguous"
@@ -19,7 +20,7 @@ AMBIGUOUS = "ambiguous"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`family` is null, boolean, number, date, timestamp or text; the rest says more about numbers and dates."""
+    """`family` is null, boolean, number, date, timestamp, text, list or struct; the rest says more about some."""
 
     family: str
     integral: bool = True  # all fit a 64-bit integer
@@ -31,16 +32,25 @@ class Kind:
     unit: str = "us"
     zoned: bool = False
     note: str = ""  # why it is text although it looks like something else
+    mixed: bool = False  # text because of values that are not
+    items: Kind | None = None  # of a list
+    fields: tuple[tuple[str, Kind], ...] = ()  # of a struct
 
 
 NULL = Kind("null")
 TEXT = Kind("text")
+MIXED = Kind("text", mixed=True)
+_WRITTEN_AS_TEXT = frozenset({"text", "date", "timestamp"})
 
 
 def type_of(kind: Kind) -> pa.DataType:
     """A column without any value is text: it is never dropped."""
     if kind.family == "number":
         return _number_type(kind)
+    if kind.family == "list":
+        return pa.list_(type_of(kind.items or NULL))
+    if kind.family == "struct" and kind.fields:  # Parquet has no struct without fields
+        return pa.struct([pa.field(name, type_of(field)) for name, field in kind.fields])
     if kind.family == "timestamp":
         return pa.timestamp(kind.unit, "UTC" if kind.zoned else None)
     return {"boolean": pa.bool_(), "date": pa.date32()}.get(kind.family, pa.string())
@@ -66,9 +76,28 @@ def join(left: Kind, right: Kind) -> Kind:
     if families <= {"date", "timestamp"} and left.form == right.form and left.zoned == right.zoned:
         wider = left if left.family == "timestamp" else right
         return replace(wider, unit=max(left.unit, right.unit, key=("us", "ns").index))
-    if len(families) == 1 and left.family == "boolean":
-        return left
-    return replace(TEXT, note=left.note or right.note)
+    if len(families) == 1 and left.family in _JOIN_ALIKE:
+        return _JOIN_ALIKE[left.family](left, right)
+    mixed = left.mixed or right.mixed or not families <= _WRITTEN_AS_TEXT
+    return replace(TEXT, note=left.note or right.note, mixed=mixed)
+
+
+def _join_structs(left: Kind, right: Kind) -> Kind:
+    fields = dict(left.fields)
+    for name, kind in right.fields:
+        fields[name] = join(fields[name], kind) if name in fields else kind
+    return replace(left, fields=tuple(fields.items()))
+
+
+def _join_lists(left: Kind, right: Kind) -> Kind:
+    return replace(left, items=join(left.items or NULL, right.items or NULL))
+
+
+_JOIN_ALIKE: dict[str, Callable[[Kind, Kind], Kind]] = {
+    "boolean": lambda left, _: left,
+    "struct": _join_structs,
+    "list": _join_lists,
+}
 
 
 def _join_numbers(left: Kind, right: Kind) -> Kind:

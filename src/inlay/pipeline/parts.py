@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,14 +58,14 @@ class Joined(NamedTuple):
 
 # --------------------------------------------------------------------------------------------------------- writing
 def write_part(
-    location: Location, path: str, tables: Iterator[pa.Table], schema: pa.Schema, settings: WriterSettings
+    location: Location, path: str, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings
 ) -> Part:
     """Write tables as a file under a name of this attempt, in row groups of even size."""
     mine = f"{path}.{uuid.uuid4().hex[:8]}.parquet"
     full = location.full(mine)
     rows: list[int] = []
     with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
-        for table in tables:
+        for table in _filled(tables, settings):
             step = _even(table.num_rows, settings.row_group_size)
             rows += [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
             writer.write_table(table, step)
@@ -76,6 +76,20 @@ def write_part(
     total = sum(rows)
     groups = [Group(mine, number, count, size * count // max(total, 1)) for number, count in enumerate(rows)]
     return Part(mine, total, size, groups)
+
+
+def _filled(tables: Iterable[pa.Table], settings: WriterSettings) -> Iterator[pa.Table]:
+    """Tables large enough for a row group; small ones wait for each other."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        held.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= settings.row_group_size or size >= (settings.row_group_bytes or size + 1):
+            yield pa.concat_tables(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_tables(held)
 
 
 def _even(rows: int, most: int) -> int:

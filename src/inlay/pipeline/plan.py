@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.kinds import Kind, join, type_of
+from inlay.pipeline.kinds import AMBIGUOUS, Kind, join, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import Reject
 
-__all__ = ["SAMPLE_ROWS", "Column", "Parsed", "Reader", "Survey", "read_sample"]
+__all__ = ["REPETITIVE", "SAMPLE_BYTES", "SAMPLE_ROWS", "Column", "Parsed", "Reader", "Survey", "read_sample"]
 
 SAMPLE_ROWS = 10_000
-_SAMPLE_BYTES = (1 << 20, 16 << 20)
+REPETITIVE = 0.2  # a dictionary pays if no larger share of a sample is distinct
+SAMPLE_BYTES = (1 << 20, 16 << 20)
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,23 @@ class Column:
     def widened(self, kind: Kind) -> Column:
         return Column.inferred(self.name, join(self.kind, kind))
 
+    @property
+    def warning(self) -> str | None:
+        """Why the column is text, if somebody may wonder."""
+        if self.fixed or not self.type.equals(pa.string()):
+            return None
+        if self.kind.note == AMBIGUOUS:
+            return (
+                f"Column {self.name!r} holds dates that can be read as day/month or month/day: they stay text "
+                "(the option day_first says which)."
+            )
+        return f"Column {self.name!r} holds values of several sorts: it is text." if self.kind.mixed else None
+
 
 class Parsed(NamedTuple):
     """A split's rows and rejects, or what its columns must be able to hold before it can be read."""
 
-    table: pa.Table | None
+    tables: Iterable[pa.Table] | None
     rejects: list[Reject]
     met: dict[str, Kind]
 
@@ -57,7 +70,7 @@ class Parsed(NamedTuple):
 class Reader(Protocol):
     """Reads splits of one file."""
 
-    def parse(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed: ...
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed: ...
 
 
 @dataclass(frozen=True)
@@ -72,18 +85,19 @@ class Survey:
     repetitive: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     sample: Split | None = None  # the rows that were looked at
+    schema: pa.Schema | None = None  # where the file itself has one
 
 
 def read_sample(content: Content, limits: Limits) -> tuple[bytes, bool]:
     """The beginning of the text, up to the end of a line, and whether that is all of it."""
     data, end = b"", content.skip
-    for size in (*_SAMPLE_BYTES, limits.record_bytes):
+    for size in (*SAMPLE_BYTES, limits.record_bytes):
         end = min(content.size, content.skip + size)
         data = content.read(content.skip, end)
         if end < content.size:
             data = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
         lines = data.count(b"\n") or data.count(b"\r")
-        if end == content.size or lines > SAMPLE_ROWS or (lines > 1 and size >= _SAMPLE_BYTES[-1]):
+        if end == content.size or lines > SAMPLE_ROWS or (lines > 1 and size >= SAMPLE_BYTES[-1]):
             break
     check_utf8(data, content.skip)
     return data, end == content.size

@@ -36,7 +36,8 @@ class BadCell(NamedTuple):
 
     @classmethod
     def of(cls, line: int, column: str | None, value: str | None, reason: str) -> BadCell:
-        return cls(int(line), column, _shortened(value, _LONGEST_VALUE), reason)
+        shown = None if value is None else value.encode("utf-8", "backslashreplace").decode()
+        return cls(int(line), column, _shortened(shown, _LONGEST_VALUE), reason)
 
 
 class Reject(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline import delimited
+from inlay.pipeline import columnar, delimited, documents
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile, decode
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Survey
@@ -18,6 +18,8 @@ __all__ = ["Surveyor"]
 
 _SURVEYS: dict[str, Callable[[Content, ReadOptions, Limits, int | None], Survey]] = {
     "csv": delimited.survey,
+    "json": documents.survey,
+    "parquet": columnar.survey,
 }
 
 
@@ -31,7 +33,8 @@ class Surveyor:
     decoded: Place | None  # where decoded text goes; None: only the beginning is looked at
 
     def __call__(self, raw: RawFile | InlineFile) -> Survey:
-        content = decode(raw, self.limits, self.decoded, self.options.encoding)
+        is_text = self.options.format != "parquet"
+        content = decode(raw, self.limits, self.decoded, self.options.encoding, text=is_text)
         if content.size <= content.skip:
             raise UnreadableUploadError("The file is empty.")
         survey = _SURVEYS[self.options.format]

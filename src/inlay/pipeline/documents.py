@@ -1,0 +1,411 @@
+"""JSON: a record per line, one array of records, or records one after the other, as typed tables.
+
+Arrow's parser with an explicit schema is the fast path. It would round numbers that a double cannot hold, so text
+with long numbers is checked first; and it stops at the first thing that does not fit. Then, and for columns whose
+values are of several sorts, records are taken one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import InvalidOperation
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from inlay.errors import UnreadableUploadError
+from inlay.pipeline.cells import Reading, are_exact, convert, reason
+from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.kinds import NULL, Kind, type_of
+from inlay.pipeline.objects import find_objects, object_splits
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
+from inlay.pipeline.records import Dialect, Split, find_records, make_splits
+from inlay.pipeline.rejects import BadCell, Reject
+from inlay.pipeline.values import (
+    DuplicateNameError,
+    MisfitError,
+    Number,
+    as_text,
+    columns_of,
+    decode_value,
+    fit,
+    kind_of,
+)
+from inlay.schema import family
+
+__all__ = ["JsonRecords", "survey"]
+
+_LINES = Dialect(quote="")
+_BETWEEN = b" \t\r\n,"
+_TEXTUAL = frozenset({"text", "date", "timestamp"})
+_DATED = frozenset({"date", "naive timestamp", "zoned timestamp", "time"})
+_PARSED_BY_ARROW = frozenset({"boolean", "integer", "float", "decimal"})
+
+
+# --------------------------------------------------------------------------------------------------------- records
+class _Record(NamedTuple):
+    line: int
+    raw: bytes
+    end: int  # in its split
+
+
+def _records(data: bytes, split: Split, layout: str) -> Iterator[_Record]:
+    """The records of a split; what stands between the values of an array and is none comes too, to be rejected."""
+    if layout == "lines":
+        found = find_records(data, _LINES, split.line)
+        for start, end, line in zip(found.starts.tolist(), found.ends.tolist(), found.lines.tolist(), strict=True):
+            if not data[start:end].isspace():
+                yield _Record(line, data[start:end], end)
+        return
+    spans = find_objects(data)
+    lines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    last = 0
+    for start, end in [*zip(spans.starts.tolist(), spans.ends.tolist(), strict=True), (len(data), len(data))]:
+        between = data[last:start].lstrip(_BETWEEN)
+        for at, stop in ((start - len(between), start), (start, end)):
+            if raw := data[at:stop].strip(_BETWEEN):
+                yield _Record(split.line + int(np.searchsorted(lines, at)), raw, stop)
+        last = end
+
+
+def _decode(record: _Record) -> dict[str, Any] | BadCell:
+    try:
+        value = decode_value(record.raw.decode())
+    except DuplicateNameError as error:
+        return BadCell.of(record.line, None, None, str(error))
+    except RecursionError:
+        return BadCell.of(record.line, None, None, "nested too deeply")
+    except ValueError as error:
+        return BadCell.of(record.line, None, None, f"not valid JSON: {error}")
+    if not isinstance(value, dict):
+        return BadCell.of(record.line, None, None, "not an object")
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------- survey
+def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
+    """Columns in the order in which they appear, with what their values are."""
+    options = given.with_found(layout=_layout(content), encoding=content.encoding)
+    layout = str(options.layout)
+    head = content.read(content.skip, min(content.size, content.skip + SAMPLE_BYTES[0]))
+    skipped = _array_start(head) if layout == "array" else 0
+    start, line = content.skip + skipped, 1 + head.count(b"\n", 0, skipped)
+    sample = read_sample(content, limits)[0] if layout == "lines" else _complete_objects(content, start, limits)
+    rows = list(_records(sample, Split(0, start, content.size, line), layout))[:SAMPLE_ROWS]
+    objects = [value for record in rows for value in [_decode(record)] if isinstance(value, dict)]
+    columns = columns_of(objects)
+    kinds = {name: kind_of(values, options.day_first) for name, values in columns.items()}
+    return Survey(
+        content=content,
+        options=options,
+        reader=JsonRecords(options),
+        kinds=kinds,
+        splits=_splits(content, start, line, split_bytes, limits, layout) if split_bytes else [],
+        repetitive=[name for name, values in columns.items() if _is_repetitive(values)],
+        sample=Split(0, start, start + (rows[-1].end if rows else 0), line),
+    )
+
+
+def _layout(content: Content) -> str:
+    sample = b""
+    for size in SAMPLE_BYTES:
+        sample = content.read(content.skip, min(content.size, content.skip + size)).lstrip()
+        if sample:
+            break
+    if sample.startswith(b"["):
+        return "array"
+    if not sample.startswith(b"{"):
+        raise UnreadableUploadError(
+            "The file is neither a JSON array nor JSON objects.", hint=f"It starts with {sample[:20]!r}."
+        )
+    lines = [line for line in sample.split(b"\n", 10)[:10] if line.strip()]
+    is_line_wise = any(isinstance(_decode_leniently(line), dict) for line in lines)
+    return "lines" if is_line_wise or len(lines) == 1 else "objects"
+
+
+def _decode_leniently(line: bytes) -> Any:
+    return _decode(_Record(0, line.decode(errors="replace").encode(), 0))
+
+
+def _array_start(head: bytes) -> int:
+    start = len(head) - len(head.lstrip())
+    if head[start : start + 1] != b"[":
+        raise UnreadableUploadError("The file is not a JSON array.")
+    return start + 1
+
+
+def _complete_objects(content: Content, start: int, limits: Limits) -> bytes:
+    """The beginning of an array, as far as values are complete."""
+    data = b""
+    for size in (*SAMPLE_BYTES, limits.record_bytes):
+        end = min(content.size, start + size)
+        data = content.read(start, end)
+        spans = find_objects(data)
+        data = data[: spans.end]
+        if end == content.size or spans.closed is not None or len(spans.ends) > SAMPLE_ROWS:
+            break
+        if len(spans.ends) and size >= SAMPLE_BYTES[-1]:
+            break
+    check_utf8(data, start)
+    return data
+
+
+def _splits(content: Content, start: int, line: int, split_bytes: int, limits: Limits, layout: str) -> list[Split]:
+    if layout == "lines":
+        return make_splits(content, _LINES, start, line, split_bytes, limits)
+    return object_splits(content, start, line, split_bytes, limits, in_array=layout == "array")
+
+
+def _is_repetitive(values: Sequence[Any]) -> bool:
+    filled = [value for value in values if value is not None]
+    scalar = all(isinstance(value, str | int) for value in filled)
+    return bool(filled) and scalar and len(set(filled)) <= max(1, len(filled) * REPETITIVE)
+
+
+# --------------------------------------------------------------------------------------------------------- parsing
+@dataclass(frozen=True)
+class JsonRecords:
+    """How splits of one file are read."""
+
+    options: ReadOptions
+
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
+        data = content.read(split.start, split.end)
+        check_utf8(data, split.start)
+        table = self._at_once(data, columns)
+        if table is not None:
+            return Parsed([table], [], {})
+        return self._one_by_one(data, columns, split)
+
+    def _at_once(self, data: bytes, columns: Sequence[Column]) -> pa.Table | None:
+        """All of a split by Arrow's parser, or None if anything in it needs a closer look."""
+        physical = [_physical(column) for column in columns]
+        text = data if self.options.layout == "lines" else _as_lines(data)
+        if not columns or not text or any(type_ is None for type_ in physical):
+            return None
+        if any(map(_holds_doubles, columns)) and not _are_numbers_kept(text):
+            return None
+        schema = pa.schema([pa.field(c.name, type_) for c, type_ in zip(columns, physical, strict=True)])
+        try:
+            table = pj.read_json(
+                pa.BufferReader(text),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+            )
+        except pa.ArrowException:
+            return None
+        return _typed(table, columns) if table.num_rows == _count_lines(text) else None
+
+    def _one_by_one(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed:
+        rows: list[_Row] = []
+        undecoded: list[Reject] = []
+        for record in _records(data, split, str(self.options.layout)):
+            value = _decode(record)
+            if isinstance(value, dict):
+                rows.append(_Row(record, value))
+            else:
+                undecoded.append(Reject([value], record.raw.decode()))
+        return _fit_rows(rows, undecoded, columns, self.options.day_first)
+
+
+def _physical(column: Column) -> pa.DataType | None:
+    """What Arrow's parser is to make of a column; None if it cannot."""
+    if not column.fixed:
+        return _physical_of(column.kind)
+    kind = family(column.type)
+    if column.kind.family in _TEXTUAL and not column.kind.mixed:
+        return pa.string() if kind not in ("binary", "list", "struct", "map") else None
+    if column.kind.family == "null" and kind in _DATED:
+        return pa.string()
+    return column.type if _is_parsed_by_arrow(column.type) and not column.kind.mixed else None
+
+
+def _physical_of(kind: Kind) -> pa.DataType | None:
+    """Places without any value are null: the first value there needs a closer look."""
+    if kind.mixed or kind.family == "null":
+        return None if kind.mixed else pa.null()
+    if kind.family == "list":
+        items = _physical_of(kind.items or Kind("null"))
+        return None if items is None else pa.list_(items)
+    if kind.family == "struct":
+        fields = [(name, _physical_of(field)) for name, field in kind.fields]
+        return None if any(type_ is None for _, type_ in fields) else pa.struct(fields)
+    return pa.string() if kind.family in _TEXTUAL else type_of(kind)
+
+
+def _is_parsed_by_arrow(type_: pa.DataType) -> bool:
+    if pa.types.is_list(type_):
+        return _is_parsed_by_arrow(type_.value_type)
+    if pa.types.is_struct(type_):
+        return all(_is_parsed_by_arrow(field.type) for field in type_.fields)
+    return family(type_) in _PARSED_BY_ARROW or type_.equals(pa.string())
+
+
+def _holds_doubles(column: Column) -> bool:
+    return not column.fixed and "double" in str(column.type)
+
+
+def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
+    typed = []
+    for column, values in zip(columns, table.columns, strict=True):
+        array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        if not array.type.equals(column.type):
+            array = _convert_text(array, column) if array.type.equals(pa.string()) else array.cast(column.type)
+        if array is None:
+            return None
+        typed.append(array)
+    return pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+
+
+def _convert_text(array: pa.Array, column: Column) -> pa.Array | None:
+    """Text into dates and the like; unlike in a table of text, an empty text is not NULL."""
+    if family(column.type) != "text" and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
+        return None
+    converted = convert(array, Reading(column.type, column.form, column.fixed))
+    return converted.values if converted.bad is None else None
+
+
+def _as_lines(data: bytes) -> bytes | None:
+    """The values of an array, one after the other; None if something else stands between them."""
+    spans = find_objects(data)
+    edges = [0, *spans.ends.tolist()]
+    starts = [*spans.starts.tolist(), len(data)]
+    if any(data[end:start].strip(_BETWEEN) for end, start in zip(edges, starts, strict=True)):
+        return None
+    lines = [data[start:end] for start, end in zip(starts[:-1], edges[1:], strict=True)]
+    return b"\n".join(line.replace(b"\n", b" ") for line in lines)
+
+
+def _count_lines(text: bytes) -> int:
+    """Lines that are not blank."""
+    if b"\n\n" in text or b"\n\r" in text or b"\n " in text or text.startswith((b"\n", b"\r")):
+        return sum(1 for line in text.split(b"\n") if line.strip())
+    count = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
+    return count + (0 if text.endswith(b"\n") else 1)
+
+
+def _are_numbers_kept(text: bytes) -> bool:
+    """Whether doubles keep all the numbers: only runs of 16 digits and more may not be what their double prints."""
+    array = np.frombuffer(text, np.uint8)
+    digits = (array - np.uint8(ord("."))) < np.uint8(12)  # a point, a slash, 0 to 9
+    runs = digits
+    for step in (1, 2, 4, 8):
+        runs = runs[:-step] & runs[step:] if len(runs) > step else runs[:0]
+    if not runs.any():
+        return True
+    starts = np.flatnonzero(runs & ~np.concatenate([[False], runs[:-1]]))
+    stops = np.flatnonzero(digits & ~np.concatenate([digits[1:], [False]])) + 1
+    ends = stops[np.searchsorted(stops, starts, "right")]
+    if np.isin(array[np.minimum(ends, len(array) - 1)], [ord("e"), ord("E")]).any():
+        return False
+    return are_exact([text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+
+
+# ------------------------------------------------------------------------------------------------------ one by one
+class _Row(NamedTuple):
+    record: _Record
+    value: dict[str, Any]
+
+
+def _fit_rows(
+    rows: Sequence[_Row],
+    undecoded: Sequence[Reject],
+    columns: Sequence[Column],
+    day_first: bool | None,
+) -> Parsed:
+    """Typed columns of decoded records. `undecoded` are those that are no records."""
+    met = _unknown_columns(rows, columns, day_first)
+    cells: dict[int, list[BadCell]] = {}
+    typed: list[list[Any] | pa.Array] = []
+    for column in columns:
+        values = [row.value.get(column.name) for row in rows]
+        fitted, wrong = _fit_column(values, column)
+        kind = kind_of(values, day_first) if wrong or column.is_open else NULL
+        if not column.fixed and kind != NULL:
+            met[column.name] = kind
+        if column.fixed or column.widened(kind).type.equals(column.type):  # no other type would hold them
+            for row in wrong:
+                cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason(column.type))
+                cells.setdefault(row, []).append(cell)
+        typed.append(fitted)
+    known = {column.name: column.type for column in columns}
+    wider = {column.name: column.widened(met[column.name]).type for column in columns if column.name in met}
+    if any(name not in known or not wider[name].equals(known[name]) for name in met):
+        return Parsed(None, [], met)
+    return _loaded(rows, undecoded, cells, columns, typed, met)
+
+
+def _loaded(
+    rows: Sequence[_Row],
+    undecoded: Sequence[Reject],
+    cells: dict[int, list[BadCell]],
+    columns: Sequence[Column],
+    typed: Sequence[Any],
+    met: dict[str, Kind],
+) -> Parsed:
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+    arrays = [v if isinstance(v, pa.Array) else pa.array(v, c.type) for v, c in zip(typed, columns, strict=True)]
+    table = pa.table(arrays, schema=schema)
+    if cells:
+        table = table.filter(pa.array([row not in cells for row in range(len(rows))]))
+    rejects = [Reject(cells[row], rows[row].record.raw.decode()) for row in sorted(cells)] + list(undecoded)
+    rejects.sort(key=lambda reject: reject.cells[0].line)
+    return Parsed([table], rejects, met)
+
+
+def _unknown_columns(rows: Sequence[_Row], columns: Sequence[Column], day_first: bool | None) -> dict[str, Kind]:
+    known = {column.name for column in columns}
+    found: dict[str, list[Any]] = {}
+    for _, value in rows:
+        for name in value.keys() - known:
+            found.setdefault(name, []).append(value[name])
+    return {name: kind_of(found[name], day_first) for name in _in_order(found, rows)}
+
+
+def _in_order(found: dict[str, Any], rows: Sequence[_Row]) -> list[str]:
+    """Names as they first appear; sets have no order."""
+    order: dict[str, None] = {}
+    for _, value in rows if found else ():
+        order |= dict.fromkeys(name for name in value if name in found)
+    return list(order)
+
+
+def _fit_column(values: Sequence[Any], column: Column) -> tuple[list[Any] | pa.Array, list[int]]:
+    """Values of the column's type, and the numbers of those that do not fit."""
+    if _is_read_from_text(column):
+        return _fit_texts(values, column)
+    fitted, wrong = [], []
+    for row, value in enumerate(values):
+        try:
+            fitted.append(fit(value, column.type, strict=not column.fixed))
+        except (MisfitError, ValueError, OverflowError, InvalidOperation):
+            fitted.append(None)
+            wrong.append(row)
+    return fitted, wrong
+
+
+def _is_read_from_text(column: Column) -> bool:
+    kind = family(column.type)
+    return kind in _DATED or (column.fixed and kind not in ("text", "list", "struct", "map"))
+
+
+def _fit_texts(values: Sequence[Any], column: Column) -> tuple[pa.Array, list[int]]:
+    """By the same rules as a cell of text; numbers are what was written."""
+    dated = family(column.type) in _DATED
+    texts, wrong = [], []
+    for row, value in enumerate(values):
+        is_text = value is None or (isinstance(value, str) and value != "" and not isinstance(value, Number))
+        is_scalar = isinstance(value, int | Number) and not dated
+        texts.append(as_text(value) if is_text or is_scalar else None)
+        if not (is_text or is_scalar):
+            wrong.append(row)
+    cells = pa.array([text if text is None else text.encode("utf-8", "replace") for text in texts], pa.binary())
+    converted = convert(cells.cast(pa.string()), Reading(column.type, column.form, column.fixed))
+    if converted.bad is not None:
+        wrong = sorted({*wrong, *np.flatnonzero(converted.bad).tolist()})
+    return converted.values, wrong

@@ -1,0 +1,132 @@
+"""What a conversion would make of an upload, from its first rows and by the same code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from inlay.errors import InvalidArgumentError
+from inlay.pipeline.convert import plan_columns
+from inlay.pipeline.decode import Content, InlineFile, NotUtf8Error, RawFile, decode
+from inlay.pipeline.jobs import Progress, run
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.plan import Column, Parsed, Survey
+from inlay.pipeline.records import Split
+from inlay.pipeline.rejects import MAX_SHOWN, BadCell
+from inlay.pipeline.survey import Surveyor
+
+__all__ = ["Preview", "PreviewColumn", "preview"]
+
+_ROWS = 50
+_SAMPLES = 5
+_DECODED_BYTES = 256 << 20  # of a compressed Parquet file, which must be whole to be read
+
+
+class PreviewColumn(NamedTuple):
+    """A column as it would be loaded; `null_share` is of the rows that were looked at."""
+
+    name: str
+    type: pa.DataType
+    samples: list[Any]
+    null_share: float
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The first rows of an upload, and what was found out about it."""
+
+    format: str
+    options: ReadOptions
+    columns: list[PreviewColumn]
+    rows: list[dict[str, Any]]
+    bad_cells: list[BadCell]
+    warnings: list[str]
+
+
+def preview(
+    spark: Any,
+    raw: RawFile | InlineFile,
+    options: ReadOptions | None = None,
+    *,
+    overrides: Mapping[str, pa.DataType] | None = None,
+    like: pa.Schema | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> Preview:
+    """Look at an upload; without options its format is suggested."""
+    kernel = _Previewer(options, dict(overrides or {}), like, limits or Limits(decoded_bytes=_DECODED_BYTES))
+    found: Preview = run(spark, "preview", kernel, [raw], progress)[0][0]
+    return found
+
+
+@dataclass(frozen=True)
+class _Previewer:
+    options: ReadOptions | None
+    overrides: dict[str, pa.DataType]
+    like: pa.Schema | None
+    limits: Limits
+
+    def __call__(self, raw: RawFile | InlineFile) -> Preview:
+        options = self.options or ReadOptions(_suggest_format(raw, self.limits))
+        if options.format == "parquet" and self.overrides:
+            raise InvalidArgumentError("altering parquet schema is currently unsupported")
+        survey, guessed = self._survey(raw, options)
+        columns = plan_columns(survey, self.overrides, self.like)
+        parsed, columns = _parse(survey, columns)
+        table = _first_rows(parsed, survey, columns)
+        shown = table.slice(0, _ROWS)
+        return Preview(
+            format=options.format,
+            options=survey.options,
+            columns=[_describe(field, table.column(at)) for at, field in enumerate(table.schema)],
+            rows=shown.to_pylist(),
+            bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
+            warnings=guessed + survey.warnings + [column.warning for column in columns if column.warning],
+        )
+
+    def _survey(self, raw: RawFile | InlineFile, options: ReadOptions) -> tuple[Survey, list[str]]:
+        try:
+            return Surveyor(options, self.limits, 0, None)(raw), []
+        except NotUtf8Error as error:
+            if options.encoding is not None:
+                raise
+            guess = replace(options, encoding="cp1252")
+            warning = f"{error.message} It is shown as cp1252: say so to load it."
+            return Surveyor(guess, self.limits, 0, None)(raw), [warning]
+
+
+def _suggest_format(raw: RawFile | InlineFile, limits: Limits) -> str:
+    content: Content = decode(raw, limits, None)
+    head = content.read(0, min(content.size, 1 << 16))
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    return "json" if head[content.skip :].lstrip()[:1] in (b"{", b"[") else "csv"
+
+
+def _parse(survey: Survey, columns: list[Column]) -> tuple[Parsed, list[Column]]:
+    """The rows of the sample; types that were inferred from it hold them, but for values of several sorts."""
+    split = survey.sample or (survey.splits[0] if survey.splits else Split(0, 0, 0, 1))
+    parsed = survey.reader.parse(survey.content, columns, split)
+    while parsed.tables is None:
+        columns = [c.widened(parsed.met[c.name]) if c.name in parsed.met else c for c in columns]
+        parsed = survey.reader.parse(survey.content, columns, split)
+    return parsed, columns
+
+
+def _first_rows(parsed: Parsed, survey: Survey, columns: list[Column]) -> pa.Table:
+    schema = survey.schema or pa.schema([pa.field(column.name, column.type) for column in columns])
+    tables = list(itertools.islice(parsed.tables or (), 1))
+    return tables[0] if tables else schema.empty_table()
+
+
+def _describe(field: pa.Field, values: pa.ChunkedArray) -> PreviewColumn:
+    head = values.slice(0, 1_000).to_pylist()
+    samples: list[Any] = []
+    for value in head:
+        if value is not None and value not in samples and len(samples) < _SAMPLES:
+            samples.append(value)
+    return PreviewColumn(field.name, field.type, samples, values.null_count / max(len(values), 1))
