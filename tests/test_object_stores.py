@@ -29,6 +29,7 @@ from inlay.errors import (
     PartitionMoveError,
 )
 from inlay.incremental import ParquetMetadataAnalyzer, confirm_affected_files, list_dataset_files
+from inlay.storage import locate
 from tests import lake
 
 STRATEGIES = ["insert", "update", "upsert", "full_merge", "deduplicate"]
@@ -398,3 +399,18 @@ def test_processes_that_write_at_once_lose_nothing(endpoint: str) -> None:
         (0, 1),
         *((writer, 1000 * (writer + 1) + turn) for writer in range(2) for turn in range(3)),
     ]
+
+
+def test_an_object_that_came_after_a_listing_is_found(endpoint: str) -> None:
+    """A client remembers listings; files of a managed dataset are opened by name, without one."""
+    options: dict[str, Any] = {"key": "k", "secret": "s", "endpoint_url": endpoint}
+    name = f"s3://bucket/late-{next(_NUMBERS)}"
+    location = locate(name, storage_options=options)
+    other = fsspec.filesystem("s3", skip_instance_cache=True, **options)
+    other.pipe_file(f"{name}/first", b"1")
+    location.store.filesystem.ls(location.path)
+    other.pipe_file(f"{name}/second", b"2")
+    with location.store.open_read(location.full("second")) as file:
+        assert file.read() == b"2"
+    with pytest.raises(FileNotFoundError):
+        location.store.open_read(location.full("third"))

@@ -235,7 +235,11 @@ class ObjectStore:
             return None
 
     def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, _Client(self._client.open(path, "rb")))
+        try:
+            return cast(BinaryIO, _Client(self._client.open(path, "rb")))
+        except FileNotFoundError:  # or a listing that the client remembers is older than the object
+            self._client.invalidate_cache()
+            return cast(BinaryIO, _Client(self._client.open(path, "rb")))
 
     def open_arrow(self, path: str) -> pa.NativeFile:
         import pyarrow as pa

@@ -22,6 +22,7 @@ class Spark:
     def __init__(self, master: str) -> None:
         self.master = master
         self._error: BaseException | None = None
+        self._ours = False  # a session that was there before stays when we go
         self._started = threading.Event()
         self._lock = threading.Lock()
 
@@ -58,6 +59,7 @@ class Spark:
         if not self._lock.acquire(timeout=_PATIENCE):
             raise SparkUnavailableError("Spark is still starting.", hint="Try again in a minute.")
         try:
+            self._ours |= current_session() is None
             spark = get_session(self.master)
             ship_package(spark)
             if not self._started.is_set():
@@ -77,7 +79,9 @@ class Spark:
             self._lock.release()
 
     def close(self) -> None:
-        stop_session()
+        with self._lock:
+            if self._ours:
+                stop_session()
 
 
 def _first_job(spark: Any) -> None:

@@ -1,0 +1,370 @@
+"""From a file to a dataset that is kept current: create, load, look back, restore."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.catalog import Dataset, Job
+from inlay.errors import (
+    BadRowsError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    JobCancelledError,
+    NotFoundError,
+    NullKeyError,
+    SchemaMismatchError,
+    TableNameTakenError,
+    UploadConsumedError,
+    UploadInUseError,
+)
+from inlay.workspace import Inline, Load, NewDataset, Source, Workspace
+from tests import oracle
+
+pytestmark = pytest.mark.spark
+numbers = itertools.count()
+
+
+def as_csv(rows: list[dict[str, Any]], header: str = "id,name,n") -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, header.split(","), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def row(key: int, name: str, number: int | None = 0) -> dict[str, Any]:
+    return {"id": key, "name": name, "n": number}
+
+
+def inline(rows: list[dict[str, Any]]) -> Source:
+    return Source(inline=Inline("csv", as_csv(rows)))
+
+
+def made(workspace: Workspace, rows: list[dict[str, Any]]) -> Dataset:
+    columns = [("id", "bigint"), ("name", "text"), ("n", "bigint")]
+    job = workspace.create_dataset(NewDataset(f"Test {next(numbers)}", inline(rows), columns=columns)).wait()
+    return workspace.catalog.datasets.get(str(job.dataset_id))
+
+
+def content(workspace: Workspace, dataset: Dataset, version: int | None = None) -> list[dict[str, Any]]:
+    table = dataset.table_name if version is None else f'"{dataset.table_name}@{version}"'
+    with workspace.query(f"SELECT id, name, n FROM datasets.{table} ORDER BY id") as result:
+        return result.read_all().to_pylist()
+
+
+def stored(workspace: Workspace, dataset: Dataset) -> set[str]:
+    return {file.path for file in workspace.places.files_below(f"datasets/{dataset.id}")}
+
+
+def upload(workspace: Workspace, text: str, content_type: str = "text/csv") -> str:
+    with workspace.receive(content_type) as writer:
+        writer.write(text.encode())
+        return writer.finish().id
+
+
+def load(workspace: Workspace, dataset: Dataset, source: Source, strategy: str, **more: Any) -> Job:
+    keys = () if strategy in ("append", "replace") else ("id",)
+    return workspace.load(dataset.id, Load(source, strategy, keys, **more)).wait()
+
+
+# ------------------------------------------------------------------------------------------------------------- create
+def test_an_upload_becomes_a_dataset_and_is_used_up(workspace: Workspace) -> None:
+    upload_id = upload(workspace, "code,share\n007,1.5\n008,2.25\n")
+    job = workspace.create_dataset(NewDataset("Agents of 2024", Source(upload_id=upload_id))).wait()
+    snapshot = workspace.dataset(str(job.dataset_id))
+    assert snapshot.dataset.table_name == "agents_of_2024"
+    assert (snapshot.version.version, snapshot.version.row_count, snapshot.version.operation) == (1, 2, "create")
+    assert snapshot.dataset.source_config["upload_id"] == upload_id
+    assert snapshot.dataset.source_config["original_format"] == "csv"
+    assert snapshot.dataset.parquet_url.endswith(f"/datasets/{snapshot.dataset.id}/v1/data.parquet")
+    with workspace.query("SELECT code, share FROM datasets.agents_of_2024 ORDER BY code") as result:
+        assert result.read_all().to_pydict() == {"code": ["007", "008"], "share": [1.5, 2.25]}
+    assert workspace.upload(upload_id).status == "consumed"
+    with pytest.raises(UploadConsumedError):
+        workspace.create_dataset(NewDataset("Again", Source(upload_id=upload_id)))
+
+
+def test_managed_files_are_written_with_managed_settings(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    path = f"datasets/{dataset.id}/v1/data.parquet"
+    with workspace.places.root.store.open_arrow(workspace.places.root.full(path)) as file:
+        metadata = pq.read_metadata(file)
+    assert metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_of_many_concurrent_uses_of_an_upload_one_wins(workspace: Workspace) -> None:
+    upload_id = upload(workspace, "id\n1\n")
+    outcomes: list[str] = []
+
+    def use(number: int) -> None:
+        try:
+            workspace.create_dataset(NewDataset(f"Race {number}", Source(upload_id=upload_id))).wait()
+            outcomes.append("won")
+        except (UploadInUseError, UploadConsumedError) as error:
+            outcomes.append(error.code)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(use, range(6)))
+    assert outcomes.count("won") == 1
+    assert len(outcomes) == 6
+
+
+def test_a_failed_conversion_gives_the_upload_back_and_leaves_nothing(workspace: Workspace) -> None:
+    upload_id = upload(workspace, "id,name\n1,a\nx,b\n")
+    before = {file.path for file in workspace.places.files_below("datasets")}
+    request = NewDataset("Bad", Source(upload_id=upload_id), columns=[("id", "bigint")])
+    with pytest.raises(BadRowsError) as caught:
+        workspace.create_dataset(request).wait()
+    assert [(cell["line"], cell["column"], cell["value"]) for cell in caught.value.errors] == [(3, "id", "x")]
+    assert {file.path for file in workspace.places.files_below("datasets")} == before
+    assert workspace.upload(upload_id).status == "pending"
+    job = workspace.create_dataset(NewDataset("Good", Source(upload_id=upload_id))).wait()
+    assert job.state == "succeeded"
+
+
+def test_rows_that_do_not_fit_can_be_set_aside(workspace: Workspace) -> None:
+    request = NewDataset(
+        "Quarantined", inline([row(1, "a"), {"id": "x", "name": "b", "n": 2}, row(3, "c")]),
+        columns=[("id", "bigint")], on_error="quarantine",
+    )  # fmt: skip
+    job = workspace.create_dataset(request).wait()
+    assert job.result is not None
+    assert (job.result["row_count"], job.result["rejected_count"], job.result["source_count"]) == (2, 1, 3)
+    version, rejects = workspace.rejects(str(job.dataset_id))
+    assert version.rejected_count == 1
+    assert [(r["line"], r["column"], r["value"]) for r in rejects] == [(3, "id", "x")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (NewDataset(" ", Source(inline=Inline("csv", "a\n1\n"))), "label is empty"),
+        (NewDataset("x", Source()), "exactly one of"),
+        (NewDataset("x", Source(inline=Inline("csv", "a"), sql="SELECT 1")), "exactly one of"),
+        (NewDataset("x", Source(inline=Inline("xml", "a"))), "csv or json"),
+        (NewDataset("x", Source(inline=Inline("csv", "a\n" + "1" * (1 << 20)))), "1,048,576 are allowed"),
+        (NewDataset("x", Source(inline=Inline("csv", "a\n1\n")), table_name="select"), "reserved"),
+        (NewDataset("x", Source(inline=Inline("csv", "a\n1\n")), columns=[("a", "money")]), "Unknown type 'money'"),
+        (NewDataset("x", Source(inline=Inline("csv", "a\n1\n"), options={"delim": ";"})), "Unknown option 'delim'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(workspace: Workspace, request_: NewDataset, message: str) -> None:
+    before = workspace.jobs(limit=1).count
+    with pytest.raises(InvalidArgumentError, match=message):
+        workspace.create_dataset(request_)
+    assert workspace.jobs(limit=1).count == before
+
+
+def test_a_format_is_never_guessed(workspace: Workspace) -> None:
+    upload_id = upload(workspace, "id\n1\n", "application/octet-stream")
+    with pytest.raises(InvalidArgumentError, match="does not say"):
+        workspace.create_dataset(NewDataset("Unknown", Source(upload_id=upload_id)))
+    job = workspace.create_dataset(NewDataset("Known", Source(upload_id=upload_id, format="csv"))).wait()
+    assert job.state == "succeeded"
+
+
+def test_a_taken_name_is_refused(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    with pytest.raises(TableNameTakenError):
+        workspace.create_dataset(NewDataset("x", inline([row(1, "b")]), table_name=dataset.table_name.upper()))
+
+
+# -------------------------------------------------------------------------------------------------------------- loads
+rows_of = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc")), max_size=6, unique_by=lambda pair: pair[0])
+
+
+@settings(max_examples=8)
+@given(target=rows_of, source=rows_of, strategy=st.sampled_from(sorted(oracle.TRUTH)))
+def test_loads_mean_what_merges_mean(workspace: Workspace, target: list[Any], source: list[Any], strategy: str) -> None:
+    before = [row(key, name, 1) for key, name in target] or [row(100, "z")]
+    rows = [row(key, name, 2) for key, name in source]
+    dataset = made(workspace, before)
+    if not rows:
+        return
+    expected = oracle.merge([("all", before)], rows, strategy, ["id"])
+    plan = load(workspace, dataset, inline(rows), strategy, dry_run=True).result
+    result = load(workspace, dataset, inline(rows), strategy).result
+    assert plan is not None
+    assert result is not None
+    for told in (plan, result):
+        counts = (told["inserted"], told["updated"], told["deleted"], told["row_count"])
+        assert counts == (expected.inserted, expected.updated, expected.deleted, expected.after)
+    left = [r for rows_ in [*expected.files.values(), *expected.inserts.values()] for r in rows_]
+    assert content(workspace, dataset) == sorted(left, key=lambda r: r["id"])
+    assert content(workspace, dataset, 1) == sorted(before, key=lambda r: r["id"])
+
+
+def test_append_and_replace_need_no_keys(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    appended = load(workspace, dataset, inline([row(1, "again"), row(2, "b")]), "append")
+    assert appended.result is not None
+    assert (appended.result["inserted"], appended.result["row_count"], appended.result["version"]) == (2, 3, 2)
+    replaced = load(workspace, dataset, inline([row(9, "z")]), "replace")
+    assert replaced.result is not None
+    assert (replaced.result["inserted"], replaced.result["deleted"], replaced.result["row_count"]) == (1, 3, 1)
+    assert content(workspace, dataset) == [row(9, "z")]
+    assert [r["name"] for r in content(workspace, dataset, 2)] == ["a", "again", "b"]
+
+
+def test_a_load_rewrites_only_what_it_must(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(key, "a") for key in range(10)])
+    load(workspace, dataset, inline([row(100, "b")]), "append")
+    job = load(workspace, dataset, inline([row(100, "B")]), "upsert")
+    assert job.result is not None
+    assert (job.result["files_rewritten"], job.result["files_kept"]) == (1, 1)
+    files = [file.path for file in workspace.dataset(dataset.id).files]
+    assert files[0].endswith("/v1/data.parquet")
+    assert "/v3/" in files[1]
+
+
+def test_a_dry_run_keeps_nothing(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    upload_id = upload(workspace, as_csv([row(1, "b"), row(2, "c")]))
+    before = stored(workspace, dataset)
+    plan = load(workspace, dataset, Source(upload_id=upload_id), "upsert", dry_run=True).result
+    assert plan is not None
+    assert (plan["inserted"], plan["updated"], plan["files_rewritten"]) == (1, 1, 1)
+    assert (stored(workspace, dataset), workspace.dataset(dataset.id).version.version) == (before, 1)
+    assert workspace.upload(upload_id).status == "pending"
+    assert load(workspace, dataset, Source(upload_id=upload_id), "upsert").state == "succeeded"
+
+
+def test_a_load_can_come_from_a_query(workspace: Workspace) -> None:
+    origin = made(workspace, [row(1, "a", 5), row(2, "b", 6)])
+    dataset = made(workspace, [row(2, "old")])
+    sql = f"SELECT id, upper(name) AS name, n FROM datasets.{origin.table_name}"
+    job = load(workspace, dataset, Source(sql=sql), "upsert")
+    assert job.result is not None
+    assert (job.result["inserted"], job.result["updated"]) == (1, 1)
+    assert content(workspace, dataset) == [row(1, "A", 5), row(2, "B", 6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("id,name,n\n1,a,1\n1,b,1\n", DuplicateKeyError),
+        ("id,name,n\n,a,1\n", NullKeyError),
+        ("id,name\n1,a\n", SchemaMismatchError),
+        ("id,name,n,more\n1,a,1,x\n", SchemaMismatchError),
+        ("id,name,n\n1,a,many\n", BadRowsError),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["upsert", "append"])
+def test_a_refused_load_changes_nothing(workspace: Workspace, text: str, error: type[Exception], strategy: str) -> None:
+    if strategy == "append" and error in (DuplicateKeyError, NullKeyError):
+        return
+    dataset = made(workspace, [row(1, "a")])
+    upload_id = upload(workspace, text)
+    before = stored(workspace, dataset)
+    with pytest.raises(error):
+        load(workspace, dataset, Source(upload_id=upload_id), strategy)
+    assert (stored(workspace, dataset), workspace.dataset(dataset.id).version.version) == (before, 1)
+    assert workspace.upload(upload_id).status == "pending"
+    assert content(workspace, dataset) == [row(1, "a")]
+
+
+def test_concurrent_loads_of_one_dataset_follow_each_other(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(0, "a")])
+    with ThreadPoolExecutor(4) as pool:
+        jobs = list(pool.map(lambda n: load(workspace, dataset, inline([row(n, "b")]), "upsert"), range(1, 7)))
+    assert {job.state for job in jobs} == {"succeeded"}
+    assert [r["id"] for r in content(workspace, dataset)] == list(range(7))
+    assert workspace.dataset(dataset.id).version.version == 7
+
+
+def test_an_idempotency_key_makes_one_load_of_two_requests(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(0, "a")])
+    request = Load(inline([row(1, "b")]), "append")
+    first = workspace.load(dataset.id, request, idempotency_key=f"key-{dataset.id}").wait()
+    second = workspace.load(dataset.id, request, idempotency_key=f"key-{dataset.id}").wait()
+    assert (first.id, first.result) == (second.id, second.result)
+    assert workspace.dataset(dataset.id).version.version == 2
+
+
+def test_a_cancelled_load_leaves_no_trace(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(0, "a")])
+    before = stored(workspace, dataset)
+    blocker = workspace.catalog.jobs.create("load", {"test": 1}, dataset_id=dataset.id).job
+    assert workspace.catalog.jobs.start(blocker.id)
+    ticket = workspace.load(dataset.id, Load(inline([row(1, "b")]), "append"))
+    workspace.cancel_job(ticket.job.id)
+    with pytest.raises(JobCancelledError):
+        ticket.wait(30)
+    workspace.catalog.jobs.succeed(blocker.id)
+    assert workspace.job(ticket.job.id).state == "cancelled"
+    assert (stored(workspace, dataset), content(workspace, dataset)) == (before, [row(0, "a")])
+    assert load(workspace, dataset, inline([row(1, "b")]), "append").state == "succeeded"
+
+
+# ------------------------------------------------------------------------------------------------- versions and names
+def test_every_version_can_be_asked_and_restored(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    load(workspace, dataset, inline([row(1, "b")]), "upsert")
+    load(workspace, dataset, inline([row(2, "c")]), "append")
+    before = stored(workspace, dataset)
+    job = workspace.restore(dataset.id, 1).wait()
+    assert job.result is not None
+    assert job.result["version"] == 4
+    assert stored(workspace, dataset) == before
+    assert [content(workspace, dataset, n) for n in (1, 2, 3, 4)] == [
+        [row(1, "a")],
+        [row(1, "b")],
+        [row(1, "b"), row(2, "c")],
+        [row(1, "a")],
+    ]
+    operations = [(v.version, v.operation, v.strategy) for v in workspace.versions(dataset.id).items]
+    assert operations == [(4, "restore", None), (3, "load", "append"), (2, "load", "upsert"), (1, "create", None)]
+    with pytest.raises(NotFoundError, match="no version 9"):
+        workspace.restore(dataset.id, 9)
+
+
+def test_readers_never_see_two_versions_at_once(workspace: Workspace) -> None:
+    """Two files change in every load; a sum over both is always that of one version."""
+    dataset = made(workspace, [row(1, "a", 0)])
+    load(workspace, dataset, inline([row(2, "b", 0)]), "append")
+    ended = threading.Event()
+    sums: set[tuple[int, int]] = set()
+
+    def read() -> None:
+        while not ended.is_set():
+            with workspace.query(f"SELECT min(n) AS low, max(n) AS high FROM datasets.{dataset.table_name}") as found:
+                low_high = found.read_all().to_pylist()[0]
+            sums.add((low_high["low"], low_high["high"]))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(1, 6):
+        load(workspace, dataset, inline([row(1, "a", turn), row(2, "b", turn)]), "update")
+    ended.set()
+    reader.join()
+    assert sums
+    assert all(low == high for low, high in sums)
+
+
+def test_a_rename_and_a_deletion_are_visible_at_once(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    renamed = workspace.rename_dataset(dataset.id, "Other words", f"other_{dataset.table_name}")
+    assert (renamed.label, renamed.table_name) == ("Other words", f"other_{dataset.table_name}")
+    assert content(workspace, renamed) == [row(1, "a")]
+    with pytest.raises(ValueError, match=r"not found|no table"):
+        content(workspace, dataset)
+    workspace.delete_dataset(dataset.id)
+    with pytest.raises(NotFoundError):
+        workspace.dataset(dataset.id)
+    with pytest.raises(ValueError, match=r"not found|no table"):
+        content(workspace, renamed)
+    for _ in range(200):
+        if not stored(workspace, dataset):
+            break
+        threading.Event().wait(0.1)
+    assert stored(workspace, dataset) == set()
