@@ -6,7 +6,6 @@ import gc
 import importlib.metadata
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from benchmarks import processes
 
 
 @dataclass(frozen=True)
@@ -62,45 +63,26 @@ def dataset_files(path: str) -> list[str]:
     return [str(p) for p in found if not any(part[0] in "._" for part in p.relative_to(root).parts)]
 
 
-def _cpu() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(u.ru_utime + u.ru_stime for u in usages)
-
-
-def _proc_field(file: str, name: str) -> int:
-    for line in Path(f"/proc/self/{file}").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1])
-    raise KeyError(name)
-
-
-def _reset_peak() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
 def measure(call: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    """Wall and CPU seconds, peak resident memory and bytes written of one call."""
+    """Wall and CPU seconds, peak resident memory and bytes written of one call, descendants included."""
     gc.collect()
     pa.default_memory_pool().release_unused()
-    reset = _reset_peak()
-    rss = _proc_field("status", "VmRSS")
-    written, stored = _proc_field("io", "wchar"), _proc_field("io", "write_bytes")
-    cpu, wall = _cpu(), time.perf_counter()
-    detail = call()
-    wall, cpu = time.perf_counter() - wall, _cpu() - cpu
-    peak = _proc_field("status", "VmHWM")
+    processes.settle(os.getpid())
+    reset = processes.reset_peak()
+    with processes.Tree() as tree:
+        resident, before, wall = tree.resident(), tree.usage(), time.perf_counter()
+        detail = call()
+        wall, after = time.perf_counter() - wall, tree.usage()
+    cpu = {role: after.cpu[role] - before.cpu[role] for role in after.cpu}
     return {
         "wall": wall,
-        "cpu": cpu,
-        "peak_mb": peak / 1024,
-        "growth_mb": (peak - rss) / 1024,
+        "cpu": sum(cpu.values()),
+        "cpu_by": cpu,
+        "peak_mb": tree.peak / 2**20,
+        "growth_mb": (tree.peak - resident) / 2**20,
         "peak_was_reset": reset,
-        "written_mb": (_proc_field("io", "wchar") - written) / 1e6,
-        "to_disk_mb": (_proc_field("io", "write_bytes") - stored) / 1e6,
+        "written_mb": (after.written - before.written) / 1e6,
+        "to_disk_mb": (after.stored - before.stored) / 1e6,
         "detail": detail or {},
     }
 

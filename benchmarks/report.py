@@ -1,4 +1,4 @@
-"""From raw figures to `merge.json`, `merge.md`, `merge.svg`: minima, ratios, the bars that must hold."""
+"""From raw figures to `merge.json`, `merge.md` and the plots: minima, ratios, the bars that must hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.contestants import CONTESTANTS
+from benchmarks import report_scaling
+from benchmarks.contestants import CONTESTANTS, ON_SPARK
 from benchmarks.workloads import WORKLOADS
 
 Raw = dict[str, Any]
@@ -54,7 +55,9 @@ def minimum(runs: list[Raw]) -> Raw:
     bad = [run for run in runs if run["status"] != "ok"]
     if bad or not runs:
         return bad[0] if bad else {"status": "not run", "reason": "not run"}
-    return {"status": "ok"} | {f: min(run[f] for run in runs) for f in FIGURES}
+    least = min(runs, key=lambda run: run["cpu"])
+    kept = {name: least[name] for name in ("cpu_by", "versions") if name in least}
+    return {"status": "ok", **kept} | {f: min(run[f] for run in runs) for f in FIGURES}
 
 
 def summary(entry: Raw) -> dict[str, Raw]:
@@ -91,6 +94,8 @@ def _section(name: str, entry: Raw) -> Iterator[str]:
         facts += f", {entry['touched_row_groups']:.1%} of the row groups hold changed rows"
     yield f"{facts}; scale {entry['scale']:g}, {entry['date']}, best of {entry['repeats']},"
     yield f"load average at the start {entry['load_average']:.1f}.\n"
+    if entry.get("earlier"):
+        yield f"Kept from an earlier run of the same workload: {', '.join(entry['earlier'])}.\n"
     yield from _table(summary(entry), "inlay" if entry["kind"] == "merge" else "inlay-cold")
     reduced = entry.get("reduced")
     if reduced:
@@ -153,9 +158,24 @@ def _replan(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]
         yield Verdict(bar, name, again < footers / 20, figures)
 
 
+def _spark(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
+    if name == "random-1m" and _ok(results, "inlay", "inlay-spark"):
+        mine, other = results["inlay-spark"]["cpu"], results["inlay"]["cpu"]
+        figures = f"{mine:.2f} s against {other:.2f} s ({mine / other:.2f}x)"
+        yield Verdict("on Spark at most 1.5x of the pyarrow engine's CPU", name, mine <= 1.5 * other, figures)
+    if name in ON_SPARK and _ok(results, "inlay-spark", "spark"):
+        mine, other = results["inlay-spark"]["cpu"], results["spark"]["cpu"]
+        figures = f"{mine:.2f} s against {other:.2f} s ({other / mine:.1f}x less)"
+        yield Verdict("on Spark at least 3x less CPU than its own join and rewrite", name, 3 * mine <= other, figures)
+
+
 def _right(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
     """Without this a failed or wrong run of inlay would merely leave its other bars out."""
-    for mine in ("inlay", "inlay-plan") if entry["kind"] == "merge" else ("inlay-cold", "inlay-again"):
+    for mine in (
+        ("inlay", "inlay-duckdb", "inlay-spark", "inlay-plan")
+        if entry["kind"] == "merge"
+        else ("inlay-cold", "inlay-again")
+    ):
         result = results.get(mine, {"status": "not run", "reason": "not run"})
         told = "verified" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
         yield Verdict(f"{mine} finishes, with the right result", name, result["status"] == "ok", told)
@@ -173,11 +193,15 @@ def _unevaluated(raw: Raw) -> Iterator[str]:
                 yield f"- {name}, {peer}: {result['status']} ({result['reason']})"
 
 
+def _of_merges(raw: Raw) -> Raw:
+    return {name: entry for name, entry in raw["workloads"].items() if entry["kind"] != "scaling"}
+
+
 def verdicts(raw: Raw) -> list[Verdict]:
     found: list[Verdict] = []
-    for name, entry in raw["workloads"].items():
+    for name, entry in _of_merges(raw).items():
         results = summary(entry)
-        for rule in (_right, _clustered, _no_worse, _peers, _replan):
+        for rule in (_right, _clustered, _no_worse, _peers, _replan, _spark):
             found += rule(name, entry, results)
     return sorted(found, key=lambda v: v.bar)
 
@@ -194,6 +218,35 @@ def _bars(raw: Raw) -> Iterator[str]:
     if missing:
         yield "\nNot compared at this scale, so no verdict above:\n"
         yield from missing
+
+
+ROWS_ON_SPARK = ("inlay", "inlay-spark", "spark", "spark-delta")
+NO_DELTA = """
+Delta Lake's MERGE on Spark is missing here: Delta has no release for Spark 4.3 yet (4.4, its newest, is for Spark 4.0
+to 4.2, and its jars for 4.2 stop with a `NoSuchMethodError` on 4.3). With `INLAY_BENCH_DELTA_JARS` and
+`INLAY_BENCH_DELTA_PYTHON` it is measured on the Spark that it is for: see the [README](README.md)."""
+
+
+def _spark_row(name: str, result: Raw, base: Raw) -> str:
+    by = result["cpu_by"]
+    cells = [f"{result['cpu']:.2f} ({result['cpu'] / base['cpu']:.2f}x)"]
+    cells += [f"{by[role]:.2f}" for role in ("driver", "jvm", "workers")]
+    cells += [f"{result['wall']:.2f}", f"{result['peak_mb']:,.0f}", f"{result['new_data_mb']:,.0f}"]
+    return f"| {name} | {result['versions'].get('pyspark', '') if name != 'inlay' else ''} | {' | '.join(cells)} |"
+
+
+def _on_spark(raw: Raw) -> Iterator[str]:
+    """inlay on Spark beside Spark's own ways and the pyarrow engine, by where the CPU went."""
+    yield "\n## On Spark\n\nWarm sessions on `local[*]`, in which the same merge ran before."
+    found = {name: summary(raw["workloads"][name]) for name in ON_SPARK if name in raw["workloads"]}
+    for name, results in found.items():
+        rows = [row for row in ROWS_ON_SPARK if _ok(results, row) and "cpu_by" in results[row]]
+        yield f"\n{raw['workloads'][name]['title']} (scale {raw['workloads'][name]['scale']:g}):\n"
+        yield "| | Spark | CPU s | driver | JVM | Python workers | wall s | peak RSS MB | new files MB |"
+        yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+        yield from (_spark_row(row, results[row], results[rows[0]]) for row in rows)
+    if not any(_ok(results, "spark-delta") for results in found.values()):
+        yield NO_DELTA
 
 
 def _versions(raw: Raw) -> str:
@@ -213,11 +266,15 @@ METHOD = """
   turns. Imports, a rehearsal on 20 rows (which loads what libraries load lazily), loading the source into
   memory, making the Delta or Iceberg table from the same files, and verification are outside the clock. The
   best of the repeats counts, figure by figure.
-- CPU is user + system time of the process and its children. On a busy machine trust CPU, not wall;
-  differences under 40 % can be noise. Ratios in brackets are to inlay.
+- CPU is user + system time of the process and all processes below it, such as Spark's JVM and Python workers. On
+  a busy machine trust CPU, not wall; differences under 40 % can be noise. Ratios in brackets are to inlay.
 - Peak RSS is VmHWM, reset before the clock starts, and includes the source table and the loaded libraries;
-  growth is what the timed call added. Written is what the process handed to write and copy calls (`wchar`),
-  copied row groups included.
+  growth is what the timed call added. With other processes below it is the largest sum of their resident
+  memory, looked at ten times a second; what forked workers share is counted once for each. Written is what the
+  processes handed to write and copy calls (`wchar`), copied row groups and sockets between them included.
+- Spark sessions have 4 GB for the driver and else inlay's settings; they have done the same merge into two copies
+  of the dataset before the clock starts, so that the JVM has compiled what it runs. Spark's own join and rewrite
+  reads its source from a Parquet file, inlay has it in memory as an Arrow table.
 - Only inlay forces its files to disk (fsync) before it answers; the wall time of the others has none of that.
 - A result counts only if its fingerprint (count and sum of row hashes, computed by DuckDB over the resulting
   files) equals that of the expected state computed by DuckDB from target and source.
@@ -237,8 +294,9 @@ def _document(raw: Raw) -> Iterator[str]:
     yield f"- Versions: {_versions(raw)}\n- Report of {dt.datetime.now(dt.UTC).date().isoformat()}\n"
     yield "![CPU seconds per workload](merge.svg)"
     yield from _bars(raw)
+    yield from _on_spark(raw)
     yield "\n## Workloads"
-    for name in sorted(raw["workloads"], key=list(WORKLOADS).index):
+    for name in sorted(_of_merges(raw), key=list(WORKLOADS).index):
         yield from _section(name, raw["workloads"][name])
     yield "\n## Contestants\n\n| name | what it does |\n|---|---|"
     for name, entry in CONTESTANTS.items():
@@ -263,7 +321,7 @@ def _plot(raw: Raw, file: Path) -> None:
     axes.set_yscale("log")
     axes.set_ylabel("CPU seconds (log scale)")
     axes.set_xticks(range(len(merges)), list(merges), rotation=20, ha="right")
-    axes.legend(ncols=len(shown), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.legend(ncols=(len(shown) + 1) // 2, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axes.grid(axis="y", alpha=0.3)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
@@ -271,8 +329,11 @@ def _plot(raw: Raw, file: Path) -> None:
 
 
 def write(raw: Raw, out: Path) -> None:
-    """All three files, after every workload: an interrupted run loses nothing."""
+    """All files, after every workload: an interrupted run loses nothing."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "merge.json").write_text(json.dumps(raw, indent=1) + "\n")
-    (out / "merge.md").write_text("\n".join(_document(raw)))
-    _plot(raw, out / "merge.svg")
+    if _of_merges(raw):
+        (out / "merge.md").write_text("\n".join(_document(raw)))
+        _plot(raw, out / "merge.svg")
+    if len(_of_merges(raw)) < len(raw["workloads"]):
+        report_scaling.write(raw, out)

@@ -27,14 +27,14 @@ class Settings:
     data: Path
     repeats: int
     time_limit: float
-    contestants: list[str]
+    contestants: list[str] | None  # None: whoever takes part in a workload
     runs: Path
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     add = parser.add_argument
-    add("--workloads", help="names, comma-separated (default: all; 'list' shows them)")
+    add("--workloads", help="names, comma-separated, or merge, scaling (default: all; 'list' shows them)")
     add("--contestants", help="names, comma-separated (default: all)")
     add("--scale", type=float, default=1.0, help="share of the rows and keys (default 1.0)")
     add("--repeats", type=int, default=2, help="runs per contestant; the minimum counts (default 2)")
@@ -44,7 +44,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     bench = os.environ.get("INLAY_BENCH_PYTHON", ROOT / ".venv-bench" / "bin" / "python")
     add("--bench-python", type=Path, default=Path(bench))
     add("--time-limit", type=float, default=600, help="seconds per run, set-up included (default 600)")
-    add("--keep", action="store_true", help="keep workloads of an earlier report that are not run now")
+    add("--keep", action="store_true", help="keep what an earlier report has and is not run now")
     return parser.parse_args(argv)
 
 
@@ -103,15 +103,17 @@ class Case:
 
     def __init__(self, settings: Settings, name: str, scale: float) -> None:
         from benchmarks import data, fingerprint
+        from benchmarks.contestants import contestants_of
         from benchmarks.measure import dataset_files
         from benchmarks.workloads import DATASETS, WORKLOADS
 
         self.settings, self.scale = settings, scale
         self.workload = WORKLOADS[name].scaled(scale)
+        self.contestants = contestants_of(self.workload.kind)
         self.dataset = DATASETS[self.workload.dataset].scaled(scale)
         self.delta = data.make(self.dataset, self.workload, settings.data)
         self.fingerprint, target = fingerprint.of_files, self.delta.target
-        if self.workload.kind == "merge":
+        if self.workload.kind != "replan":
             self.before = fingerprint.of_files(self.dataset, dataset_files(target))
             self.after = fingerprint.expected(self.dataset, self.workload, target, self.delta.source)
 
@@ -128,9 +130,7 @@ class Case:
         }
 
     def run(self, name: str) -> Result:
-        from benchmarks.contestants import CONTESTANTS
-
-        entry = CONTESTANTS[name]
+        entry = self.contestants[name]
         with tempfile.TemporaryDirectory(dir=self.settings.runs) as folder:
             work = Path(folder)
             _copy(self.delta.target, work / "target")
@@ -192,37 +192,62 @@ def _reduced(settings: Settings, name: str, scale: float, results: dict[str, lis
     return {"scale": scale * REDUCED, "results": _interleaved(case, ["inlay", *late], settings.repeats)}
 
 
+def _participants(settings: Settings, case: Case) -> list[str]:
+    from benchmarks.contestants import takes_part
+
+    if settings.contestants is not None:
+        return [name for name in settings.contestants if name in case.contestants]
+    return [name for name in case.contestants if takes_part(name, case.workload.name, case.workload.kind)]
+
+
 def _measure(settings: Settings, name: str, scale: float) -> Result:
     _say(name)
     case = Case(settings, name, scale)
+    kind = case.workload.kind
+    # A scaling run measures each step more than once by itself.
+    repeats = 1 if kind == "scaling" else settings.repeats
     entry: Result = {
         "title": case.workload.title,
-        "kind": case.workload.kind,
+        "kind": kind,
         "scale": scale,
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "load_average": os.getloadavg()[0],
         "files": case.dataset.files,
         "rows": case.dataset.total,
         "touched_row_groups": case.delta.touched_row_groups,
-        "repeats": settings.repeats,
+        "repeats": repeats,
     }
-    if case.workload.kind == "replan":
-        rounds = [case.replan() for _ in range(settings.repeats)]
+    if kind == "replan":
+        rounds = [case.replan() for _ in range(repeats)]
         entry["results"] = {step: [r[step] for r in rounds] for step in rounds[0]}
         for step, runs in entry["results"].items():
             _say(f"  {step}: {_told(runs[-1])}")
         return entry
-    entry["results"] = _interleaved(case, settings.contestants, settings.repeats)
+    entry["results"] = _interleaved(case, _participants(settings, case), repeats)
     entry["reduced"] = _reduced(settings, name, scale, entry["results"])
     return entry
 
 
-def _chosen(text: str | None, known: list[str]) -> list[str]:
-    names = text.split(",") if text else known
-    unknown = [n for n in names if n not in known]
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
-    return names
+def with_earlier(entry: Result, earlier: Result | None) -> Result:
+    """Contestants that an earlier run of the workload measured and this one did not, marked as such."""
+    if earlier is None or earlier["scale"] != entry["scale"]:
+        return entry
+    kept = {name: runs for name, runs in earlier["results"].items() if name not in entry["results"]}
+    return {
+        **entry,
+        "results": entry["results"] | kept,
+        "reduced": entry.get("reduced") or earlier.get("reduced"),
+        "earlier": sorted(kept),
+    }
+
+
+def chosen(text: str | None, known: list[str], groups: dict[str, list[str]]) -> list[str]:
+    """Names from a comma-separated list, in which the name of a group stands for its members."""
+    given = text.split(",") if text else known
+    names = [name for word in given for name in groups.get(word, [word])]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join([*groups, *known])}")
+    return list(dict.fromkeys(names))
 
 
 def main(argv: list[str]) -> None:
@@ -235,15 +260,20 @@ def main(argv: list[str]) -> None:
     if options.workloads == "list":
         print("\n".join(f"{name}: {workload.title}" for name, workload in WORKLOADS.items()))
         return
-    workloads = _chosen(options.workloads, list(WORKLOADS))
+    kinds = {w.kind: [n for n, other in WORKLOADS.items() if other.kind == w.kind] for w in WORKLOADS.values()}
+    workloads = chosen(
+        options.workloads, list(WORKLOADS), {k: names for k, names in kinds.items() if k not in WORKLOADS}
+    )
     interpreters = {"inlay": options.inlay_python.absolute(), "bench": options.bench_python.absolute()}
-    contestants = _chosen(options.contestants, list(CONTESTANTS))
+    interpreters["delta"] = Path(os.environ.get("INLAY_BENCH_DELTA_PYTHON", options.inlay_python)).absolute()
+    contestants = chosen(options.contestants, list(CONTESTANTS), {}) if options.contestants else None
     options.data.mkdir(parents=True, exist_ok=True)
     raw = report.load(options.out) if options.keep else report.empty()
     with tempfile.TemporaryDirectory(prefix="runs-", dir=options.data) as runs:
         settings = Settings(interpreters, options.data, options.repeats, options.time_limit, contestants, Path(runs))
         for name in workloads:
-            raw["workloads"][name] = _measure(settings, name, options.scale)
+            earlier = raw["workloads"].get(name)
+            raw["workloads"][name] = with_earlier(_measure(settings, name, options.scale), earlier)
             report.write(raw, options.out)
     _say("done")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["id", "tenant", "order", "text", "float", "ts", "low", "int"]
 Columns = tuple[tuple[str, Kind], ...]
@@ -65,7 +65,7 @@ class Workload:
     hits: float = 0.9
     one_row_group: bool = False
     strategy: Literal["upsert", "full_merge"] = "upsert"
-    kind: Literal["merge", "replan"] = "merge"
+    kind: Literal["merge", "replan", "scaling"] = "merge"
 
     def scaled(self, scale: float) -> Workload:
         return replace(self, keys=max(100, round(self.keys * scale)))
@@ -80,6 +80,7 @@ DATASETS = {
         Dataset("daily", files=100, rows=100_000, by_day=True),
         Dataset("wide", files=20, rows=100_000, columns=wide(50)),
         Dataset("small", files=2_000, rows=1_000, scale_by="files"),
+        *(Dataset(f"files-{n}", files=n, rows=1_000) for n in (100, 1_000, 10_000)),
         Dataset("footers", files=10_000, rows=40, row_groups=4, columns=wide(10), scale_by="files"),
     )
 }
@@ -124,5 +125,50 @@ WORKLOADS = {
             keys=100,
             kind="replan",
         ),
+        *(
+            Workload(
+                f"files-{n}",
+                f"{n:,} files of 1,000 rows, 1,000 keys in 10 of them",
+                f"files-{n}",
+                touched=10 / n,
+                keys=1_000,
+                kind="scaling",
+            )
+            for n in (100, 1_000, 10_000)
+        ),
+        *(
+            Workload(
+                f"changed-{n}",
+                f"10,000 files of 1,000 rows, {100 * n:,} keys in {n:,} of them",
+                "files-10000",
+                touched=n / 10_000,
+                keys=100 * n,
+                kind="scaling",
+            )
+            for n in (100, 400)
+        ),
+        *(
+            Workload(f"source-{n}", f"10M rows in 100 files, {n:,} random keys", "flat", keys=n, kind="scaling")
+            for n in (1_000, 10_000, 100_000, 1_000_000)
+        ),
     )
 }
+
+
+class Axis(NamedTuple):
+    """A row of scaling workloads that differ in one number."""
+
+    title: str
+    label: str
+    points: dict[str, int]
+
+
+AXES = (
+    Axis("All files", "files in the dataset, 10 of them changed", {f"files-{n}": n for n in (100, 1_000, 10_000)}),
+    Axis("Changed files", "changed files of 10,000", {"files-10000": 10, "changed-100": 100, "changed-400": 400}),
+    Axis(
+        "Source",
+        "rows in the source, keys in all of 100 files",
+        {f"source-{n}": n for n in (1_000, 10_000, 100_000, 1_000_000)},
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,18 +12,25 @@ class Entry:
     """A contestant as the harness sees it: a module to run and what the report says about it."""
 
     module: str
-    environment: Literal["inlay", "bench"]
+    environment: Literal["inlay", "bench", "delta"]
     about: str
     options: dict[str, Any] = field(default_factory=dict)
     leaves_target: bool = False
+    only: tuple[str, ...] = ()  # workloads it takes part in unless it is asked for by name
+    needs: str = ""  # a variable of the environment without which it cannot run
 
 
+ON_SPARK = ("random-1m", "clustered")
 CONTESTANTS = {
     "inlay": Entry("inlay_merge", "inlay", "`inlay.merge`, pyarrow engine; commits with fsync and a journal"),
+    "inlay-duckdb": Entry("inlay_merge", "inlay", "the same, duckdb engine", {"engine": "duckdb"}),
+    "inlay-spark": Entry(
+        "inlay_merge", "inlay", "the same, spark engine on `local[*]`, warm session", {"engine": "spark"}
+    ),
     "inlay-plan": Entry(
         "inlay_merge",
         "inlay",
-        "`inlay.plan_merge` alone: what planning costs, included in the row above",
+        "`inlay.plan_merge` alone, pyarrow engine: what planning costs, included in the first row",
         {"plan_only": True},
         leaves_target=True,
     ),
@@ -46,4 +54,38 @@ CONTESTANTS = {
         "bench",
         "reads all, anti-join + concat, streaming `sink_parquet` to one new file (one per partition), snappy",
     ),
+    "spark": Entry(
+        "spark_rewrite",
+        "inlay",
+        "Spark's own: reads all, anti-join (keys broadcast) + union, writes all; the session of `inlay-spark`",
+        only=ON_SPARK,
+    ),
+    "spark-delta": Entry(
+        "spark_delta",
+        "delta",
+        "Delta Lake's MERGE on the Spark that its jars are for, warm session",
+        only=ON_SPARK,
+        needs="INLAY_BENCH_DELTA_JARS",
+    ),
 }
+
+# The engines again, measured step by step where cost is plotted against size.
+SCALING = {
+    "inlay": Entry("scaling", "inlay", "pyarrow engine"),
+    "inlay-duckdb": Entry("scaling", "inlay", "duckdb engine", {"engine": "duckdb"}),
+    "inlay-spark": Entry("scaling", "inlay", "spark engine", {"engine": "spark"}),
+}
+
+
+def contestants_of(kind: str) -> dict[str, Entry]:
+    return SCALING if kind == "scaling" else CONTESTANTS
+
+
+def takes_part(name: str, workload: str, kind: str) -> bool:
+    """Whether a contestant is measured in a workload when none was asked for by name."""
+    entry = contestants_of(kind).get(name)
+    return (
+        entry is not None
+        and (not entry.only or workload in entry.only)
+        and (not entry.needs or entry.needs in os.environ)
+    )

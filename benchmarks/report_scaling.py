@@ -1,0 +1,117 @@
+"""Cost against size: `scaling.md` and `scaling.svg`, from what the scaling workloads measured step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants import SCALING
+from benchmarks.workloads import AXES, Axis
+
+Raw = dict[str, Any]
+STEPS = {"cold": "plan, footers read", "again": "plan, footers cached", "merge": "merge"}
+COLUMNS = [(engine, step) for engine in SCALING for step in STEPS]
+
+
+def seconds(raw: Raw, workload: str, engine: str, step: str) -> float | None:
+    """CPU seconds of a step, the least of the repeats; None where it was not measured or went wrong."""
+    runs = raw["workloads"].get(workload, {}).get("results", {}).get(engine, [])
+    if not runs or any(run["status"] != "ok" for run in runs):
+        return None
+    return min(float(run["detail"][step]["cpu"]) for run in runs)
+
+
+def per_file(raw: Raw, engine: str, few: str, many: str, files: int) -> float | None:
+    """CPU seconds that each of `files` more files adds to a plan with cached footers."""
+    low, high = seconds(raw, few, engine, "again"), seconds(raw, many, engine, "again")
+    return None if low is None or high is None else (high - low) / files
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _table(raw: Raw, axis: Axis) -> Iterator[str]:
+    yield f"\n## {axis.title}\n\nCPU seconds against {axis.label}.\n"
+    yield "| " + " | ".join(["", *(f"{engine}: {STEPS[step]}" for engine, step in COLUMNS)]) + " |"
+    yield "|---:" * (len(COLUMNS) + 1) + "|"
+    for workload, size in axis.points.items():
+        cells = [_cell(seconds(raw, workload, engine, step)) for engine, step in COLUMNS]
+        yield f"| {size:,} | {' | '.join(cells)} |"
+
+
+def _growth(raw: Raw) -> Iterator[str]:
+    yield "\n## What a file adds to a plan\n"
+    yield "With cached footers, between the ends of the first two tables. It must hold that a file in which nothing"
+    yield "changes adds at most a twentieth of what a changed one adds: then planning follows the changed files.\n"
+    yield "| engine | a file in which nothing changes | a changed file | |\n|---|---:|---:|---|"
+    for engine in SCALING:
+        idle = per_file(raw, engine, "files-100", "files-10000", 9_900)
+        changed = per_file(raw, engine, "files-10000", "changed-400", 390)
+        if idle is not None and changed is not None:
+            word = "holds" if 20 * idle <= changed else "**does not hold**"
+            yield f"| {engine} | {idle * 1e6:,.0f} µs | {changed * 1e6:,.0f} µs | {word} |"
+
+
+def _troubles(raw: Raw) -> Iterator[str]:
+    for name in dict.fromkeys(name for axis in AXES for name in axis.points):
+        for engine, runs in raw["workloads"].get(name, {}).get("results", {}).items():
+            yield from (f"- {name}, {engine}: {r['status']}: {r['reason']}" for r in runs if r["status"] != "ok")
+
+
+def _facts(raw: Raw) -> str:
+    entries = [raw["workloads"][name] for axis in AXES for name in axis.points if name in raw["workloads"]]
+    scales = "/".join(sorted({f"{entry['scale']:g}" for entry in entries}))
+    dates = " to ".join(sorted({entry["date"] for entry in entries}))
+    return f"scale {scales}, {dates}, load average at the start at most {max(e['load_average'] for e in entries):.1f}"
+
+
+def _document(raw: Raw) -> Iterator[str]:
+    host = raw["machine"]
+    yield "# Cost against size\n"
+    yield "Written by `python -m benchmarks.run --workloads scaling`; raw figures in [merge.json](merge.json).\n"
+    yield f"- Machine: {host['cpu']}, {host['cores']} cores, {host['memory']}, {host['kernel']}"
+    yield f"- {_facts(raw)}"
+    yield "- Measured as in [merge.md](merge.md): CPU of all processes, warm Spark session, results verified by their"
+    yield "  fingerprint. Each plan twice, the cheaper one counts; then the merge, which finds the footers cached.\n"
+    yield "![CPU seconds against size](scaling.svg)"
+    yield from _growth(raw)
+    for axis in AXES:
+        yield from _table(raw, axis)
+    if troubles := list(_troubles(raw)):
+        yield "\n## Not measured\n"
+        yield from troubles
+    yield ""
+
+
+def _plot(raw: Raw, file: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(AXES), figsize=(12, 5), sharey=True)
+    styles = dict(zip(STEPS, ("--", ":", "-"), strict=True))
+    for axis, panel in zip(AXES, panels, strict=True):
+        for at, (engine, step) in enumerate(COLUMNS):
+            found = [(x, seconds(raw, name, engine, step)) for name, x in axis.points.items()]
+            points = [(x, y) for x, y in found if y is not None]
+            color = f"C{at // len(STEPS)}"
+            label = f"{engine}: {STEPS[step]}"
+            panel.plot(
+                *zip(*points, strict=True) if points else ((), ()), styles[step], c=color, marker="o", label=label
+            )
+        panel.set(xscale="log", yscale="log", xlabel=axis.label)
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("CPU seconds (log scale)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(SCALING), fontsize="small", loc="upper center")
+    figure.tight_layout(rect=(0, 0, 1, 0.86))
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write(raw: Raw, out: Path) -> None:
+    (out / "scaling.md").write_text("\n".join(_document(raw)))
+    _plot(raw, out / "scaling.svg")
