@@ -1,0 +1,144 @@
+"""What goes on in the background, one round at a time: due garbage and orphans go, everything else stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from inlay.catalog import DataFile, Dataset, NewVersion, new_id
+from inlay.settings import Settings
+from inlay.workspace import Workspace
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def workspace(settings: Settings) -> Iterator[Workspace]:
+    made = Workspace(settings)
+    made.catalog.migrate()
+    made.places.prepare()
+    yield made
+    made.query_engine.close()
+    made.catalog.close()
+
+
+def age(workspace: Workspace, seconds: float = 7200.0) -> None:
+    """Make every file look old."""
+    when = time.time() - seconds
+    for path in Path(workspace.places.root.path).rglob("*"):
+        if path.is_file():
+            os.utime(path, (when, when))
+
+
+def files(workspace: Workspace) -> set[str]:
+    tops = ("uploads", "datasets", "scratch")
+    return {f"{top}/{file.path}" for top in tops for file in workspace.places.files_below(top)}
+
+
+def dataset(workspace: Workspace, *names: str) -> Dataset:
+    dataset_id = new_id("dataset")
+    job = workspace.catalog.jobs.create("create", {}, dataset_id=dataset_id).job
+    workspace.catalog.jobs.start(job.id)
+    paths = [f"datasets/{dataset_id}/v1/{name}" for name in names]
+    for path in paths:
+        workspace.places.create(path, b"data")
+    version = NewVersion(
+        operation="create", files=[DataFile(path, 1, 4) for path in paths], schema=SCHEMA, parquet_url=paths[0]
+    )
+    return workspace.catalog.datasets.create(
+        job_id=job.id, label="x", source_type="inline", source_config={}, version=version
+    )
+
+
+def upload(workspace: Workspace) -> str:
+    with workspace.receive("text/csv") as writer:
+        writer.write(b"a\n1\n")
+        return writer.finish().id
+
+
+def test_what_is_needed_stays(workspace: Workspace) -> None:
+    kept, pending = dataset(workspace, "data.parquet"), upload(workspace)
+    age(workspace)
+    workspace._maintenance.run()
+    assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet", f"uploads/{pending}/raw"}
+
+
+def test_a_deleted_dataset_goes_when_its_time_has_come(workspace: Workspace) -> None:
+    gone, kept = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
+    workspace.delete_dataset(gone.id)
+    workspace._maintenance.remove_garbage()
+    assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
+
+
+def test_a_deleted_dataset_stays_for_its_grace_period(settings: Settings) -> None:
+    patient = Workspace(replace(settings, delete_grace_seconds=3600.0))
+    patient.catalog.migrate()
+    doomed = dataset(patient, "data.parquet")
+    patient.delete_dataset(doomed.id)
+    age(patient)
+    patient._maintenance.run()
+    assert files(patient) == {f"datasets/{doomed.id}/v1/data.parquet"}
+    patient.query_engine.close()
+    patient.catalog.close()
+
+
+def test_what_a_crash_left_is_collected(workspace: Workspace) -> None:
+    kept, pending = dataset(workspace, "data.parquet"), upload(workspace)
+    orphans = [
+        f"uploads/{new_id('upload')}/raw",  # the service died before the upload was recorded
+        f"datasets/{new_id('dataset')}/v1/data.parquet",  # before the dataset was
+        f"datasets/{kept.id}/v2/part-00000.parquet",  # before the version was
+        f"scratch/{new_id('job')}/source/data.parquet",
+    ]
+    for path in orphans:
+        workspace.places.create(path, b"orphan")
+    age(workspace)
+    workspace._maintenance.collect_orphans()
+    assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet", f"uploads/{pending}/raw"}
+
+
+def test_work_in_progress_is_no_orphan(workspace: Workspace) -> None:
+    kept = dataset(workspace, "data.parquet")
+    job = workspace.catalog.jobs.create("load", {}, dataset_id=kept.id).job
+    creating = workspace.catalog.jobs.create("create", {}, dataset_id=new_id("dataset")).job
+    working = [
+        f"datasets/{kept.id}/v2/part-00000.parquet",
+        f"scratch/{job.id}/source/data.parquet",
+        f"datasets/{creating.dataset_id}/v1/data.parquet",
+    ]
+    for path in working:
+        workspace.places.create(path, b"work")
+    age(workspace)
+    workspace._maintenance.collect_orphans()
+    assert set(working) <= files(workspace)
+
+
+def test_young_files_may_be_somebodys_work(settings: Settings) -> None:
+    patient = Workspace(replace(settings, orphan_grace_seconds=3600.0))
+    patient.catalog.migrate()
+    path = f"uploads/{new_id('upload')}/raw"
+    patient.places.create(path, b"still arriving")
+    patient._maintenance.collect_orphans()
+    assert files(patient) == {path}
+    age(patient)
+    patient._maintenance.collect_orphans()
+    assert files(patient) == set()
+    patient.query_engine.close()
+    patient.catalog.close()
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(workspace: Workspace) -> None:
+    def broken_off() -> None:
+        with workspace.receive("text/csv") as writer:
+            writer.write(b"a\n1")
+            raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        broken_off()
+    assert (files(workspace), workspace.uploads().items) == (set(), ())
