@@ -187,8 +187,10 @@ class Attempt:
         self.path = f"{stage}.{uuid.uuid4().hex[:8]}" if stage else ""
 
     def settle(self, written: Written) -> Written:
-        """Give the file its name; on object stores the attempt's own name is as good as any."""
-        if not written.stage or not isinstance(self._store, LocalStore):
+        """Give the file the name that was asked for."""
+        if not written.stage:
             return written
         self._store.move(self.path, self._stage)
+        if not self._store.is_local:  # there a move is a copy
+            self._store.remove(self.path)
         return replace(written, stage=self._stage)

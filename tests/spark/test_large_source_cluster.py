@@ -1,0 +1,157 @@
+"""Large DataFrames on real clusters: rows go from executor to executor through the dataset's own store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+import inlay
+from tests.spark import cluster
+
+FILES, ROWS = 6, 20_000
+TOTAL = FILES * ROWS
+NEW = 5_000
+EXPECTED = [TOTAL // 2, NEW // 2, TOTAL + NEW // 2, FILES]
+
+MERGE = f"""
+import json, sys
+import inlay
+from inlay.engines import spark as engine, spark_source, spark_stored
+from inlay.engines.spark_session import get_session
+
+path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
+engine._DRIVER_BYTES = 0
+spark_source.BUCKET_BYTES = 300_000
+spark_stored._WAVE_ROWS = 30_000
+spark_stored.WORTH_SPLITTING = 100_000 if slow else 4_000
+
+class Slow(engine._RewriteKernel):
+    def __call__(self, edit, rows):
+        import time
+        time.sleep(slow)
+        return super().__call__(edit, rows)
+
+engine._RewriteKernel = Slow
+spark = get_session(master)
+frame = spark.range(0, {TOTAL + NEW}, 2, 5).selectExpr("id", "concat('new ', id) as text")
+print("ready", flush=True)
+result = inlay.merge(frame, path, "upsert", ["id"],
+                     progress=lambda p: print(p.phase, p.done, p.total, flush=True) or True)
+print(json.dumps([result.updated, result.inserted, result.target_count_after, len(result.rewritten_files)]))
+"""
+
+
+def target(path):
+    """Keys lie in no order, so that every file gets rows from every bucket."""
+    path.mkdir()
+    ids = np.random.default_rng(0).permutation(TOTAL)
+    for at, part in enumerate(np.split(ids, FILES)):
+        table = pa.table({"id": part, "text": [f"old {i}" for i in part]})
+        pq.write_table(table, path / f"{at:02}.parquet", row_group_size=ROWS // 4)
+    return str(path)
+
+
+def is_merged(path):
+    table = inlay.read_parquet(path)
+    found = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    old = {i: f"old {i}" for i in range(TOTAL)}
+    return len(table) == len(found) and found == old | {i: f"new {i}" for i in range(0, TOTAL + NEW, 2)}
+
+
+def leftovers(path):
+    parent, name = os.path.split(path)
+    return [n for n in os.listdir(os.path.join(parent, f".{name}.txn")) if n.startswith((".staging", "commit"))]
+
+
+def until_rewriting(driver):
+    for line in driver.stdout:
+        if line.startswith("rewrite 0"):
+            return
+    raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
+
+
+def test_two_workers(tmp_path, standalone):
+    path = target(tmp_path / "d")
+    assert cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path) == EXPECTED
+    assert is_merged(path)
+    assert not leftovers(path)
+
+
+def test_spark_connect(tmp_path):
+    path = target(tmp_path / "d")
+    with cluster.connect_server() as server:
+        assert cluster.run_driver(MERGE, path, server.url, "0", folder=tmp_path) == EXPECTED
+    assert is_merged(path)
+    assert not leftovers(path)
+
+
+def test_an_executor_that_dies_costs_nothing_but_time(tmp_path):
+    """What it had written for others is in the store, not on its disk."""
+    path = target(tmp_path / "d")
+    with cluster.standalone_cluster() as running:
+        driver = cluster.start_driver(MERGE, path, running.master, "1.0", folder=tmp_path)
+        try:
+            until_rewriting(driver)
+            executors = running.wait_for_executors(2)
+            time.sleep(1.5)
+            os.kill(next(iter(executors)), signal.SIGKILL)
+            out, err = driver.communicate(timeout=120)
+        finally:
+            cluster.end_session(driver.pid)
+            driver.wait()
+    assert driver.returncode == 0, cluster.without_stacks(err)[-3000:]
+    assert out.strip().splitlines()[-1] == str(EXPECTED)
+    assert is_merged(path)
+    assert not leftovers(path)
+
+
+def test_what_a_driver_that_died_laid_down_is_swept(tmp_path, standalone):
+    path = target(tmp_path / "d")
+    driver = cluster.start_driver(MERGE, path, standalone.master, "3.0", folder=tmp_path)
+    try:
+        until_rewriting(driver)
+        time.sleep(1)
+        os.kill(driver.pid, signal.SIGKILL)
+    finally:
+        cluster.end_session(driver.pid)
+        driver.communicate()
+    assert leftovers(path)
+    assert inlay.recover(path).swept
+    assert not leftovers(path)
+    assert len(inlay.read_parquet(path)) == TOTAL
+    assert not is_merged(path)
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    s3fs.S3FileSystem.clear_instance_cache()  # clients remember addresses
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    aws = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    for name, value in aws.items():
+        monkeypatch.setenv(name, value)
+    yield aws
+    s3fs.S3FileSystem.clear_instance_cache()
+    moto.stop()
+
+
+def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3):
+    store = s3fs.S3FileSystem(endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True)
+    store.mkdir("large")
+    store.put(target(tmp_path / "d"), "large/d", recursive=True)
+    assert cluster.run_driver(MERGE, "s3://large/d", standalone.master, "0", folder=tmp_path, **s3) == EXPECTED
+    assert is_merged("s3://large/d")
+    store.invalidate_cache()
+    assert not [name for name in store.find("large") if ".staging" in name]
