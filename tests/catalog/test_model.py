@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from inlay.catalog import Catalog, DataFile, new_id, table_name_from_label
@@ -28,6 +27,7 @@ from tests.catalog.conftest import Backend, Clock
 
 OWNERS = ("one", "two")
 LEASE = 60
+MOSTLY = st.sampled_from([True, True, True, True, False])
 # Shrinking needs a database for every attempt: turn it on by hand when something fails.
 PHASES = (Phase.reuse, Phase.generate)
 
@@ -36,7 +36,7 @@ PHASES = (Phase.reuse, Phase.generate)
 class ModelJob:
     owner: str
     kind: str
-    dataset_id: str | None
+    dataset_id: str
     upload_id: str | None
     lease: float
     state: str = "queued"
@@ -57,10 +57,6 @@ class CatalogMachine(RuleBasedStateMachine):
 
     backend: Backend
 
-    uploads = Bundle("uploads")
-    datasets = Bundle("datasets")
-    jobs = Bundle("jobs")
-
     @initialize()
     def open(self) -> None:
         self.url = self.backend.migrated()
@@ -71,6 +67,14 @@ class CatalogMachine(RuleBasedStateMachine):
         self.upload_states: dict[str, str] = {}
         self.all_datasets: dict[str, ModelDataset] = {}
         self.all_jobs: dict[str, ModelJob] = {}
+        self.upload()
+        self.start_with_a_dataset()
+
+    def start_with_a_dataset(self) -> None:
+        job = steps.create_job(self.catalogs["one"])
+        made = steps.finish_creation(self.catalogs["one"], job)
+        self.all_jobs[job.id] = ModelJob("one", "create", made.id, None, LEASE, "succeeded")
+        self.all_datasets[made.id] = ModelDataset(made.table_name, {1: [steps.path(made.id, 1)]})
 
     def teardown(self) -> None:
         if hasattr(self, "url"):
@@ -87,9 +91,9 @@ class CatalogMachine(RuleBasedStateMachine):
             if job.owner != owner and job.lease < self.now:
                 job.state = "failed"
 
-    def writer(self, dataset_id: str | None) -> ModelJob | None:
+    def writer(self, dataset_id: str) -> ModelJob | None:
         running = (job for job in self.active() if job.state == "running")
-        return next((job for job in running if dataset_id is not None and job.dataset_id == dataset_id), None)
+        return next((job for job in running if job.dataset_id == dataset_id), None)
 
     def claimed(self, upload_id: str) -> bool:
         return any(job.upload_id == upload_id for job in self.active())
@@ -121,14 +125,21 @@ class CatalogMachine(RuleBasedStateMachine):
         assert type(caught.value) is error, (caught.value, error)
 
     # ------------------------------------------------------------------------------------------------------- rules
-    @rule(target=uploads)
-    def upload(self) -> str:
-        made = steps.upload(self.catalog).id
-        self.upload_states[made] = "pending"
-        return made
+    def job(self, data: st.DataObject, *wanted: str, kinds: str = "create load") -> tuple[str, ModelJob, str]:
+        """Mostly a job in these states and of these kinds, and mostly its owner."""
+        fitting = [key for key, job in self.all_jobs.items() if job.state in wanted and job.kind in kinds.split()]
+        job_id = data.draw(st.sampled_from(fitting if fitting and data.draw(MOSTLY) else list(self.all_jobs)))
+        job = self.all_jobs[job_id]
+        return job_id, job, job.owner if data.draw(MOSTLY) else data.draw(st.sampled_from(OWNERS))
 
-    @rule(upload_id=uploads)
-    def delete_upload(self, upload_id: str) -> None:
+    @rule()
+    def upload(self) -> None:
+        self.upload_states[steps.upload(self.catalog).id] = "pending"
+
+    @precondition(lambda self: self.upload_states)
+    @rule(data=st.data())
+    def delete_upload(self, data: st.DataObject) -> None:
+        upload_id = data.draw(st.sampled_from(list(self.upload_states)))
         self.release("observer")
         error = self.upload_error(upload_id)
         with self.expect(error):
@@ -136,15 +147,19 @@ class CatalogMachine(RuleBasedStateMachine):
         if error is None:
             self.upload_states[upload_id] = "deleted"
 
-    @rule(target=jobs, owner=st.sampled_from(OWNERS), upload_id=st.none() | uploads)
-    def submit_creation(self, owner: str, upload_id: str | None) -> Any:
-        return self.submit(owner, "create", new_id("dataset"), upload_id)
+    @rule(data=st.data(), owner=st.sampled_from(OWNERS))
+    def submit_creation(self, data: st.DataObject, owner: str) -> None:
+        self.submit(data, owner, "create", new_id("dataset"))
 
-    @rule(target=jobs, owner=st.sampled_from(OWNERS), dataset_id=datasets, upload_id=st.none() | uploads)
-    def submit_load(self, owner: str, dataset_id: str, upload_id: str | None) -> Any:
-        return self.submit(owner, "load", dataset_id, upload_id)
+    @precondition(lambda self: self.all_datasets)
+    @rule(data=st.data(), owner=st.sampled_from(OWNERS))
+    def submit_load(self, data: st.DataObject, owner: str) -> None:
+        known = st.sampled_from(list(self.all_datasets))
+        self.submit(data, owner, "load", data.draw(known) if data.draw(MOSTLY) else new_id("dataset"))
 
-    def submit(self, owner: str, kind: str, dataset_id: str, upload_id: str | None) -> Any:
+    def submit(self, data: st.DataObject, owner: str, kind: str, dataset_id: str) -> None:
+        free = [upload_id for upload_id in self.upload_states if self.upload_error(upload_id) is None]
+        upload_id = data.draw(st.sampled_from([None, *(free if data.draw(MOSTLY) else self.upload_states)]))
         self.release(owner)
         error: type[InlayError] | None = None
         if kind != "create" and dataset_id not in self.all_datasets:
@@ -153,15 +168,20 @@ class CatalogMachine(RuleBasedStateMachine):
             error = self.upload_error(upload_id)
         with self.expect(error):
             job = self.catalogs[owner].jobs.create(kind, {}, dataset_id=dataset_id, upload_id=upload_id).job
-        if error is not None:
-            return multiple()
-        self.all_jobs[job.id] = ModelJob(owner, kind, dataset_id, upload_id, self.now + LEASE)
-        return job.id
+        if error is None:
+            self.all_jobs[job.id] = ModelJob(owner, kind, dataset_id, upload_id, self.now + LEASE)
+            if data.draw(MOSTLY):
+                self.start_as(job.id, owner)
 
-    @rule(job_id=jobs, owner=st.sampled_from(OWNERS))
-    def start(self, job_id: str, owner: str) -> None:
-        self.release(owner)
+    @precondition(lambda self: any(self.active()))
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        job_id, _, owner = self.job(data, "queued")
+        self.start_as(job_id, owner)
+
+    def start_as(self, job_id: str, owner: str) -> None:
         job = self.all_jobs[job_id]
+        self.release(owner)
         error = self.held_error(job_id, owner, ("queued",))
         started = False
         with self.expect(error):
@@ -171,56 +191,54 @@ class CatalogMachine(RuleBasedStateMachine):
             if started:
                 job.state, job.lease = "running", self.now + LEASE
 
-    @rule(
-        target=datasets, job_id=jobs, owner=st.sampled_from(OWNERS), label=st.sampled_from(["A b", "a-B", "ä B", "2"])
-    )
-    def create(self, job_id: str, owner: str, label: str) -> Any:
-        job = self.all_jobs[job_id]
+    @precondition(lambda self: any(self.active()))
+    @rule(data=st.data(), label=st.sampled_from(["A b", "ä-B", "2"]))
+    def create(self, data: st.DataObject, label: str) -> None:
+        job_id, job, owner = self.job(data, "running", kinds="create")
         error = self.held_error(job_id, owner, ("running",))
         if error is None and job.kind != "create":
             error = ConflictError
-        assert job.dataset_id is not None
         new = steps.new_version(job.dataset_id, 1)
         with self.expect(error):
             made = self.catalogs[owner].datasets.create(
                 job_id=job_id, label=label, source_type="inline", source_config={}, version=new
             )
-        if error is not None:
-            return multiple()
-        assert made.table_name == table_name_from_label(label, self.names())
-        self.all_datasets[made.id] = ModelDataset(made.table_name, {1: [file.path for file in new.files]})
-        self.end(job)
-        return made.id
+        if error is None:
+            assert made.table_name == table_name_from_label(label, self.names())
+            self.all_datasets[made.id] = ModelDataset(made.table_name, {1: [file.path for file in new.files]})
+            self.end(job)
 
-    @rule(job_id=jobs, owner=st.sampled_from(OWNERS), base=st.integers(0, 4), keep=st.booleans())
-    def commit(self, job_id: str, owner: str, base: int, keep: bool) -> None:
-        job = self.all_jobs[job_id]
-        dataset = self.all_datasets.get(job.dataset_id or "")
+    @precondition(lambda self: any(job.kind == "load" for job in self.active()))
+    @rule(data=st.data(), behind=st.sampled_from([0, 0, 0, 1, -1]), keep=st.booleans())
+    def commit(self, data: st.DataObject, behind: int, keep: bool) -> None:
+        job_id, job, owner = self.job(data, "running", kinds="load")
+        dataset = self.all_datasets.get(job.dataset_id)
+        base = (0 if dataset is None else dataset.current) - behind
         error = self.held_error(job_id, owner, ("running",))
         if error is None and dataset is None:
             error = NotFoundError
-        elif error is None and dataset is not None and dataset.current != base:
+        elif error is None and behind:
             error = ConflictError
-        paths = [steps.path(job.dataset_id or "", base + 1)]
+        paths = [steps.path(job.dataset_id, base + 1)]
         if keep and dataset is not None:
-            paths += dataset.versions[dataset.current]
-        paths = list(dict.fromkeys(paths))
-        new = steps.new_version(job.dataset_id or "", 1, files=[DataFile(path, 1, 1) for path in paths])
+            paths += [path for path in dataset.versions[dataset.current] if path not in paths]
+        new = steps.new_version(job.dataset_id, 1, files=[DataFile(path, 1, 1) for path in paths])
         with self.expect(error):
-            self.catalogs[owner].versions.commit(job.dataset_id or "", base, new, job_id=job_id)
+            self.catalogs[owner].versions.commit(job.dataset_id, base, new, job_id=job_id)
         if error is None and dataset is not None:
             dataset.versions[base + 1] = paths
             self.end(job)
 
-    @rule(job_id=jobs, owner=st.sampled_from(OWNERS), number=st.integers(1, 4))
-    def restore(self, job_id: str, owner: str, number: int) -> None:
-        job = self.all_jobs[job_id]
-        dataset = self.all_datasets.get(job.dataset_id or "")
+    @precondition(lambda self: any(job.kind == "load" for job in self.active()))
+    @rule(data=st.data(), number=st.integers(1, 4))
+    def restore(self, data: st.DataObject, number: int) -> None:
+        job_id, job, owner = self.job(data, "running", kinds="load")
+        dataset = self.all_datasets.get(job.dataset_id)
         error = self.held_error(job_id, owner, ("running",))
         if error is None and (dataset is None or number not in dataset.versions):
             error = NotFoundError
         with self.expect(error):
-            self.catalogs[owner].versions.restore(job.dataset_id or "", number, job_id=job_id)
+            self.catalogs[owner].versions.restore(job.dataset_id, number, job_id=job_id)
         if error is None and dataset is not None:
             dataset.versions[dataset.current + 1] = dataset.versions[number]
             self.end(job)
@@ -230,60 +248,60 @@ class CatalogMachine(RuleBasedStateMachine):
         if job.upload_id is not None:
             self.upload_states[job.upload_id] = "consumed"
 
-    @rule(job_id=jobs, owner=st.sampled_from(OWNERS))
-    def fail(self, job_id: str, owner: str) -> None:
+    @precondition(lambda self: any(self.active()))
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        job_id, job, owner = self.job(data, "queued", "running")
         error = self.held_error(job_id, owner, ("queued", "running"))
         with self.expect(error):
             self.catalogs[owner].jobs.fail(job_id, {"code": "x"})
         if error is None:
-            self.all_jobs[job_id].state = "failed"
+            job.state = "failed"
 
-    @rule(job_id=jobs)
-    def cancel(self, job_id: str) -> None:
+    @precondition(lambda self: any(self.active()))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id, job, _ = self.job(data, "queued", "running")
         self.release("observer")
-        job = self.all_jobs[job_id]
-        ended = job.state not in ("queued", "running")
-        with self.expect(JobEndedError if ended else None):
+        with self.expect(JobEndedError if job.state not in ("queued", "running") else None):
             self.catalog.jobs.cancel(job_id)
         if job.state == "queued":
             job.state = "cancelled"
 
-    @rule(owner=st.sampled_from(OWNERS))
-    def heartbeat(self, owner: str) -> None:
-        mine = {job_id for job_id, job in self.all_jobs.items() if job.owner == owner and job in list(self.active())}
-        assert self.catalogs[owner].jobs.heartbeat().held == mine
-        for job_id in mine:
-            self.all_jobs[job_id].lease = self.now + LEASE
-
-    @rule(seconds=st.sampled_from([1, 40, 90]))
-    def wait(self, seconds: int) -> None:
+    @rule(owner=st.sampled_from(OWNERS), seconds=st.sampled_from([1, 40, 90]))
+    def wait(self, owner: str, seconds: int) -> None:
+        """Time passes, and one of the owners is still there."""
+        mine = [job for job in self.active() if job.owner == owner]
+        assert len(self.catalogs[owner].jobs.heartbeat().held) == len(mine)
+        for job in mine:
+            job.lease = self.now + LEASE
         self.clock.advance(seconds=seconds)
         self.now += seconds
 
-    @rule(dataset_id=datasets, name=st.sampled_from(["a_b", "A_B_2", "other"]))
-    def rename(self, dataset_id: str, name: str) -> None:
-        dataset = self.all_datasets.get(dataset_id)
+    @precondition(lambda self: self.all_datasets)
+    @rule(data=st.data(), name=st.sampled_from(["a_b", "A_B_2", "other"]))
+    def rename(self, data: st.DataObject, name: str) -> None:
+        dataset_id = data.draw(st.sampled_from(list(self.all_datasets)))
         others = {other.name.lower() for key, other in self.all_datasets.items() if key != dataset_id}
-        error = NotFoundError if dataset is None else TableNameTakenError if name.lower() in others else None
+        error = TableNameTakenError if name.lower() in others else None
         with self.expect(error):
             self.catalog.datasets.rename(dataset_id, table_name=name)
-        if error is None and dataset is not None:
-            dataset.name = name
+        if error is None:
+            self.all_datasets[dataset_id].name = name
 
-    @rule(dataset_id=consumes(datasets))
-    def delete(self, dataset_id: str) -> None:
-        known = dataset_id in self.all_datasets
-        with self.expect(None if known else NotFoundError):
-            self.catalog.datasets.delete(dataset_id)
-        if known:
-            del self.all_datasets[dataset_id]
-            for job in self.active():
-                if job.dataset_id == dataset_id and job.state == "queued":
-                    job.state = "cancelled"
+    @precondition(lambda self: len(self.all_datasets) > 1)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        dataset_id = data.draw(st.sampled_from(list(self.all_datasets)))
+        self.catalog.datasets.delete(dataset_id)
+        del self.all_datasets[dataset_id]
+        for job in list(self.active()):
+            if job.dataset_id == dataset_id and job.state == "queued":
+                job.state = "cancelled"
 
+    @precondition(lambda self: any(len(dataset.versions) > 1 for dataset in self.all_datasets.values()))
     @rule(keep=st.integers(1, 3))
     def expire(self, keep: int) -> None:
-        self.clock.advance(seconds=0.001)
         expected = 0
         for dataset in self.all_datasets.values():
             for number in sorted(dataset.versions)[:-keep]:
@@ -323,4 +341,4 @@ def test_the_catalog_behaves_like_its_model(backend: Backend) -> None:
     machine = type("Machine", (CatalogMachine,), {"backend": backend})
     examples = settings().max_examples
     few = examples // (5 if backend.name == "postgresql" else 2)  # a database for each
-    run_machine(machine, settings=settings(max_examples=few, stateful_step_count=40, phases=PHASES))
+    run_machine(machine, settings=settings(max_examples=few, stateful_step_count=60, phases=PHASES))
