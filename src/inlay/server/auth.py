@@ -1,0 +1,125 @@
+"""Who asks, and whether they may, by `Authorization: Bearer`. While no key exists, a loopback service is open."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from inlay.errors import ForbiddenError, UnauthorizedError
+from inlay.server.service import Service
+
+if TYPE_CHECKING:
+    from inlay.workspace import Workspace
+
+__all__ = ["Caller", "Reader", "Writer", "is_trusted"]
+
+Scope = Literal["read", "write"]
+_bearer = HTTPBearer(
+    scheme_name="ApiKey", description="A key from `inlay keys create` or INLAY_API_KEYS.", auto_error=False
+)
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+
+
+class Caller(NamedTuple):
+    """A key, by its id, and what it may do."""
+
+    id: str
+    scopes: frozenset[str]
+
+
+_ANYBODY = Caller("", frozenset({"read", "write"}))
+
+
+async def _identify(request: Request, given: str | None) -> Caller:
+    service: Service = request.app.state.service
+    settings = (await service.workspace()).settings
+    if given is not None:
+        found = _static(given, settings.api_keys) or await service.run(lambda w: _stored(w, given))
+        if found is not None:
+            return found
+    if not settings.api_keys and settings.is_loopback and not await service.run(lambda w: w.catalog.keys.exist()):
+        _require_same_site(request)
+        return _ANYBODY
+    raise UnauthorizedError(
+        "The API key is not valid." if given else "An API key is needed.",
+        hint="Send Authorization: Bearer KEY. `inlay keys create` makes one.",
+    )
+
+
+def _static(given: str, keys: Sequence[str]) -> Caller | None:
+    """A key of the settings. Digests are compared, all of them, so that time tells nothing."""
+    digest = _digest(given)
+    matches = [hmac.compare_digest(digest, _digest(key)) for key in keys]
+    return Caller(f"static_{digest[:16]}", _ANYBODY.scopes) if any(matches) else None
+
+
+def _stored(workspace: Workspace, given: str) -> Caller | None:
+    key = workspace.catalog.keys.verify(given)
+    return None if key is None else Caller(key.id, frozenset(key.scopes))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------- open services
+def _require_same_site(request: Request) -> None:
+    """An open service serves this machine, not the web sites that its browsers happen to show."""
+    host = request.headers.get("host", "")
+    if not _is_loopback(_hostname(host)):
+        raise ForbiddenError(
+            f"Without API keys the service answers only under a loopback name, not {host[:100]!r}.",
+            hint="Use http://127.0.0.1 or http://localhost, or set INLAY_API_KEYS.",
+        )
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise ForbiddenError(
+            f"Without API keys the service takes nothing from the web site {origin[:100]!r}.",
+            hint="Set INLAY_API_KEYS, and send a key.",
+        )
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+
+
+# -------------------------------------------------------------------------------------------------------- dependencies
+def _requires(scope: Scope) -> Callable[[Request, HTTPAuthorizationCredentials | None], Awaitable[Caller]]:
+    async def check(request: Request, bearer: Bearer) -> Caller:
+        caller = await _identify(request, bearer.credentials if bearer is not None else None)
+        if scope not in caller.scopes:
+            raise ForbiddenError(f"This key may not {scope}.", hint=f"Use a key with the scope {scope}.")
+        return caller
+
+    return check
+
+
+Reader = Annotated[Caller, Depends(_requires("read"))]
+Writer = Annotated[Caller, Depends(_requires("write"))]
+
+
+async def is_trusted(request: Request) -> bool:
+    """Whether the one who asks may read; for answers that tell others less."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    try:
+        caller = await _identify(request, secret.strip() if scheme.lower() == "bearer" else None)
+    except (UnauthorizedError, ForbiddenError):
+        return False
+    return "read" in caller.scopes

@@ -1,0 +1,542 @@
+"""What goes in and out as JSON. These classes are also the OpenAPI description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from inlay.errors import error_from
+from inlay.server.problems import problem_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from inlay import catalog
+    from inlay.pipeline import Preview as FoundPreview
+    from inlay.workspace import Inline as InlineRequest
+    from inlay.workspace import Load, NewDataset, Source
+    from inlay.workspace.places import Places
+
+OnError = Literal["fail", "quarantine"]
+Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class Request(BaseModel):
+    """Unknown fields and values of another type are errors: a misspelt option must not be silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+class Inline(Request):
+    """Data within the request, at most 1 MiB."""
+
+    format: Literal["csv", "json"]
+    content: Annotated[str, Field(examples=["code,name\nUS,United States\nCA,Canada\n"])]
+
+    def request(self) -> InlineRequest:
+        from inlay.workspace import Inline
+
+        return Inline(self.format, self.content)
+
+
+_OPTIONS = (
+    "How to read it; what is not given is found out. CSV: delimiter, header, quote, escape, null_values, encoding, "
+    "day_first. JSON: layout (lines, array, objects), encoding, day_first."
+)
+
+
+class SourceBody(Request):
+    """Where rows come from: exactly one of `upload_id`, `inline` and `sql`."""
+
+    upload_id: Annotated[str | None, Field(examples=["upld_4x7mzq2k5w3nvyrt6ahb2dce"])] = None
+    inline: Inline | None = None
+    sql: Annotated[str | None, Field(description="A SELECT over `datasets.<table_name>`.")] = None
+    format: Annotated[
+        Literal["csv", "json", "parquet"] | None,
+        Field(description="Of an upload. Without it the upload's content type decides."),
+    ] = None
+    options: Annotated[dict[str, Any], Field(description=_OPTIONS, examples=[{"delimiter": ";"}])] = {}
+
+    def request(self) -> Source:
+        from inlay.workspace import Source
+
+        inline = self.inline.request() if self.inline is not None else None
+        return Source(self.upload_id, inline, self.sql, self.format, self.options)
+
+
+class ColumnBody(Request):
+    name: str
+    type: Annotated[str, Field(examples=["decimal(10,2)", "timestamp", "text"])]
+
+
+class SchemaBody(Request):
+    """Types of columns that are not to be inferred; the others are."""
+
+    columns: list[ColumnBody]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(column.name, column.type) for column in self.columns]
+
+
+_Label = Annotated[str, Field(min_length=1, max_length=1000, examples=["Q1 Sales Report"])]
+_TableName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Letters, digits and underscores, no digit first, no reserved word of SQL.",
+        examples=["q1_sales"],
+    ),
+]
+_OnError = Annotated[
+    OnError,
+    Field(description="`fail`: bad rows make nothing. `quarantine`: the others are loaded; see the rejects."),
+]
+
+
+class DatasetBody(Request):
+    label: _Label
+    table_name: Annotated[str | None, Field(description="Made from the label if omitted.", examples=["q1_sales"])] = (
+        None
+    )
+    source: SourceBody
+    schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
+    on_error: _OnError = "fail"
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "label": "Q1 Sales Report",
+                    "table_name": "q1_sales",
+                    "source": {
+                        "upload_id": "upld_4x7mzq2k5w3nvyrt6ahb2dce",
+                        "format": "csv",
+                        "options": {"delimiter": ",", "header": True, "null_values": ["", "NULL"]},
+                    },
+                    "schema": {"columns": [{"name": "revenue", "type": "decimal(10,2)"}]},
+                },
+                {
+                    "label": "Country Codes",
+                    "source": {"inline": {"format": "csv", "content": "code,name\nUS,United States\nCA,Canada\n"}},
+                },
+            ]
+        }
+    )
+
+    def request(self) -> NewDataset:
+        from inlay.workspace import NewDataset
+
+        columns = self.schema_.pairs() if self.schema_ is not None else []
+        return NewDataset(self.label, self.source.request(), self.table_name, columns, self.on_error)
+
+
+class ChangeBody(Request):
+    """At least one of both."""
+
+    label: _Label | None = None
+    table_name: Annotated[str | None, Field(examples=["quarterly_sales"])] = None
+
+
+class LoadBody(Request):
+    source: SourceBody
+    strategy: Annotated[Strategy, Field(description="append and replace take all rows; the others need key_columns.")]
+    key_columns: Annotated[list[str], Field(examples=[["id"]])] = []
+    dedup_order_by: Annotated[
+        str | list[str], Field(description="With deduplicate: the row that is last in this order wins.")
+    ] = []
+    dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False
+    on_error: _OnError = "fail"
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": {"upload_id": "upld_4x7mzq2k5w3nvyrt6ahb2dce", "format": "csv"},
+                    "strategy": "upsert",
+                    "key_columns": ["id"],
+                }
+            ]
+        }
+    )
+
+    def request(self) -> Load:
+        from inlay.workspace import Load
+
+        order = [self.dedup_order_by] if isinstance(self.dedup_order_by, str) else self.dedup_order_by
+        return Load(self.source.request(), self.strategy, self.key_columns, order, self.dry_run, self.on_error)
+
+
+class RestoreBody(Request):
+    version: Annotated[int, Field(ge=1, examples=[1])]
+
+
+class PreviewBody(Request):
+    """How to read the upload, as for a dataset; what is not given is found out, here also the format."""
+
+    format: Literal["csv", "json", "parquet"] | None = None
+    options: Annotated[dict[str, Any], Field(description=_OPTIONS, examples=[{"delimiter": ";"}])] = {}
+    schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
+
+
+class QueryBody(Request):
+    sql: Annotated[str, Field(examples=["SELECT count(*) FROM datasets.q1_sales"])]
+    limit: Annotated[int | None, Field(ge=0, description="Rows at most; `truncated` tells if there were more.")] = None
+    timeout_seconds: Annotated[float | None, Field(gt=0, description="Can only lower the service's own limit.")] = None
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+class Problem(Answer):
+    """RFC 9457. Each `code` is explained under `type`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Annotated[str, Field(examples=["/docs/errors#upload_consumed"])]
+    title: Annotated[str, Field(examples=["Upload consumed"])]
+    status: Annotated[int, Field(examples=[400])]
+    detail: Annotated[str, Field(examples=["The upload 'upld_4x7m' has been used already."])]
+    code: Annotated[str, Field(examples=["upload_consumed"])]
+    hint: Annotated[str | None, Field(examples=["An upload is used once. Upload the file again."])] = None
+    errors: Annotated[list[dict[str, Any]] | None, Field(description="Single fields or cells that are wrong.")] = None
+
+
+class Page(Answer):
+    count: Annotated[int, Field(description="Of all pages.")]
+    limit: int
+    offset: int
+    has_more: bool
+
+
+def _paging(page: catalog.Page[Any]) -> dict[str, Any]:
+    return {"count": page.count, "limit": page.limit, "offset": page.offset, "has_more": page.has_more}
+
+
+class Upload(Answer):
+    id: Annotated[str, Field(examples=["upld_4x7mzq2k5w3nvyrt6ahb2dce"])]
+    status: Literal["pending", "consumed"]
+    size_bytes: int
+    content_type: str | None
+    content_encoding: str | None
+    created_at: datetime
+    consumed_at: datetime | None
+
+    @classmethod
+    def of(cls, upload: catalog.Upload) -> Self:
+        return cls.model_validate(upload, from_attributes=True)
+
+
+class Uploads(Page):
+    uploads: list[Upload]
+
+    @classmethod
+    def of(cls, page: catalog.Page[catalog.Upload]) -> Self:
+        return cls(uploads=[Upload.of(upload) for upload in page.items], **_paging(page))
+
+
+class Column(Answer):
+    name: str
+    type: Annotated[str, Field(examples=["decimal(10,2)"])]
+    nullable: bool
+
+
+class Schema(Answer):
+    columns: list[Column]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Self:
+        from inlay.type_grammar import type_name
+
+        return cls(columns=[Column(name=f.name, type=type_name(f.type), nullable=f.nullable) for f in schema])
+
+
+class File(Answer):
+    url: Annotated[str, Field(description="A path, or an address in the object store.")]
+    rows: int
+    bytes: int
+
+
+class DatasetSummary(Answer):
+    id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
+    label: str
+    table_name: str
+    status: Literal["ready"] = "ready"
+    source_type: Literal["upload", "inline", "query"]
+    version: int
+    row_count: int
+    size_bytes: int
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, dataset: catalog.Dataset) -> Self:
+        return cls.model_validate(dataset, from_attributes=True)
+
+
+class Datasets(Page):
+    datasets: list[DatasetSummary]
+
+    @classmethod
+    def of(cls, page: catalog.Page[catalog.Dataset]) -> Self:
+        return cls(datasets=[DatasetSummary.of(dataset) for dataset in page.items], **_paging(page))
+
+
+class Dataset(DatasetSummary):
+    """A dataset as it is in one of its versions, the current one unless another was asked for."""
+
+    schema_name: str
+    current_version: int
+    parquet_url: Annotated[str, Field(description="The data file, or the manifest of several.")]
+    schema_: Annotated[Schema, Field(alias="schema")]
+    source_config: dict[str, Any]
+    rejected_count: int
+    files: list[File]
+
+    @classmethod
+    def of_snapshot(cls, snapshot: catalog.Snapshot, places: Places) -> Self:
+        dataset, version = snapshot.dataset, snapshot.version
+        names = ("version", "row_count", "size_bytes", "parquet_url", "rejected_count")
+        return cls(
+            **{name: getattr(version, name) for name in names},
+            **{name: getattr(dataset, name) for name in DatasetSummary.model_fields if name not in (*names, "status")},
+            schema_name=dataset.schema_name,
+            current_version=dataset.version,
+            schema_=Schema.of(version.schema),
+            source_config=dataset.source_config,
+            files=[File(url=places.address(file.path), rows=file.rows, bytes=file.bytes) for file in snapshot.files],
+        )
+
+
+class Created(Answer):
+    id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
+    label: str
+    table_name: str
+    status: Literal["ready"] = "ready"
+    version: int
+    row_count: int
+    rejected_count: int
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        result = job.result or {}
+        return cls(id=str(job.dataset_id), label=job.request["label"], **_chosen(cls, result, "id", "label"))
+
+
+class Version(Answer):
+    version: int
+    operation: Annotated[str, Field(examples=["create", "load", "restore"])]
+    strategy: str | None
+    inserted: int
+    updated: int
+    deleted: int
+    row_count: int
+    size_bytes: int
+    file_count: int
+    rejected_count: int
+    source: dict[str, Any]
+    created_at: datetime
+    job_id: str
+
+    @classmethod
+    def of(cls, version: catalog.Version) -> Self:
+        return cls.model_validate(version, from_attributes=True)
+
+
+class Versions(Page):
+    versions: list[Version]
+
+    @classmethod
+    def of(cls, page: catalog.Page[catalog.Version]) -> Self:
+        return cls(versions=[Version.of(version) for version in page.items], **_paging(page))
+
+
+class Counts(Answer):
+    dataset_id: str
+    strategy: str
+    source_count: Annotated[int, Field(description="Rows of the source, those that were rejected among them.")]
+    rejected_count: int
+    inserted: int
+    updated: int
+    deleted: int
+    unchanged: Annotated[int, Field(description="Of the updated rows those that were equal already.")]
+    row_count: Annotated[int, Field(description="Rows of the dataset afterwards.")]
+    warnings: list[str] = []
+
+
+_Counts = TypeVar("_Counts", bound=Counts)
+
+
+class LoadResult(Counts):
+    """What a load did."""
+
+    version: int
+    files_rewritten: int = 0
+    files_added: int | None = None
+    files_removed: int | None = None
+    files_kept: int | None = None
+    bytes_written: int | None = None
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        return _load_answer(cls, job)
+
+
+class PlannedFile(Answer):
+    path: str
+    operation: Annotated[str, Field(examples=["rewritten", "removed", "preserved"])]
+    reason: str
+    rows: int
+    bytes: int
+
+
+class LoadPlan(Counts):
+    """What a load would do to the current version."""
+
+    dry_run: Literal[True] = True
+    version: Annotated[int, Field(description="The version that was looked at.")]
+    files_rewritten: int
+    bytes_rewritten: int
+    files: list[PlannedFile]
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        return _load_answer(cls, job)
+
+
+class Reject(Answer):
+    line: Annotated[int, Field(description="The physical line of the source; the first is 1.")]
+    column: str | None
+    value: str | None
+    reason: str
+    raw: str | None
+
+
+class Rejects(Page):
+    version: int
+    rejects: list[Reject]
+
+
+class QueryColumn(Answer):
+    name: str
+    type: Annotated[str, Field(examples=["int64"])]
+
+
+class QueryAnswer(Answer):
+    columns: list[QueryColumn]
+    rows: Annotated[list[list[Any]], Field(description="Each row is an array of values in the order of `columns`.")]
+    row_count: int
+    truncated: bool
+    execution_time_ms: float
+
+
+class Progress(Answer):
+    phase: str
+    done: int
+    total: int
+
+
+class Job(Answer):
+    id: Annotated[str, Field(examples=["job_h3xk7qwz5mvt2ryn6bac4def"])]
+    kind: Annotated[str, Field(examples=["create", "load", "plan", "restore"])]
+    state: State
+    dataset_id: str | None
+    upload_id: str | None
+    cancel_requested: bool
+    progress: Progress | None
+    result: dict[str, Any] | None
+    error: Problem | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        told = {name: getattr(job, name) for name in cls.model_fields}
+        return cls.model_validate(told | {"error": job.error and problem_of(error_from(job.error), job.error)})
+
+
+class Jobs(Page):
+    jobs: list[Job]
+
+    @classmethod
+    def of(cls, page: catalog.Page[catalog.Job]) -> Self:
+        return cls(jobs=[Job.of(job) for job in page.items], **_paging(page))
+
+
+class PreviewColumn(Answer):
+    name: str
+    type: str
+    samples: list[Any]
+    null_share: float
+
+
+class BadCell(Answer):
+    line: int
+    column: str | None
+    value: str | None
+    reason: str
+
+
+class Preview(Answer):
+    """What a conversion would make of the first rows."""
+
+    format: str
+    options: dict[str, Any]
+    columns: list[PreviewColumn]
+    rows: Annotated[list[list[Any]], Field(description="The first 50, as arrays in the order of `columns`.")]
+    bad_cells: list[BadCell]
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, found: FoundPreview) -> Self:
+        import pyarrow as pa
+
+        from inlay.query.cells import json_values
+        from inlay.type_grammar import type_name
+
+        values = [json_values(pa.array([row[c.name] for row in found.rows], c.type)) for c in found.columns]
+        return cls(
+            format=found.format,
+            options=found.options.to_dict(),
+            columns=[
+                PreviewColumn(
+                    name=column.name,
+                    type=type_name(column.type),
+                    samples=json_values(pa.array(column.samples, column.type)),
+                    null_share=column.null_share,
+                )
+                for column in found.columns
+            ],
+            rows=[list(row) for row in zip(*values, strict=True)],
+            bad_cells=[BadCell(**cell._asdict()) for cell in found.bad_cells],
+            warnings=found.warnings,
+        )
+
+
+class Health(Answer):
+    status: Annotated[str, Field(examples=["ok"])]
+
+
+class Readiness(Answer):
+    status: Literal["ready", "not ready"]
+    parts: Annotated[dict[str, str], Field(examples=[{"spark": "starting", "catalog": "ready", "storage": "ready"}])]
+
+
+# -------------------------------------------------------------------------------------------------------------- pieces
+def _chosen(kind: type[BaseModel], told: Mapping[str, Any], *but: str) -> dict[str, Any]:
+    return {name: told[name] for name in kind.model_fields if name in told and name not in but}
+
+
+def _load_answer(kind: type[_Counts], job: catalog.Job) -> _Counts:
+    fixed = {"dataset_id": str(job.dataset_id), "strategy": job.request["strategy"]}
+    return kind(**fixed, **_chosen(kind, job.result or {}, *fixed))

@@ -1,0 +1,196 @@
+"""Datasets: made from a source, kept current by loads, each a version to come back to."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from inlay.errors import InvalidRequestError
+from inlay.server import models
+from inlay.server.answers import Stream, choose, ended, json_answer, queued
+from inlay.server.auth import Caller, Reader, Writer
+from inlay.server.dependencies import Accept, How, Manner, Paging, ServiceOf, Version, problems
+from inlay.server.service import Service
+
+if TYPE_CHECKING:
+    from inlay.catalog import Job
+    from inlay.workspace import Ticket, Workspace
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["datasets"])
+_CSV = "text/csv"
+_REJECTS_AT_ONCE = 10_000
+_ACCEPTED = {"model": models.Job, "description": "The job, with `Prefer: respond-async`."}
+
+
+async def _answer(
+    service: Service, how: Manner, submit: Callable[[Workspace], Ticket], then: Callable[[Job], Response]
+) -> Response:
+    """Start a job; answer with it, or wait for what comes of it."""
+    ticket = await service.run(submit)
+    return queued(ticket.job) if how.is_async else then(await ended(service, ticket))
+
+
+def _idempotent(how: Manner, caller: Caller) -> dict[str, Any]:
+    return {"idempotency_key": how.idempotency_key, "scope": caller.id}
+
+
+# --------------------------------------------------------------------------------------------------------- one dataset
+@router.post(
+    "/v1/datasets",
+    status_code=201,
+    response_model=models.Created,
+    responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422)},
+    summary="Create a dataset",
+)
+async def create_dataset(body: models.DatasetBody, service: ServiceOf, caller: Writer, how: How) -> Response:
+    """Convert an upload, inline data or a query's result to typed Parquet."""
+
+    def answer(job: Job) -> Response:
+        return json_answer(models.Created.of(job), 201, Location=f"/v1/datasets/{job.dataset_id}")
+
+    return await _answer(service, how, lambda w: w.create_dataset(body.request(), **_idempotent(how, caller)), answer)
+
+
+@router.get("/v1/datasets", responses=problems(), summary="List datasets")
+async def list_datasets(service: ServiceOf, _: Reader, page: Paging) -> models.Datasets:
+    """Newest first."""
+    return models.Datasets.of(await service.run(lambda w: w.datasets(*page)))
+
+
+@router.get("/v1/datasets/{dataset_id}", responses=problems(404), summary="Show a dataset")
+async def get_dataset(dataset_id: str, service: ServiceOf, _: Reader, version: Version = None) -> models.Dataset:
+    """With schema, files and counts of its current version, or of another."""
+    return await service.run(lambda w: _described(w, dataset_id, version))
+
+
+def _described(workspace: Workspace, dataset_id: str, version: int | None = None) -> models.Dataset:
+    return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace.places)
+
+
+@router.put("/v1/datasets/{dataset_id}", responses=problems(404, 409, 413, 415), summary="Rename a dataset")
+async def update_dataset(dataset_id: str, body: models.ChangeBody, service: ServiceOf, _: Writer) -> models.Dataset:
+    """Change the label, the table name, or both."""
+    if body.label is None and body.table_name is None:
+        raise InvalidRequestError("There is nothing to change.", hint="Give a label, a table_name, or both.")
+
+    def change(workspace: Workspace) -> models.Dataset:
+        workspace.rename_dataset(dataset_id, body.label, body.table_name)
+        return _described(workspace, dataset_id)
+
+    return await service.run(change)
+
+
+@router.delete("/v1/datasets/{dataset_id}", status_code=204, responses=problems(404), summary="Delete a dataset")
+async def delete_dataset(dataset_id: str, service: ServiceOf, _: Writer) -> None:
+    """It is gone at once; its files go after a while."""
+    await service.run(lambda w: w.delete_dataset(dataset_id))
+
+
+# -------------------------------------------------------------------------------------------------- loads and versions
+@router.post(
+    "/v1/datasets/{dataset_id}/loads",
+    status_code=201,
+    response_model=models.LoadResult,
+    responses={
+        200: {"model": models.LoadPlan, "description": "What would be done, with `dry_run`."},
+        202: _ACCEPTED,
+        **problems(404, 408, 409, 413, 415, 422),
+    },
+    summary="Load rows into a dataset",
+)
+async def load_dataset(
+    dataset_id: str, body: models.LoadBody, service: ServiceOf, caller: Writer, how: How
+) -> Response:
+    """Append, replace, or merge by key. Only what must change is written, as a new version."""
+
+    def answer(job: Job) -> Response:
+        if body.dry_run:
+            return json_answer(models.LoadPlan.of(job))
+        return json_answer(models.LoadResult.of(job), 201, Location=_version_url(job))
+
+    return await _answer(service, how, lambda w: w.load(dataset_id, body.request(), **_idempotent(how, caller)), answer)
+
+
+def _version_url(job: Job) -> str:
+    return f"/v1/datasets/{job.dataset_id}?version={(job.result or {})['version']}"
+
+
+@router.get("/v1/datasets/{dataset_id}/versions", responses=problems(404), summary="List versions")
+async def list_versions(dataset_id: str, service: ServiceOf, _: Reader, page: Paging) -> models.Versions:
+    """Newest first. Each can be shown, queried as `datasets."<table_name>@<version>"`, and restored."""
+    return models.Versions.of(await service.run(lambda w: w.versions(dataset_id, *page)))
+
+
+@router.post(
+    "/v1/datasets/{dataset_id}/restore",
+    status_code=201,
+    response_model=models.Dataset,
+    responses={202: _ACCEPTED, **problems(404, 409, 413, 415, 422)},
+    summary="Restore a version",
+)
+async def restore_dataset(
+    dataset_id: str, body: models.RestoreBody, service: ServiceOf, caller: Writer, how: How
+) -> Response:
+    """Make an older version the current one, as a new version. No data moves."""
+    ticket = await service.run(lambda w: w.restore(dataset_id, body.version, **_idempotent(how, caller)))
+    if how.is_async:
+        return queued(ticket.job)
+    job = await ended(service, ticket)
+    made = (job.result or {})["version"]
+    restored = await service.run(lambda w: _described(w, dataset_id, made))
+    return json_answer(restored, 201, Location=_version_url(job))
+
+
+# ------------------------------------------------------------------------------------------------------------- rejects
+@router.get(
+    "/v1/datasets/{dataset_id}/rejects",
+    response_model=models.Rejects,
+    responses={200: {"content": {_CSV: {"schema": {"type": "string"}}}}, **problems(404, 406)},
+    summary="List rejected rows",
+)
+async def list_rejects(
+    dataset_id: str,
+    service: ServiceOf,
+    _: Reader,
+    page: Paging,
+    version: Version = None,
+    format: Annotated[Literal["json", "csv"] | None, Query(description="csv: all of them, as a file.")] = None,  # noqa: A002
+    accept: Accept = None,
+) -> Response:
+    """Rows of a version's source that did not fit, with line, column, value and reason. CSV has no pages."""
+    media = {"json": "application/json", "csv": _CSV, None: choose(accept, ["application/json", _CSV])}[format]
+    if media == _CSV:
+        return await _all_rejects(service, dataset_id, version)
+    found, rows = await service.run(lambda w: w.rejects(dataset_id, version, *page))
+    more = page.offset + len(rows) < found.rejected_count
+    paging = {"count": found.rejected_count, **page._asdict(), "has_more": more}
+    return json_answer(models.Rejects(version=found.version, rejects=[models.Reject(**r) for r in rows], **paging))
+
+
+async def _all_rejects(service: Service, dataset_id: str, version: int | None) -> Response:
+    workspace = await service.workspace()
+    found = await service.run(lambda w: w.catalog.versions.get(dataset_id, version))
+
+    def pages() -> Iterator[Sequence[Mapping[str, Any]]]:
+        offset = 0
+        while rows := workspace.rejects(dataset_id, found.version, _REJECTS_AT_ONCE, offset)[1]:
+            yield rows
+            offset += len(rows)
+
+    name = f'attachment; filename="{dataset_id}-v{found.version}-rejects.csv"'
+    return await Stream.begin(service, _as_csv(pages()), _CSV, headers={"Content-Disposition": name})
+
+
+def _as_csv(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[bytes]:
+    columns = list(models.Reject.model_fields)
+    yield (",".join(columns) + "\r\n").encode()
+    for rows in pages:
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, columns).writerows(rows)
+        yield text.getvalue().encode(errors="surrogatepass")
