@@ -1,9 +1,9 @@
 """From an upload to typed Parquet: raw bytes are decoded, understood, parsed and written by Spark tasks."""
 
-from inlay.pipeline.convert import Conversion, ConvertedFile, convert
+from inlay.pipeline.conversion import Conversion, ConvertedFile, convert
 from inlay.pipeline.decode import InlineFile, RawFile
 from inlay.pipeline.options import FORMATS, Limits, ReadOptions
-from inlay.pipeline.preview import Preview, PreviewColumn, preview
+from inlay.pipeline.previewing import Preview, PreviewColumn, preview
 from inlay.pipeline.rejects import BadCell, read_rejects
 
 __all__ = [

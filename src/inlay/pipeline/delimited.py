@@ -95,6 +95,9 @@ def parse_cells(
     if not data.strip(b"\r\n"):
         return pa.table([pa.array([], pa.string())] * width, names=names)
 
+    if not data.endswith((b"\n", b"\r")):
+        data += b"\n"  # at the very end an empty cell would pass for a quoted one
+
     def skip(row: Any) -> str:
         if ragged is not None:
             ragged.append((row.number - 1, row.actual_columns))

@@ -283,7 +283,7 @@ def _as_lines(data: bytes) -> bytes | None:
 
 def _count_lines(text: bytes) -> int:
     """Lines that are not blank."""
-    if b"\n\n" in text or b"\n\r" in text or b"\n " in text or text.startswith((b"\n", b"\r")):
+    if text[:1].isspace() or any(b"\n" + blank in text for blank in (b"\n", b"\r", b" ", b"\t")):
         return sum(1 for line in text.split(b"\n") if line.strip())
     count = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
     return count + (0 if text.endswith(b"\n") else 1)

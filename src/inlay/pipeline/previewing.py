@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError
-from inlay.pipeline.convert import plan_columns
+from inlay.pipeline.conversion import plan_columns
 from inlay.pipeline.decode import Content, InlineFile, NotUtf8Error, RawFile, decode
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
