@@ -83,6 +83,15 @@ class Jobs:
             )
             return Submission(get(connection, job_id), is_new=True)
 
+    def knows_key(self, idempotency_key: str | None, scope: str = "") -> bool:
+        """Whether a request came with this key before, so that `create` will find its job."""
+        if idempotency_key is None:
+            return False
+        require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
+        same = (_jobs.c.idempotency_key == idempotency_key) & (_jobs.c.key_scope == scope)
+        with self._context.read() as connection:
+            return connection.execute(sa.select(_jobs.c.id).where(same)).first() is not None
+
     def start(self, job_id: str) -> bool:
         """Begin a queued job. False: another job writes this dataset; try again."""
         leases.release_expired(self._context)

@@ -85,8 +85,9 @@ async def _nothing_here(request: Request) -> Response:
     )
     if not allowed:
         return response_of(NotFoundError(f"There is nothing at {path[:200]!r}.", hint="See /docs."))
-    error = MethodNotAllowedError(f"{request.method} {path[:200]} is not possible.", hint=f"It takes {', '.join(allowed)}.")
-    return response_of(error, {"Allow": ", ".join(allowed)})
+    taken = ", ".join(allowed)
+    error = MethodNotAllowedError(f"{request.method} {path[:200]} is not possible.", hint=f"It takes {taken}.")
+    return response_of(error, {"Allow": taken})
 
 
 def _described(app: FastAPI, describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +21,7 @@ from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.errors import InlayError, InvalidArgumentError, error_from
-from inlay.pipeline import read_rejects
+from inlay.pipeline import Preview, read_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
@@ -137,6 +137,16 @@ class Workspace:
     def delete_upload(self, upload_id: str) -> None:
         self.catalog.uploads.delete(upload_id)
 
+    def preview(
+        self,
+        upload_id: str,
+        format: str | None = None,  # noqa: A002
+        options: Mapping[str, Any] | None = None,
+        columns: Sequence[tuple[str, str]] = (),
+    ) -> Preview:
+        """What a conversion would make of an upload's first rows. Here, and only here, a format may be guessed."""
+        return self._conversions.preview(upload_id, format, options or {}, columns)
+
     # ------------------------------------------------------------------------------------------------------- datasets
     def create_dataset(self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
         """Convert a source into a new dataset."""
@@ -144,8 +154,8 @@ class Workspace:
         overrides_of(request.columns)
         if not request.label.strip():
             raise InvalidArgumentError("The label is empty.", hint="Say in a few words what the data is.")
-        if request.table_name is not None:
-            self.catalog.datasets.check_table_name(request.table_name)
+        if request.table_name is not None and not self.catalog.jobs.knows_key(idempotency_key, scope):
+            self.catalog.datasets.check_table_name(request.table_name)  # a repeated request has taken it itself
         self._conversions.check_readable(request.source)
         return self._submit(
             "create", request.as_json(), lambda handle: self._conversions.create(request, handle),

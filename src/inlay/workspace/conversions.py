@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from inlay.catalog import DataFile, Job, NewVersion, Snapshot, Upload
 from inlay.engines.spark import SparkEngine
-from inlay.errors import CommitStateUnknownError, QueryLimitError, error_from
+from inlay.errors import CommitStateUnknownError, QueryLimitError, UploadConsumedError, error_from
 from inlay.incremental.failures import Progress
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.versions import Draft, merge_draft, plan_draft
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import Conversion, InlineFile, RawFile, ReadOptions, convert
+from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location
-from inlay.workspace.requests import Load, NewDataset, Source, format_of, overrides_of
+from inlay.workspace.requests import Load, NewDataset, Source, format_of, is_known_type, overrides_of
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 
@@ -91,13 +91,22 @@ class Conversions:
                 like=dataset.schema, on_error=request.on_error, name=_DATA + self._suffix(snapshot, handle),
             )  # fmt: skip
         replaces = request.strategy == "replace"
+        kept = () if replaces else snapshot.files
         version = self._version(
             dataset.id, directory, request.strategy, converted, request.source,
-            kept=() if replaces else snapshot.files,
+            kept=kept,
             inserted=converted.rows, deleted=old.row_count if replaces else 0,
         )  # fmt: skip
         counts = {"inserted": converted.rows, "updated": 0, "deleted": version.deleted, "unchanged": 0}
-        return version, _outcome(converted) | counts | {"row_count": sum(file.rows for file in version.files)}
+        touched = {
+            "files_rewritten": 0,
+            "files_added": len(version.files) - len(kept),
+            "files_removed": len(snapshot.files) - len(kept),
+            "files_kept": len(kept),
+            "bytes_written": sum(file.bytes for file in version.files[len(kept) :]),
+        }
+        outcome = _outcome(converted) | {"row_count": sum(file.rows for file in version.files)}
+        return version, outcome | counts | touched
 
     def _load_by_key(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
@@ -181,6 +190,17 @@ class Conversions:
             _options(source, self._services.catalog.uploads.get(source.upload_id))
         elif source.inline is not None:
             ReadOptions.of(source.inline.format, source.options)
+
+    def preview(
+        self, upload_id: str, stated: str | None, options: Mapping[str, Any], columns: Sequence[tuple[str, str]]
+    ) -> Preview:
+        upload = self._services.catalog.uploads.get(upload_id)
+        if upload.status != "pending":
+            raise UploadConsumedError(f"The upload {upload_id!r} has been used already; its bytes are gone.")
+        is_told = stated or options or is_known_type(upload.content_type)
+        read = _options(Source(upload_id, format=stated, options=options), upload) if is_told else None
+        types = overrides_of(columns)
+        return preview(self._services.spark.session(), self.raw_upload(upload), read, overrides=types)
 
     def raw_upload(self, upload: Upload) -> RawFile:
         places = self._services.places

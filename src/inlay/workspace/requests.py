@@ -13,7 +13,7 @@ from inlay.errors import InvalidArgumentError
 from inlay.incremental import STRATEGIES
 from inlay.type_grammar import parse_type
 
-__all__ = ["Inline", "Load", "NewDataset", "OnError", "Source", "format_of", "overrides_of"]
+__all__ = ["Inline", "Load", "NewDataset", "OnError", "Source", "format_of", "is_known_type", "overrides_of"]
 
 OnError = Literal["fail", "quarantine"]
 FORMATS = ("csv", "json", "parquet")
@@ -130,13 +130,22 @@ def _without_content(request: dict[str, Any]) -> dict[str, Any]:
 
 def format_of(explicit: str | None, content_type: str | None) -> str:
     """Explicit, else by the content type, else an error: a format is never guessed."""
-    found = explicit or _CONTENT_TYPES.get((content_type or "").partition(";")[0].strip().lower())
+    found = explicit or _CONTENT_TYPES.get(_bare(content_type))
     if found is None:
         said = f"its content type {content_type!r} does not say" if content_type else "it has no content type"
         raise InvalidArgumentError(
             f"The format of the upload is not known: {said}.", hint=f"Give source.format: {', '.join(FORMATS)}."
         )
     return found
+
+
+def is_known_type(content_type: str | None) -> bool:
+    """Whether a content type says what the format is."""
+    return _bare(content_type) in _CONTENT_TYPES
+
+
+def _bare(content_type: str | None) -> str:
+    return (content_type or "").partition(";")[0].strip().lower()
 
 
 def overrides_of(columns: Sequence[tuple[str, str]]) -> dict[str, pa.DataType]:

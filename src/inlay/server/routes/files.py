@@ -102,6 +102,17 @@ async def get_file(upload_id: str, service: ServiceOf, _: Reader) -> models.Uplo
     return models.Upload.of(await service.run(lambda w: w.upload(upload_id)))
 
 
+@router.post("/v1/files/{upload_id}/preview", responses=problems(404, 413, 415, 422), summary="Preview an upload")
+async def preview_file(
+    upload_id: str, service: ServiceOf, _: Reader, body: models.PreviewBody | None = None
+) -> models.Preview:
+    """What a dataset made of it would look like, from its first rows; options and types may be tried out."""
+    how = body or models.PreviewBody()
+    columns = how.schema_.pairs() if how.schema_ is not None else []
+    found = await service.run(lambda w: w.preview(upload_id, how.format, how.options, columns), "queries")
+    return models.Preview.of(found)
+
+
 @router.delete("/v1/files/{upload_id}", status_code=204, responses=problems(404, 409), summary="Delete an upload")
 async def delete_file(upload_id: str, service: ServiceOf, _: Writer) -> None:
     """Forget a pending upload that no job uses."""
