@@ -1,4 +1,4 @@
-# Two commands matter: `make setup` and `make test`. All others: `make help`.
+# Two commands matter: `make serve` and `make test`. All others: `make help`.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -48,6 +48,10 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 	$(call create,.venv-bench)
 	$(call install,.venv-bench,--require-hashes -r requirements/bench.txt)
 	@touch $@
+
+.PHONY: serve
+serve: setup ## Run the service on http://127.0.0.1:8000: make serve SERVE_ARGS='--port 9000'
+	$(BIN)/inlay serve $(SERVE_ARGS)
 
 .PHONY: setup-test
 setup-test: ## Install the Debian packages that tests need, if we may; otherwise say what is missing

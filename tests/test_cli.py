@@ -30,7 +30,7 @@ from inlay.incremental.local_commit import LocalJournal
 from inlay.incremental.validate import SchemaMode
 from inlay.storage import locate
 
-COMMANDS = ("merge", "plan", "write", "compact", "recover", "inspect")
+COMMANDS = ("serve", "merge", "plan", "write", "compact", "recover", "inspect")
 
 
 class Answer(typing.NamedTuple):

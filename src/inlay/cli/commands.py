@@ -8,6 +8,7 @@ import typer
 
 from inlay.cli import options as o
 from inlay.cli import output
+from inlay.cli.serve import serve
 from inlay.cli.source import opened
 from inlay.errors import InvalidArgumentError, NotFoundError
 
@@ -38,6 +39,9 @@ def start(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
+
+
+app.command()(serve)
 
 
 @app.command()
