@@ -34,7 +34,7 @@ MORE = settings(max_examples=(settings.default or settings()).max_examples * 4)
 def _run_here(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[Any], progress: Any = None) -> Any:
     kernel, tasks = pickle.loads(pickle.dumps((kernel, tasks)))
     answers = [pickle.loads(pickle.dumps(kernel(task))) for task in tasks]
-    return answers, Totals(sum(getattr(answer, "rows", 0) for answer in answers), 0)
+    return answers, Totals(what, sum(getattr(answer, "rows", 0) for answer in answers), 0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -24,7 +24,7 @@ from inlay.errors import BadRowsError, ConversionFailedError, InvalidArgumentErr
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline.cells import check_readable
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
-from inlay.pipeline.jobs import Progress, run
+from inlay.pipeline.jobs import Progress, Totals, run
 from inlay.pipeline.kinds import TEXT, Kind, join
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
@@ -59,6 +59,7 @@ class Conversion:
     reject_files: list[str]
     options: ReadOptions
     warnings: list[str] = field(default_factory=list)
+    jobs: list[Totals] = field(default_factory=list)  # that Spark ran for it, and the rows that it counted
 
 
 def convert(
@@ -105,6 +106,7 @@ def convert(
         reject_files=[file.path for file in rejects],
         options=survey.options,
         warnings=survey.warnings + [column.warning for column in columns if column.warning],
+        jobs=work.jobs,
     )
 
 
@@ -198,9 +200,11 @@ class _Work:
     ) -> None:
         self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
         self._settings = settings
+        self.jobs: list[Totals] = []
 
     def _run(self, what: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
         answers, totals = run(self._spark, what, kernel, tasks, self._progress)
+        self.jobs.append(totals)
         counted = sum(getattr(answer, "rows", 0) for answer in answers)
         if totals.rows != counted:
             raise ConversionFailedError(f"Spark counted {totals.rows} rows, its tasks reported {counted}.")

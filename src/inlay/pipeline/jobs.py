@@ -30,8 +30,9 @@ _ANSWERS_DDL = "task int, rows long, rejected long, answer binary"
 
 
 class Totals(NamedTuple):
-    """What Spark added up over all tasks of a job."""
+    """What Spark added up over all tasks of a job, and the job group by which its event log knows it."""
 
+    job: str
     rows: int
     rejected: int
 
@@ -49,14 +50,15 @@ def run(
     totals = Observation("inlay")
     frame = spark.range(0, partitions, 1, partitions).mapInArrow(runner, _ANSWERS_DDL)
     frame = frame.observe(totals, f.sum("rows").alias("rows"), f.sum("rejected").alias("rejected"))
-    table = _collect(spark, f"inlay-{what}-{uuid.uuid4().hex}", frame, progress)
+    job = f"inlay-{what}-{uuid.uuid4().hex}"
+    table = _collect(spark, job, frame, progress)
     answers: list[Any] = [None] * len(tasks)
     for task, packed in zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True):
         answers[task] = pickle.loads(packed)  # noqa: S301  (our own tasks' answers)
     for answer in answers:
         if isinstance(answer, InlayError):
             raise answer
-    return answers, Totals(totals.get["rows"] or 0, totals.get["rejected"] or 0)
+    return answers, Totals(job, totals.get["rows"] or 0, totals.get["rejected"] or 0)
 
 
 def _collect(spark: Any, tag: str, frame: Any, progress: Progress | None) -> pa.Table:
