@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_writers_come_one_at_a_time(catalog: Catalog) -> None:
         for _ in range(10):
             with catalog._database.write():
                 inside.append(1)
+                time.sleep(0.002)
                 overlaps.append(len(inside))
                 inside.pop()
 
