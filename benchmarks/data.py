@@ -169,6 +169,7 @@ def _write_source(data: pa.Table, file: Path) -> None:
 def _write_delta(dataset: Dataset, workload: Workload, target: Path, path: Path) -> None:
     files = _touched(dataset, workload)
     hits = _hits(dataset, workload, files, round(workload.keys * workload.hits))
+    files, hits = files[[len(h) > 0 for h in hits]], [h for h in hits if len(h)]  # a small scale has not one for each
     new = np.arange(dataset.total, dataset.total + workload.keys - sum(map(len, hits)))
     if workload.strategy == "full_merge":
         source = _snapshot_source(dataset, target, hits, new, workload.name)

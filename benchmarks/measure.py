@@ -34,6 +34,7 @@ class Spec:
     key_ranges: list[list[int | str]] = field(default_factory=list)
     days: list[str] = field(default_factory=list)
     row_group_size: int = 100_000
+    rehearsal: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     def load_source(self) -> pa.Table:
@@ -113,7 +114,7 @@ def _rehearse(kind: type[Contestant], spec: Spec) -> None:
     pq.write_table(rows.slice(0, 10).drop_columns(spec.partition_columns), folder / "part-0.parquet")
     file = str((folder / "part-0.parquet").relative_to(work / "target"))
     small = replace(spec, target=f"{work}/target", source=f"{work}/source.arrow", work=str(work))
-    kind(replace(small, touched_files=[file])).run()
+    kind(replace(small, touched_files=[file], rehearsal=True)).run()
 
 
 def _result(kind: type[Contestant], spec: Spec) -> dict[str, Any]:

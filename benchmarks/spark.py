@@ -26,7 +26,7 @@ def session() -> Any:
 
 def warm(spec: Spec, merge: Callable[[str], Any]) -> None:
     """The same merge into copies first: a JVM that never ran the code costs several times as much."""
-    for _ in range(WARM_UPS):
+    for _ in range(0 if spec.rehearsal else WARM_UPS):
         copy = Path(spec.work, "warm", "target")
         shutil.copytree(spec.target, copy, copy_function=os.link)  # nobody here writes into an existing file
         merge(str(copy))

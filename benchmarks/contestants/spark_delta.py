@@ -19,6 +19,7 @@ from benchmarks.measure import Spec, main
 
 SETTINGS = {
     **spark.SETTINGS,
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks to read a log of one entry otherwise
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
