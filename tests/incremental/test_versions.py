@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from inlay.engines import get_engine
-from inlay.errors import DuplicateKeyError
+from inlay.errors import DuplicateKeyError, SchemaMismatchError
 from inlay.incremental.options import MergeOptions
-from inlay.incremental.versions import Draft, merge_draft, plan_draft
+from inlay.incremental.versions import Draft, append_draft, merge_draft, plan_draft
 from inlay.storage import locate
 from tests import lake
 
@@ -97,4 +97,20 @@ def test_a_rejected_merge_can_be_discarded(managed: Managed) -> None:
     with pytest.raises(DuplicateKeyError):
         merge_draft(lake.table([2, 2], ["x", "y"]), draft, options("upsert"), get_engine("pyarrow"))
     draft.discard()
+    assert not (managed.root / "v2").exists()
+
+
+def test_rows_are_appended_in_the_types_of_the_dataset(managed: Managed) -> None:
+    draft = managed.draft()
+    rows = pa.table({"v": ["z"], "id": pa.array([7], pa.int16())})
+    [(path, count, size)] = append_draft(rows, draft, get_engine("pyarrow"))
+    assert (path, count, size) == ("v2/part-00000.parquet", 1, (managed.root / path).stat().st_size)
+    first = pq.read_schema(managed.root / "v1/a.parquet")
+    assert pq.read_schema(managed.root / path).equals(first)
+
+
+@pytest.mark.parametrize("rows", [{"id": [7]}, {"id": [7], "v": ["z"], "w": [1]}, {"id": ["seven"], "v": ["z"]}])
+def test_rows_that_do_not_fit_are_not_appended(managed: Managed, rows: dict[str, list[object]]) -> None:
+    with pytest.raises(SchemaMismatchError):
+        append_draft(pa.table(rows), managed.draft(), get_engine("pyarrow"))
     assert not (managed.root / "v2").exists()

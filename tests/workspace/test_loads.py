@@ -216,6 +216,18 @@ def test_append_and_replace_need_no_keys(workspace: Workspace) -> None:
     assert [r["name"] for r in content(workspace, dataset, 2)] == ["a", "again", "b"]
 
 
+def test_columns_may_come_in_another_order(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a", 5)])
+    source = Source(inline=Inline("csv", "n,name,id\n6,b,2\n"))
+    job = load(workspace, dataset, source, "append")
+    assert job.result is not None
+    assert (job.result["files_added"], job.result["row_count"]) == (1, 2)
+    assert content(workspace, dataset) == [row(1, "a", 5), row(2, "b", 6)]
+    files = {file.path for file in workspace.dataset(dataset.id).files}
+    data = {path for path in stored(workspace, dataset) if path.endswith(".parquet")}
+    assert {f"datasets/{dataset.id}/{path}" for path in data} == files
+
+
 def test_a_load_rewrites_only_what_it_must(workspace: Workspace) -> None:
     dataset = made(workspace, [row(key, "a") for key in range(10)])
     load(workspace, dataset, inline([row(100, "b")]), "append")

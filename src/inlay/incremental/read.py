@@ -19,7 +19,7 @@ from inlay.storage import FileStat, Location, ObjectStore
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-__all__ = ["open_dataset", "read_parquet"]
+__all__ = ["open_dataset", "parquet_dataset", "read_parquet"]
 
 
 def read_parquet(
@@ -70,10 +70,23 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
         [location.full(file.path) for file in files],
         schema=pa.schema([*inside, *(field for field in paths if field.name not in inside.names)], inside.metadata),
         format="parquet",
-        filesystem=location.store.filesystem if isinstance(location.store, ObjectStore) else None,
+        filesystem=_filesystem(location),
         partitioning=ds.partitioning(paths, flavor="hive"),
         partition_base_dir=location.path,
     )
+
+
+def parquet_dataset(location: Location, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:
+    """Files of one schema, named one by one."""
+    import pyarrow.dataset as ds  # imports pandas where there is one
+
+    files = [location.full(path) for path in paths]
+    return ds.dataset(files, schema=schema, format="parquet", filesystem=_filesystem(location))
+
+
+def _filesystem(location: Location) -> Any:
+    """The store as pyarrow takes it; None for the local disk."""
+    return location.store.filesystem if isinstance(location.store, ObjectStore) else None
 
 
 def _path_columns(footers: Footers) -> pa.Schema:

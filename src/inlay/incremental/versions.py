@@ -12,16 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inlay.engines.base import Engine
-from inlay.incremental.failures import failing_as
+from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.result import MergeResult
 from inlay.incremental.run import MergeRun
 from inlay.incremental.stage import Slot
+from inlay.incremental.target import TargetState
+from inlay.incremental.write import append_rows
 from inlay.parquet.footer_cache import FooterCache
 from inlay.storage import FileStat, LocalStore, Location
 
-__all__ = ["Draft", "make_durable", "merge_draft", "plan_draft"]
+__all__ = ["Draft", "append_draft", "make_durable", "merge_draft", "plan_draft"]
 
 
 class Draft:
@@ -107,6 +109,22 @@ def merge_draft(
     run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: cache)
     with failing_as("merge", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.execute(draft)
+
+
+def append_draft(
+    data: Any,
+    draft: Draft,
+    engine: Engine,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | None = None,
+) -> list[tuple[str, int, int]]:
+    """Write rows as new files in the types of the draft's dataset. Path, rows and bytes of each."""
+    with failing_as("append"):
+        target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
+        written = append_rows(data, draft, target, engine, Reporter(progress), storage_options)
+        draft.commit([slot for slot, _ in written], [])
+    return [(slot.path, outcome.rows, outcome.size) for slot, outcome in written]
 
 
 def plan_draft(

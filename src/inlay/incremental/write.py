@@ -9,19 +9,19 @@ from typing import Any, Literal
 import numpy as np
 
 from inlay.engines import get_engine
-from inlay.engines.base import Engine
+from inlay.engines.base import Engine, Written
 from inlay.errors import InvalidArgumentError
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
+from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import Conformer, SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.layout import parse_hive_partition_path
 from inlay.parquet.writer import check_choices
 from inlay.storage import FileStat
 
-__all__ = ["write_dataset"]
+__all__ = ["append_rows", "write_dataset"]
 
 
 def write_dataset(
@@ -58,30 +58,52 @@ def write_dataset(
         keep = found if mode == "append" else []
         layout = _layout(found) if partition_columns is None else partition_columns
         target = TargetState.read(location, keep, [], layout, footer_cache(location))
-        runner = get_engine(engine, source).watched(report.tasks)
-        opened = runner.open(source, target.schema, storage_options)
-        conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
-        with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
-            partitions = Partitions.of(loaded, target.partition_columns, target.footers)
-            settings = new_file_settings(location, target, compression, row_group_size)
-            # a dataset without rows still has a schema: one file without rows keeps it
-            appends = plan_appends(
-                np.arange(loaded.num_rows), partitions, conformer.file_schema, settings, max_rows_per_file, files,
-                empty=not keep,
-            )  # fmt: skip
-            written = []
-            for outcome in runner.append(location, loaded, [append for _, append in appends]):
-                written.append(outcome)
-                report("append", len(written), len(appends))
-        verify_staged(location, written)
+        # a dataset without rows still has a schema: one file without rows keeps it
+        written = append_rows(
+            source, files, target, get_engine(engine, source), report, storage_options,
+            schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
+            max_rows_per_file=max_rows_per_file, empty=not keep,
+        )  # fmt: skip
         removed = [] if mode == "append" else [file.path for file in found]
-        if appends or removed:
-            files.commit([slot for slot, _ in appends], removed)
-    metadata = [
-        MergeFileMetadata(location.shown(slot.path), outcome.rows, "inserted", outcome.size)
-        for (slot, _), outcome in zip(appends, written, strict=True)
-    ]
-    return WriteResult(mode, sum(w.rows for w in written), metadata, [location.shown(name) for name in removed])
+        if written or removed:
+            files.commit([slot for slot, _ in written], removed)
+    metadata = [MergeFileMetadata(location.shown(slot.path), w.rows, "inserted", w.size) for slot, w in written]
+    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [location.shown(name) for name in removed])
+
+
+def append_rows(
+    source: Any,
+    files: Transaction,
+    target: TargetState,
+    engine: Engine,
+    report: Reporter,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    schema_mode: SchemaMode = "strict",
+    compression: str | None = None,
+    row_group_size: int | None = None,
+    max_rows_per_file: int = 5_000_000,
+    empty: bool = False,
+) -> list[tuple[Slot, Written]]:
+    """Stage the source's rows, in the dataset's types, as new files; what does not fit is refused before the first."""
+    location = target.location
+    runner = engine.watched(report.tasks)
+    opened = runner.open(source, target.schema, storage_options)
+    conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
+    with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
+        partitions = Partitions.of(loaded, target.partition_columns, target.footers)
+        settings = new_file_settings(location, target, compression, row_group_size)
+        appends = plan_appends(
+            np.arange(loaded.num_rows), partitions, conformer.file_schema, settings, max_rows_per_file, files,
+            empty=empty,
+        )  # fmt: skip
+        written: list[tuple[Slot, Written]] = []
+        outcomes = runner.append(location, loaded, [append for _, append in appends])
+        for (slot, _), outcome in zip(appends, outcomes, strict=True):
+            written.append((slot, outcome))
+            report("append", len(written), len(appends))
+    verify_staged(location, [outcome for _, outcome in written])
+    return written
 
 
 def _layout(found: Sequence[FileStat]) -> list[str]:

@@ -17,11 +17,12 @@ import pyarrow as pa
 from inlay.catalog import DataFile, Job, NewVersion, Snapshot, Upload
 from inlay.engines.spark import SparkEngine
 from inlay.errors import CommitStateUnknownError, QueryLimitError, UploadConsumedError, error_from
-from inlay.incremental.failures import Progress
+from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
-from inlay.incremental.versions import Draft, merge_draft, plan_draft
+from inlay.incremental.read import parquet_dataset
+from inlay.incremental.versions import Draft, append_draft, merge_draft, plan_draft
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
+from inlay.pipeline import Conversion, ConvertedFile, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location
 from inlay.workspace.requests import Load, NewDataset, Source, format_of, is_known_type, overrides_of
 from inlay.workspace.runner import JobHandle
@@ -90,12 +91,13 @@ class Conversions:
                 raw, options, handle, location, directory,
                 like=dataset.schema, on_error=request.on_error, name=_DATA + self._suffix(snapshot, handle),
             )  # fmt: skip
+        if not converted.schema.equals(dataset.schema):
+            converted = self._fitted(converted, handle, snapshot, directory)
         replaces = request.strategy == "replace"
         kept = () if replaces else snapshot.files
         version = self._version(
             dataset.id, directory, request.strategy, converted, request.source,
-            kept=kept,
-            inserted=converted.rows, deleted=old.row_count if replaces else 0,
+            kept=kept, inserted=converted.rows, deleted=old.row_count if replaces else 0,
         )  # fmt: skip
         counts = {"inserted": converted.rows, "updated": 0, "deleted": version.deleted, "unchanged": 0}
         touched = {
@@ -107,6 +109,18 @@ class Conversions:
         }
         outcome = _outcome(converted) | {"row_count": sum(file.rows for file in version.files)}
         return version, outcome | counts | touched
+
+    def _fitted(self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str) -> Conversion:
+        """Columns in another order or type are written again as the dataset has them; others are refused."""
+        location = self._services.places.dataset(snapshot.dataset.id)
+        draft = self._draft(snapshot, directory, self._suffix(snapshot, handle))
+        with self._services.spark.running(handle) as spark:
+            rows = parquet_dataset(location, [file.path for file in converted.files], converted.schema)
+            written = append_draft(rows, draft, SparkEngine(spark), progress=_reporting(handle))
+        for file in converted.files:
+            location.store.remove(location.full(file.path))
+        files = [ConvertedFile(*file) for file in written]
+        return replace(converted, files=files, schema=snapshot.dataset.schema)
 
     def _load_by_key(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
@@ -384,16 +398,19 @@ def _may_write(job: Job) -> bool:
 
 
 def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:
-    def progress(now: Progress) -> bool:
-        handle.progress(now.phase, now.done, now.total)
-        return True
-
     return MergeOptions.check(
         request.strategy,
         list(request.key_columns),
         dedup_order_by=list(request.dedup_order_by) or None,
-        progress=progress,
+        progress=_reporting(handle),
     )
+
+
+def _reporting(handle: JobHandle) -> ProgressCallback:
+    def report(now: Progress) -> None:
+        handle.progress(now.phase, now.done, now.total)
+
+    return report
 
 
 def _origin(source: Source) -> dict[str, Any]:
