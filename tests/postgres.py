@@ -51,6 +51,12 @@ def find_programs() -> Path | None:
     return next((programs for programs in _candidates() if _runs(programs)), None)
 
 
+def _dying_with_us() -> list[str]:
+    """A prefix that ends the server even when this process is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "INT"] if setpriv else []
+
+
 @dataclass
 class PostgresServer:
     directory: Path
@@ -71,7 +77,10 @@ class PostgresServer:
         log = (directory / "log").open("wb")
         with log:
             process = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-k", directory, *options], stdout=log, stderr=log, **common
+                [*_dying_with_us(), programs / "postgres", "-D", data, "-k", directory, *options],
+                stdout=log,
+                stderr=log,
+                **common,
             )
         server = cls(directory, process)
         try:

@@ -257,6 +257,9 @@ def test_the_same_key_and_request_find_the_same_job(catalog: Catalog, connect: C
         "create", same, dataset_id=new_id("dataset"), upload_id=upload.id, idempotency_key="k"
     )
     assert (first.is_new, again.is_new, again.job) == (True, False, first.job)
+    assert catalog.jobs.knows_key("k")
+    assert not catalog.jobs.knows_key("k", scope="key_x")
+    assert not catalog.jobs.knows_key(None)
     catalog.jobs.start(first.job.id)
     made = steps.finish_creation(catalog, first.job)
     later = catalog.jobs.create("create", same, upload_id=upload.id, idempotency_key="k")
