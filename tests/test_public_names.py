@@ -15,7 +15,7 @@ import pytest
 
 import inlay
 from inlay import errors, incremental
-from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, RejectedDataError
+from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, QueryError, RejectedDataError
 
 # -------------------------------------------------------------------------------------------------------------- names
 FIXED = [  # of `import inlay`, fixed by the design
@@ -318,7 +318,7 @@ EXIT_CODES = {
         "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
         "JobCancelledError", "JobInterruptedError", "MergeCancelledError", "QueryCancelledError",
         "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceStoppingError",
-        "SparkUnavailableError", "StorageUnavailableError", "UnreadableFileError"],
+        "ServiceUnreachableError", "SparkUnavailableError", "StorageUnavailableError", "UnreadableFileError"],
     2: ["EngineNotInstalledError", "ForbiddenError", "InvalidArgumentError", "InvalidRequestError",
         "InvalidTableNameError", "MethodNotAllowedError", "NotAcceptableError", "QueryError", "QueryLimitError",
         "RequestError", "RequestTooLargeError", "UnauthorizedError", "UnsupportedMediaTypeError",
@@ -388,6 +388,11 @@ def test_errors_can_be_told_from_one_process_to_another(kind: type[InlayError]) 
     again = errors.error_from(error.to_dict() | {"files": ["a"]})
     assert type(again) is kind
     assert (str(again), again.hint, vars(again)["files"]) == (str(error), "Mend it.", ["a"])
+
+
+def test_a_position_survives_the_telling() -> None:
+    error = QueryError("Not SQL.", position=(1, 8))
+    assert errors.error_from(error.to_dict()).to_dict() == error.to_dict()
 
 
 def test_an_unknown_error_is_still_an_error() -> None:

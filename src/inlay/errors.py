@@ -41,6 +41,7 @@
     ├── JobCancelledError                         somebody asked for it; nothing was changed
     ├── JobInterruptedError                       the process that ran it is gone; nothing was changed
     ├── ServiceStoppingError
+    ├── ServiceUnreachableError                   nobody answers at its address
     ├── SparkUnavailableError                     conversions and loads run on Spark, and it is not there
     ├── StorageUnavailableError                   nothing can be kept
     ├── CatalogUnavailableError                   the database does not answer
@@ -104,6 +105,7 @@ __all__ = [
     "RequestTooLargeError",
     "SchemaMismatchError",
     "ServiceStoppingError",
+    "ServiceUnreachableError",
     "SparkUnavailableError",
     "StorageUnavailableError",
     "TableNameTakenError",
@@ -139,9 +141,11 @@ def error_from(told: Mapping[str, Any]) -> InlayError:
     kinds: dict[str, type[InlayError]] = {kind.code: kind for kind in (globals()[name] for name in __all__)}
     kind = kinds.get(str(told.get("code")), InlayError)
     error = kind(str(told.get("message", "")), hint=told.get("hint"))
-    for name, value in told.items():
-        if name not in ("code", "message", "hint"):
-            setattr(error, name, value)
+    rest = {name: value for name, value in told.items() if name not in ("code", "message", "hint")}
+    if rest.get("position"):  # `to_dict` spells it out
+        rest["position"] = (rest["position"]["line"], rest["position"]["column"])
+    for name, value in rest.items():
+        setattr(error, name, value)
     return error
 
 
@@ -370,6 +374,11 @@ class JobInterruptedError(InlayError):
 
 class ServiceStoppingError(InlayError):
     code = "service_stopping"
+    http_status = 503
+
+
+class ServiceUnreachableError(InlayError):
+    code = "service_unreachable"
     http_status = 503
 
 
