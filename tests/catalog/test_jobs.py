@@ -306,3 +306,15 @@ def test_a_failure_is_the_answer_unless_trying_again_can_help(
 def test_a_key_that_cannot_be_is_refused(catalog: Catalog, key: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Idempotency-Key"):
         catalog.jobs.create("load", {}, idempotency_key=key)
+
+
+def test_jobs_of_one_dataset_begin_in_the_order_they_were_asked_for(catalog: Catalog) -> None:
+    dataset_id = new_id("dataset")
+    first, second, third = (catalog.jobs.create("create", {}, dataset_id=dataset_id).job for _ in range(3))
+    assert not catalog.jobs.start(second.id)
+    assert catalog.jobs.start(first.id)
+    assert not catalog.jobs.start(second.id)
+    catalog.jobs.succeed(first.id)
+    assert not catalog.jobs.start(third.id)
+    catalog.jobs.cancel(second.id)
+    assert catalog.jobs.start(third.id)

@@ -95,6 +95,10 @@ class CatalogMachine(RuleBasedStateMachine):
         running = (job for job in self.active() if job.state == "running")
         return next((job for job in running if job.dataset_id == dataset_id), None)
 
+    def is_turn_of(self, job: ModelJob) -> bool:
+        rivals = [other for other in self.active() if other.dataset_id == job.dataset_id]
+        return rivals[0] is job and self.writer(job.dataset_id) is None
+
     def claimed(self, upload_id: str) -> bool:
         return any(job.upload_id == upload_id for job in self.active())
 
@@ -187,7 +191,7 @@ class CatalogMachine(RuleBasedStateMachine):
         with self.expect(error):
             started = self.catalogs[owner].jobs.start(job_id)
         if error is None:
-            assert started == (self.writer(job.dataset_id) is None)
+            assert started == self.is_turn_of(job)
             if started:
                 job.state, job.lease = "running", self.now + LEASE
 

@@ -75,6 +75,7 @@ def test_only_the_running_writing_job_of_the_dataset_and_owner_may_commit(
     queued = catalog.jobs.create("load", {}, dataset_id=made.id).job
     with pytest.raises(JobEndedError):
         catalog.versions.commit(made.id, 1, new, job_id=queued.id)
+    catalog.jobs.cancel(queued.id)  # or the next would wait for its turn
     elsewhere = steps.running(catalog, "load", dataset_id=other.id)
     looking = steps.running(catalog, "plan", dataset_id=made.id, writes=False)
     foreign = steps.running(connect(owner="somebody"), "load", dataset_id=made.id)

@@ -93,11 +93,11 @@ class Jobs:
             return connection.execute(sa.select(_jobs.c.id).where(same)).first() is not None
 
     def start(self, job_id: str) -> bool:
-        """Begin a queued job. False: another job writes this dataset; try again."""
+        """Begin a queued job. False: it is another job's turn to write this dataset; try again."""
         leases.release_expired(self._context)
         with self._context.write() as connection:
             job = _require_held(connection, job_id, self._context, ("queued",))
-            if job.writes and job.dataset_id and _is_written(connection, job.dataset_id):
+            if job.writes and job.dataset_id and _must_wait(connection, job):
                 return False
             now = self._context.now()
             values = {"state": "running", "started_at": now, "lease_until": now + self._context.lease}
@@ -247,9 +247,12 @@ def _require_state(job: Job, states: tuple[str, ...]) -> Job:
     return job
 
 
-def _is_written(connection: Connection, dataset_id: str) -> bool:
-    running = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.state == "running") & _jobs.c.writes
-    return connection.execute(sa.select(_jobs.c.id).where(running)).first() is not None
+def _must_wait(connection: Connection, job: Job) -> bool:
+    """One job at a time changes a dataset, in the order in which they were asked for."""
+    running = _jobs.c.state == "running"
+    earlier = (_jobs.c.state == "queued") & (_jobs.c.created_at < job.created_at)
+    others = (_jobs.c.dataset_id == job.dataset_id) & _jobs.c.writes & (_jobs.c.id != job.id)
+    return connection.execute(sa.select(_jobs.c.id).where(others, running | earlier)).first() is not None
 
 
 def _require_targets(connection: Connection, kind: str, dataset_id: str | None, upload_id: str | None) -> None:
