@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.sniff import column_names, sniff
 
 __all__ = ["DelimitedText", "parse_cells", "survey"]
+
+_BLANK = re.compile(rb"[\r\n]*")
 
 
 # --------------------------------------------------------------------------------------------------------- survey
@@ -92,7 +95,7 @@ def parse_cells(
     """
     width = width or _width(data, options)
     names = [str(number) for number in range(width)]
-    if not data.strip(b"\r\n"):
+    if _BLANK.fullmatch(data):
         return pa.table([pa.array([], pa.string())] * width, names=names)
 
     if not data.endswith((b"\n", b"\r")):
@@ -192,7 +195,7 @@ class DelimitedText:
     def _without_open_record(self, data: bytes, split: Split, rejects: list[Reject]) -> bytes:
         """A record with a quote that nothing closes would take in all that follows: it is rejected as a whole."""
         dialect = dialect_of(self.options)
-        opened = open_quote(data, dialect)
+        opened = open_quote(data, dialect) if split.last else None
         if opened is None:
             return data
         records = find_records(data, dialect, split.line)

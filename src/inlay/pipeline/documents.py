@@ -7,6 +7,8 @@ values are of several sorts, records are taken one by one.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import InvalidOperation
@@ -24,7 +26,7 @@ from inlay.pipeline.kinds import NULL, Kind, type_of
 from inlay.pipeline.objects import find_objects, object_splits
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
-from inlay.pipeline.records import Dialect, Split, find_records, make_splits
+from inlay.pipeline.records import Dialect, Split, find_records, make_splits, positions_of
 from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.values import (
     DuplicateNameError,
@@ -42,6 +44,11 @@ __all__ = ["JsonRecords", "survey"]
 
 _LINES = Dialect(quote="")
 _BETWEEN = b" \t\r\n,"
+_BLANK = np.zeros(256, bool)
+_BLANK[list(b" \t\r\n")] = True
+_CACHED = 256 << 10  # so much at a time stays in the processor's cache
+_LONGEST_RUN = 16
+_LONG_NUMBER = re.compile(rb"-?[0-9][0-9.]{15,}(?:[eE][+-]?[0-9]+)?")
 _TEXTUAL = frozenset({"text", "date", "timestamp"})
 _DATED = frozenset({"date", "naive timestamp", "zoned timestamp", "time"})
 _PARSED_BY_ARROW = frozenset({"boolean", "integer", "float", "decimal"})
@@ -96,7 +103,7 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
     skipped = _array_start(head) if layout == "array" else 0
     start, line = content.skip + skipped, 1 + head.count(b"\n", 0, skipped)
     sample = read_sample(content, limits)[0] if layout == "lines" else _complete_objects(content, start, limits)
-    rows = list(_records(sample, Split(0, start, content.size, line), layout))[:SAMPLE_ROWS]
+    rows = list(itertools.islice(_records(sample, Split(0, start, content.size, line), layout), SAMPLE_ROWS))
     objects = [value for record in rows for value in [_decode(record)] if isinstance(value, dict)]
     columns = columns_of(objects)
     kinds = {name: kind_of(values, options.day_first) for name, values in columns.items()}
@@ -283,27 +290,26 @@ def _as_lines(data: bytes) -> bytes | None:
 
 def _count_lines(text: bytes) -> int:
     """Lines that are not blank."""
-    if text[:1].isspace() or any(b"\n" + blank in text for blank in (b"\n", b"\r", b" ", b"\t")):
+    array = np.frombuffer(text, np.uint8)
+    ends = positions_of(array, ord("\n"))
+    after = array[ends[ends < len(array) - 1] + 1]
+    if text[:1].isspace() or _BLANK[after].any():
         return sum(1 for line in text.split(b"\n") if line.strip())
-    count = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
-    return count + (0 if text.endswith(b"\n") else 1)
+    return len(ends) + (0 if text.endswith(b"\n") else 1)
 
 
 def _are_numbers_kept(text: bytes) -> bool:
     """Whether doubles keep all the numbers: only runs of 16 digits and more may not be what their double prints."""
     array = np.frombuffer(text, np.uint8)
-    digits = (array - np.uint8(ord("."))) < np.uint8(12)  # a point, a slash, 0 to 9
-    runs = digits
-    for step in (1, 2, 4, 8):
-        runs = runs[:-step] & runs[step:] if len(runs) > step else runs[:0]
-    if not runs.any():
-        return True
-    starts = np.flatnonzero(runs & ~np.concatenate([[False], runs[:-1]]))
-    stops = np.flatnonzero(digits & ~np.concatenate([digits[1:], [False]])) + 1
-    ends = stops[np.searchsorted(stops, starts, "right")]
-    if np.isin(array[np.minimum(ends, len(array) - 1)], [ord("e"), ord("E")]).any():
-        return False
-    return are_exact([text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+    for start in range(0, len(array), _CACHED):
+        block = array[max(0, start - _LONGEST_RUN) : start + _CACHED]
+        digits = (block - np.uint8(ord("."))) < np.uint8(12)  # a point, a slash, 0 to 9
+        runs = digits
+        for step in (1, 2, 4, 8):
+            runs = runs[:-step] & runs[step:] if len(runs) > step else runs[:0]
+        if runs.any():
+            return are_exact(_LONG_NUMBER.findall(text))
+    return True
 
 
 # ------------------------------------------------------------------------------------------------------ one by one

@@ -18,7 +18,7 @@ __all__ = ["REPETITIVE", "SAMPLE_BYTES", "SAMPLE_ROWS", "Column", "Parsed", "Rea
 
 SAMPLE_ROWS = 10_000
 REPETITIVE = 0.2  # a dictionary pays if no larger share of a sample is distinct
-SAMPLE_BYTES = (1 << 20, 16 << 20)
+SAMPLE_BYTES = (1 << 20, 4 << 20, 16 << 20)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,21 @@ from inlay.errors import UnreadableUploadError
 from inlay.pipeline.decode import Content
 from inlay.pipeline.options import Limits
 
-__all__ = ["Dialect", "Records", "Split", "count_line_ends", "find_records", "make_splits", "open_quote", "scan_quotes"]
+__all__ = [
+    "Dialect",
+    "Records",
+    "Split",
+    "count_line_ends",
+    "find_records",
+    "make_splits",
+    "open_quote",
+    "positions_of",
+    "scan_quotes",
+]
 
 _LF, _CR = 10, 13
 _BLOCK = 8 << 20
+_CACHED = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +46,16 @@ class Dialect:
 
 
 class Split(NamedTuple):
-    """Whole records: bytes from `start` to `end`, of which the first is on physical line `line`."""
+    """Whole records: bytes from `start` to `end`, of which the first is on physical line `line`.
+
+    A quote that nothing closes can only be in the `last` one: the others end between records.
+    """
 
     number: int
     start: int
     end: int
     line: int
+    last: bool = True
 
 
 class Quotes(NamedTuple):
@@ -64,7 +79,7 @@ def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quote
     if not dialect.quote:
         return Quotes(np.zeros(0, np.int64), np.zeros(0, np.int64), inside=False)
     array = np.frombuffer(data, np.uint8)
-    at = np.flatnonzero(array == ord(dialect.quote))
+    at = positions_of(array, ord(dialect.quote))
     if dialect.escape:
         at = np.setdiff1d(at, _escaped(data, dialect.escape), assume_unique=True)
     ends = at[0 if inside else 1 :: 2]
@@ -72,6 +87,18 @@ def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quote
     if not _alternate(array, starts, ends, dialect):
         starts, ends = _walk(array, at, dialect, inside=inside)
     return _spans(starts, ends, len(data), inside=inside)
+
+
+def positions_of(array: np.ndarray, byte: int) -> np.ndarray:
+    """Where a byte stands; in steps that stay in the processor's cache."""
+    steps = range(0, len(array), _CACHED)
+    found = [np.flatnonzero(array[start : start + _CACHED] == byte) + start for start in steps]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _count(array: np.ndarray, byte: int) -> int:
+    steps = range(0, len(array), _CACHED)
+    return sum(int(np.count_nonzero(array[start : start + _CACHED] == byte)) for start in steps)
 
 
 def _spans(starts: np.ndarray, ends: np.ndarray, size: int, *, inside: bool) -> Quotes:
@@ -120,13 +147,13 @@ def _escaped(data: bytes, escape: str) -> np.ndarray:
     return np.array([match.start() + 1 for match in pattern.finditer(data)], np.int64)
 
 
-def count_line_ends(data: bytes) -> int:
+def count_line_ends(data: bytes | memoryview) -> int:
     """Physical lines that end here: LF, CR LF and lone CR each end one."""
     array = np.frombuffer(data, np.uint8)
-    count = int(np.count_nonzero(array == _LF))
-    if b"\r" in data:
-        returns = array == _CR
-        count += int(np.count_nonzero(returns)) - int(np.count_nonzero(returns[:-1] & (array[1:] == _LF)))
+    count = _count(array, _LF)
+    if returns := _count(array, _CR):
+        pairs = (array[:-1] == _CR) & (array[1:] == _LF)
+        count += returns - int(np.count_nonzero(pairs))
     return count
 
 
@@ -185,7 +212,7 @@ def make_splits(
     with content.open() as file:
         file.seek(start)
         for end, ended in _cuts(file, dialect, start, line, split_bytes, limits):
-            splits.append(Split(len(splits), start, end, line))
+            splits.append(Split(len(splits), start, end, line, last=end == content.size))
             start, line = end, ended
     return splits
 
@@ -202,16 +229,17 @@ def _cuts(
         if position + len(data) - last > split_bytes + limits.record_bytes:
             raise _too_large(suspect if inside else line, limits)
         data, held = data[:whole], data[whole:]
+        view = memoryview(data)
         quotes = scan_quotes(data, dialect, inside=inside)
         opens, closes = quotes.opens.tolist(), quotes.closes.tolist()
         if quotes.inside and opens[-1] >= 0:
-            suspect = line + count_line_ends(data[: opens[-1]])
+            suspect = line + count_line_ends(view[: opens[-1]])
         done = 0
         while (cut := _cut(data, opens, closes, last + split_bytes - position - 1, dialect)) is not None:
-            line += count_line_ends(data[done:cut])
+            line += count_line_ends(view[done:cut])
             last, done = position + cut, cut
             yield last, line
-        line += count_line_ends(data[done:])
+        line += count_line_ends(view[done:])
         position += len(data)
         inside = quotes.inside
     if position + len(held) > last:
