@@ -260,8 +260,9 @@ class Conversions:
         try:
             with self._raw(request.source, handle) as (raw, options):
                 converted = self._convert(
-                    raw, options, handle, scratch, "source", like=snapshot.dataset.schema, on_error=request.on_error
-                )
+                    raw, options, handle, scratch, "source",
+                    like=snapshot.dataset.schema, on_error=request.on_error, rejects_directory="rejects",
+                )  # fmt: skip
             yield converted, scratch.shown("source")
         finally:
             scratch.store.remove_tree(scratch.path)
@@ -278,6 +279,7 @@ class Conversions:
         like: pa.Schema | None = None,
         on_error: Any = "fail",
         name: str = _DATA,
+        rejects_directory: str | None = None,
     ) -> Conversion:
         with self._services.spark.running(handle) as spark:
             return convert(
@@ -291,7 +293,7 @@ class Conversions:
                 directory=directory,
                 name=name,
                 settings=WriterSettings.managed(),
-                rejects_directory=f"{directory}/rejects",
+                rejects_directory=rejects_directory or f"{directory}/rejects",
                 progress=lambda done, total: handle.progress("convert", done, total),
             )
 
