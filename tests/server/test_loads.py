@@ -1,0 +1,198 @@
+"""Loads, versions and restores over HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.service import Api, expect, expect_problem
+
+BASE = "id,name\n1,ann\n2,bob\n3,cid\n"
+NEW = "id,name\n2,BOB\n4,dan\n"
+
+
+def people(api: Api, **more: Any) -> dict[str, Any]:
+    return api.create(BASE, "people", **more)
+
+
+def rows_of(api: Api, dataset: dict[str, Any], version: int | None = None) -> list[list[Any]]:
+    name = dataset["table_name"] if version is None else f"{dataset['table_name']}@{version}"
+    return api.rows(f'SELECT * FROM datasets."{name}" ORDER BY id, name')
+
+
+@pytest.mark.parametrize(
+    ("strategy", "counts", "ids"),
+    [
+        ("append", (2, 0, 0), [1, 2, 2, 3, 4]),
+        ("replace", (2, 0, 3), [2, 4]),
+        ("insert", (1, 0, 0), [1, 2, 3, 4]),
+        ("update", (0, 1, 0), [1, 2, 3]),
+        ("upsert", (1, 1, 0), [1, 2, 3, 4]),
+        ("full_merge", (1, 1, 2), [2, 4]),
+        ("deduplicate", (1, 1, 0), [1, 2, 3, 4]),
+    ],
+)
+def test_every_strategy(api: Api, strategy: str, counts: tuple[int, int, int], ids: list[int]) -> None:
+    dataset = people(api)
+    keys = [] if strategy in ("append", "replace") else ["id"]
+    planned = api.load(dataset["id"], NEW, strategy, *keys, dry_run=True)
+    assert rows_of(api, dataset) == [[1, "ann"], [2, "bob"], [3, "cid"]]
+    done = api.load(dataset["id"], NEW, strategy, *keys)
+    for answer in (planned, done):
+        assert (answer["inserted"], answer["updated"], answer["deleted"]) == counts
+        assert (answer["row_count"], answer["source_count"], answer["rejected_count"]) == (len(ids), 2, 0)
+        assert (answer["strategy"], answer["dataset_id"]) == (strategy, dataset["id"])
+    assert (planned["dry_run"], planned["version"], done["version"]) == (True, 1, 2)
+    assert [row[0] for row in rows_of(api, dataset)] == ids
+    assert rows_of(api, dataset, 1) == [[1, "ann"], [2, "bob"], [3, "cid"]]
+
+
+def test_the_answer_says_which_files_were_touched(api: Api) -> None:
+    dataset = people(api)
+    answer = api.try_to_load(dataset["id"], "id,name\n9,zoe\n", "append")
+    done = expect(answer, 201)
+    assert answer.headers["location"] == f"/v1/datasets/{dataset['id']}?version=2"
+    assert (done["files_added"], done["files_kept"], done["files_rewritten"], done["files_removed"]) == (1, 1, 0, 0)
+    planned = api.load(dataset["id"], "id,name\n9,ZOE\n", "upsert", "id", dry_run=True)
+    assert planned["files_rewritten"] == 1
+    assert planned["bytes_rewritten"] > 0
+    assert sorted(file["operation"] for file in planned["files"]) == ["preserved", "rewritten"]
+    done = api.load(dataset["id"], "id,name\n9,ZOE\n", "upsert", "id")
+    assert (done["files_rewritten"], done["files_kept"]) == (1, 1)
+
+
+def test_sources_of_every_kind(api: Api) -> None:
+    dataset = people(api)
+    upload_id = api.upload("name,id\nzoe,9\n")
+    api.load(dataset["id"], {"upload_id": upload_id}, "upsert", "id")
+    assert api.get(f"/v1/files/{upload_id}")["status"] == "consumed"
+    api.load(dataset["id"], {"inline": {"format": "json", "content": '{"id": 8, "name": "yan"}'}}, "upsert", "id")
+    sql = f"SELECT id + 100 AS id, upper(name) AS name FROM datasets.{dataset['table_name']} WHERE id < 3"
+    api.load(dataset["id"], {"sql": sql}, "upsert", "id")
+    assert rows_of(api, dataset)[3:] == [[8, "yan"], [9, "zoe"], [101, "ANN"], [102, "BOB"]]
+
+
+def test_dedup_order_by_takes_a_column_or_several(api: Api) -> None:
+    dataset = api.create("id,name,at\n1,ann,1\n", "people")
+    twice = "id,name,at\n1,late,9\n1,early,2\n"
+    api.load(dataset["id"], twice, "deduplicate", "id", dedup_order_by="at")
+    assert api.rows(f"SELECT name FROM datasets.{dataset['table_name']}") == [["late"]]
+    api.load(dataset["id"], twice, "deduplicate", "id", dedup_order_by=["name", "at"])
+    assert api.rows(f"SELECT name FROM datasets.{dataset['table_name']}") == [["late"]]
+
+
+def test_a_dry_run_keeps_the_upload(api: Api) -> None:
+    dataset = people(api)
+    source = {"upload_id": api.upload(NEW)}
+    api.load(dataset["id"], source, "upsert", "id", dry_run=True)
+    assert api.load(dataset["id"], source, "upsert", "id")["updated"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "said"),
+    [
+        ({"strategy": "merge"}, 400, "invalid_request", "strategy"),
+        ({"key_columns": []}, 400, "invalid_argument", "needs key_columns"),
+        ({"strategy": "append"}, 400, "invalid_argument", "takes no key_columns"),
+        ({"key_columns": ["nope"]}, None, None, "nope"),
+        ({"source": {"inline": {"format": "csv", "content": "id,name\n,x\n"}}}, 422, "null_key", "id"),
+        ({"source": {"inline": {"format": "csv", "content": "id,name\n5,x\n5,y\n"}}}, 422, "duplicate_key", "5"),
+        ({"source": {"inline": {"format": "csv", "content": "id,nam\n5,x\n"}}}, None, None, "nam"),
+        ({"source": {"inline": {"format": "csv", "content": "id,name\nfive,x\n"}}}, 422, "bad_rows", "five"),
+        ({"source": {"upload_id": "upld_nope"}}, 404, "not_found", "upld_nope"),
+    ],
+)
+def test_a_wrong_load_changes_nothing(
+    api: Api, change: dict[str, Any], status: int | None, code: str | None, said: str
+) -> None:
+    dataset = people(api)
+    body = {"source": {"inline": {"format": "csv", "content": NEW}}, "strategy": "upsert", "key_columns": ["id"]}
+    for dry_run in (True, False):
+        answer = api.http.post(f"/v1/datasets/{dataset['id']}/loads", json=body | change | {"dry_run": dry_run})
+        problem = expect_problem(answer, status or answer.status_code, code)
+        assert problem["status"] in (400, 404, 422)
+        assert said in str(problem)
+    assert api.get(f"/v1/datasets/{dataset['id']}")["version"] == 1
+    assert rows_of(api, dataset) == [[1, "ann"], [2, "bob"], [3, "cid"]]
+
+
+def test_loads_quarantine_what_does_not_fit(api: Api) -> None:
+    dataset = people(api)
+    done = api.load(dataset["id"], "id,name\n4,dan\nfive,eve\n", "upsert", "id", on_error="quarantine")
+    assert (done["inserted"], done["rejected_count"], done["source_count"]) == (1, 1, 2)
+    rejects = api.get(f"/v1/datasets/{dataset['id']}/rejects")["rejects"]
+    assert [(r["line"], r["column"], r["value"]) for r in rejects] == [(3, "id", "five")]
+    assert api.get(f"/v1/datasets/{dataset['id']}/rejects", version=1)["rejects"] == []
+
+
+def test_versions_and_restore(api: Api) -> None:
+    dataset = people(api)
+    url = f"/v1/datasets/{dataset['id']}"
+    api.load(dataset["id"], NEW, "upsert", "id")
+    answer = api.http.post(f"{url}/restore", json={"version": 1})
+    restored = expect(answer, 201)
+    assert answer.headers["location"] == f"{url}?version=3"
+    assert (restored["version"], restored["current_version"], restored["row_count"]) == (3, 3, 3)
+    assert rows_of(api, dataset) == [[1, "ann"], [2, "bob"], [3, "cid"]]
+    versions = api.get(f"{url}/versions")
+    assert [(v["version"], v["operation"], v["strategy"]) for v in versions["versions"]] == [
+        (3, "restore", None),
+        (2, "load", "upsert"),
+        (1, "create", None),
+    ]
+    load = versions["versions"][1]
+    assert (load["inserted"], load["updated"], load["row_count"], load["source"]["type"]) == (1, 1, 4, "inline")
+    assert versions["count"] == 3
+    assert [v["version"] for v in api.get(f"{url}/versions", limit=1, offset=1)["versions"]] == [2]
+    older = api.get(url, version=2)
+    assert (older["version"], older["current_version"], older["row_count"]) == (2, 3, 4)
+    assert api.get(url)["files"] == api.get(url, version=1)["files"]
+
+
+def test_versions_that_are_not_there(api: Api) -> None:
+    url = f"/v1/datasets/{people(api)['id']}"
+    expect_problem(api.http.get(url, params={"version": 2}), 404, "not_found")
+    expect_problem(api.http.get(url, params={"version": 0}), 400, "invalid_request")
+    expect_problem(api.http.post(f"{url}/restore", json={"version": 7}), 404, "not_found")
+    expect_problem(api.http.post(f"{url}/restore", json={"version": "1"}), 400, "invalid_request")
+    expect_problem(api.http.post(f"{url}/restore", json={}), 400, "invalid_request")
+    for path in ("versions", "rejects"):
+        expect_problem(api.http.get(f"/v1/datasets/data_nope/{path}"), 404, "not_found")
+    expect_problem(api.try_to_load("data_nope", NEW, "append"), 404, "not_found")
+
+
+def test_concurrent_loads_are_none_lost(api: Api) -> None:
+    dataset = people(api)
+
+    def load(number: int) -> int:
+        return api.try_to_load(dataset["id"], f"id,name\n{number},x\n", "upsert", "id").status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(load, range(10, 16)))
+    assert set(statuses) <= {201, 409}
+    done = [10 + at for at, status in enumerate(statuses) if status == 201]
+    assert [row[0] for row in rows_of(api, dataset)] == [1, 2, 3, *done]
+    assert api.get(f"/v1/datasets/{dataset['id']}")["version"] == 1 + len(done)
+
+
+def test_a_repeated_load_happens_once(api: Api) -> None:
+    dataset = people(api)
+    key = {"Idempotency-Key": f"load-{dataset['id']}"}
+    source = {"upload_id": api.upload("id,name\n7,gus\n")}
+    first, again = (api.try_to_load(dataset["id"], source, "append", headers=key) for _ in range(2))
+    assert expect(first, 201) == expect(again, 201)
+    assert rows_of(api, dataset)[3:] == [[7, "gus"]]
+
+
+def test_load_and_restore_async(api: Api) -> None:
+    dataset = people(api)
+    prefer = {"Prefer": "respond-async"}
+    job = api.wait(expect(api.try_to_load(dataset["id"], NEW, "upsert", "id", headers=prefer), 202))
+    assert (job["kind"], job["state"], job["result"]["updated"]) == ("load", "succeeded", 1)
+    answer = api.http.post(f"/v1/datasets/{dataset['id']}/restore", json={"version": 1}, headers=prefer)
+    job = api.wait(expect(answer, 202))
+    assert (job["kind"], job["state"], job["result"]["version"]) == ("restore", "succeeded", 3)
+    bad = api.wait(expect(api.try_to_load(dataset["id"], "id,name\n,x\n", "upsert", "id", headers=prefer), 202))
+    assert (bad["state"], bad["error"]["code"], bad["error"]["status"]) == ("failed", "null_key", 422)

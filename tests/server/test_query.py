@@ -1,0 +1,157 @@
+"""SQL over HTTP: its forms, its errors, its ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import time
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.service import Api, expect, expect_problem
+
+CONTENT = 'id,name,price,at\n1,"a, ""b""",1.10,2024-01-31T10:00:00Z\n2,,2.25,\n'
+ENDLESS = "SELECT count(*) FROM generate_series(1, 99999999) a, generate_series(1, 99999999) b WHERE a.value < b.value"
+SCHEMA = {"columns": [{"name": "price", "type": "decimal(9,2)"}]}
+
+
+@pytest.fixture(scope="module")
+def table(api: Api) -> str:
+    return str(api.create(CONTENT, "things", schema=SCHEMA)["table_name"])
+
+
+def ask(api: Api, sql: str, accept: str | None = None, **more: Any) -> httpx.Response:
+    return api.http.post("/v1/query", json={"sql": sql, **more}, headers={"Accept": accept} if accept else {})
+
+
+def test_json(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT * FROM datasets.{table} ORDER BY id")
+    assert answer.headers["content-type"] == "application/json"
+    found = expect(answer, 200)
+    assert [column["name"] for column in found["columns"]] == ["id", "name", "price", "at"]
+    assert all(column["type"] for column in found["columns"])
+    assert found["rows"] == [[1, 'a, "b"', "1.10", "2024-01-31T10:00:00.000000Z"], [2, None, "2.25", None]]
+    assert (found["row_count"], found["truncated"]) == (2, False)
+    assert found["execution_time_ms"] > 0
+
+
+def test_csv(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT id, name FROM datasets.{table} ORDER BY id", "text/csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert list(csv.reader(io.StringIO(answer.text, newline=""))) == [["id", "name"], ["1", 'a, "b"'], ["2", ""]]
+
+
+def test_arrow(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT id, price FROM datasets.{table} ORDER BY id", "application/vnd.apache.arrow.stream")
+    found = pa.ipc.open_stream(answer.content).read_all()
+    assert found.schema.field("price").type == pa.decimal128(9, 2)
+    assert found["id"].to_pylist() == [1, 2]
+
+
+def test_parquet(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT id FROM datasets.{table} ORDER BY id", "application/vnd.apache.parquet")
+    assert answer.headers["x-row-count"] == "2"
+    assert pq.read_table(io.BytesIO(answer.content))["id"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("accept", "media"),
+    [
+        ("*/*", "application/json"),
+        ("text/html, */*;q=0.1", "application/json"),
+        ("text/*", "text/csv; charset=utf-8"),
+        ("application/json;q=0.5, text/csv", "text/csv; charset=utf-8"),
+        ("text/csv;q=0, */*", "application/json"),
+        ("application/vnd.apache.arrow.stream, application/json;q=0.9", "application/vnd.apache.arrow.stream"),
+    ],
+)
+def test_accept_chooses(api: Api, table: str, accept: str, media: str) -> None:
+    assert ask(api, "SELECT 1 AS one", accept).headers["content-type"] == media
+
+
+def test_what_cannot_be_accepted_is_406(api: Api, table: str) -> None:
+    assert "text/csv" in expect_problem(ask(api, "SELECT 1", "image/png"), 406, "not_acceptable")["hint"]
+
+
+def test_limit_truncates(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT id FROM datasets.{table} ORDER BY id", limit=1)
+    assert (expect(answer, 200)["rows"], answer.json()["truncated"]) == ([[1]], True)
+    assert answer.headers["x-truncated"] == "true"
+    assert expect(ask(api, "SELECT 1", limit=0), 200)["rows"] == []
+
+
+def test_a_large_answer_is_streamed_whole(api: Api, table: str) -> None:
+    sql = "SELECT value AS n FROM generate_series(1, 300000)"
+    with api.http.stream("POST", "/v1/query", json={"sql": sql}, headers={"Accept": "text/csv"}) as answer:
+        assert "content-length" not in answer.headers
+        count = sum(1 for _ in answer.iter_lines())
+    assert count == 300_001
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELEC 1", ""),
+        ("", ""),
+        ("SELECT * FROM datasets.thigns", "datasets.thigns"),
+        ("SELECT nme FROM datasets.{table}", "nme"),
+        ("SELECT 1; SELECT 2", ""),
+        ("DROP TABLE datasets.{table}", ""),
+        ("COPY (SELECT 1) TO '/tmp/x.csv'", ""),
+        ("SELECT * FROM '/etc/passwd'", ""),
+        ("SET x = 1", ""),
+    ],
+)
+def test_what_cannot_be_answered_is_400(api: Api, table: str, sql: str, said: str) -> None:
+    problem = expect_problem(ask(api, sql.format(table=table)), 400)
+    assert said in problem["detail"]
+
+
+def test_errors_have_a_position_and_a_guess(api: Api, table: str) -> None:
+    problem = expect_problem(ask(api, f"SELECT *\nFROM datasets.{table}x"), 400, "invalid_query")
+    assert problem["position"] == {"line": 2, "column": 15}
+    assert table in problem["hint"]
+
+
+@pytest.mark.parametrize("body", [{}, {"sql": 1}, {"sql": "SELECT 1", "limit": -1}, {"sql": "SELECT 1", "limit": 1.5}])
+def test_wrong_bodies(api: Api, body: dict[str, Any]) -> None:
+    expect_problem(api.http.post("/v1/query", json=body), 400, "invalid_request")
+
+
+def test_a_query_that_takes_too_long_is_408(api: Api, table: str) -> None:
+    expect_problem(ask(api, ENDLESS, timeout_seconds=0.5), 408, "query_timeout")
+
+
+def test_parquet_that_cannot_hold_a_result_is_a_problem(api: Api, table: str) -> None:
+    answer = ask(api, "SELECT INTERVAL '1 month' AS i", "application/vnd.apache.parquet")
+    expect_problem(answer, 400, "invalid_query")
+
+
+def test_a_client_that_leaves_ends_its_query(api: Api, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    real = api.workspace.query_engine.run
+
+    def watched(*arguments: Any, **more: Any) -> Any:
+        try:
+            return real(*arguments, **more)
+        except Exception as error:
+            ended.append(getattr(error, "code", ""))
+            raise
+
+    monkeypatch.setattr(api.workspace.query_engine, "run", watched)
+    body = json.dumps({"sql": ENDLESS}).encode()
+    with socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        connection.sendall(f"POST /v1/query HTTP/1.1\r\n{head}\r\n\r\n".encode() + body)
+        time.sleep(0.5)
+    deadline = time.monotonic() + 20
+    while not ended:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert ended == ["query_cancelled"]
