@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.errors import BadRowsError, InvalidArgumentError, UnreadableUploadError
+from inlay.errors import BadRowsError, ConversionFailedError, InvalidArgumentError, UnreadableUploadError
 
 _naive = dt.datetime.fromisoformat
 
@@ -237,3 +238,47 @@ def test_progress_cancels_and_nothing_is_left(desk: Any) -> None:
     with pytest.raises(Stop):
         desk.convert(b"a,b\n1,2\n", progress=stop)
     assert desk.everything() == []
+
+
+def test_bad_text_after_the_sample_is_named_by_its_offset(desk: Any) -> None:
+    content = b"a,b\n" + b"1,x\n" * 20_000 + b"2,\xff\n"
+    with pytest.raises(UnreadableUploadError, match=f"byte 0xff at offset {4 + 4 * 20_000 + 2}") as caught:
+        desk.convert(content, split_bytes=10_000)
+    assert "encoding" in str(caught.value.hint)
+    assert desk.everything() == []
+
+
+def test_encodings_are_given_or_marked(desk: Any) -> None:
+    text = "a,b\né€,1\n"
+    for content, options in (
+        (text.encode("cp1252"), {"encoding": "cp1252"}),
+        (text.encode("utf-16"), {}),
+        (text.encode("utf-8-sig"), {}),
+    ):
+        assert desk.table(desk.convert(content, options=options)).to_pylist() == [{"a": "é€", "b": 1}]
+
+
+def test_a_failure_removes_only_what_is_new(desk: Any, tmp_path: Path) -> None:
+    first = desk.convert(b"a,b\n1,2\n", directory="here", rejects_directory="here/rejects", name="one")
+    with pytest.raises(BadRowsError):
+        desk.convert(b"a,b\n1\n", directory="here", rejects_directory="here/rejects", name="o")
+    assert desk.everything() == [first.files[0].path]
+    assert not (tmp_path / "here" / "rejects").exists()
+
+
+def test_a_place_that_is_no_directory(desk: Any, tmp_path: Path) -> None:
+    raw = desk.upload(b"a,b\n1,2\n")
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(OSError):  # noqa: PT011  (whichever the system gives)
+        desk.convert(raw, directory="file/out", rejects_directory="file/rejects")
+
+
+def test_a_task_that_fails_is_reported_with_its_cause(spark: Any) -> None:
+    from inlay.pipeline.jobs import run
+
+    with pytest.raises(ConversionFailedError, match="ZeroDivisionError: division by zero"):
+        run(spark, "test", _divide, [1, 0])
+
+
+def _divide(number: int) -> float:
+    return 1 / number

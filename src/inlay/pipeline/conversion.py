@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,7 +86,7 @@ def convert(
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
-    with _workplace(into, directory, rejects_directory, name) as stage:
+    with _workplace(into, directory, rejects_directory) as stage:
         work = _Work(spark, into, stage, settings, progress)
         survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, Place(into, f"{stage}/decoded")))
         columns = plan_columns(survey, overrides or {}, like)
@@ -258,6 +257,11 @@ class _Parser:
     settings: WriterSettings
 
     def __call__(self, split: Split) -> Report:
+        report = self._report(split)
+        pa.default_memory_pool().release_unused()  # or the next split's memory would come on top
+        return report
+
+    def _report(self, split: Split) -> Report:
         parsed = self.reader.parse(self.content, self.columns, split)
         if parsed.tables is None:
             return Report(split.number, met=parsed.met)
@@ -290,23 +294,30 @@ class _Joiner:
 
 # ----------------------------------------------------------------------------------------------------- work in place
 @contextlib.contextmanager
-def _workplace(into: Location, directory: str, rejects_directory: str, name: str) -> Iterator[str]:
+def _workplace(into: Location, directory: str, rejects_directory: str) -> Iterator[str]:
     """A directory for parts. Whatever was made is gone if the conversion does not succeed."""
     stage = f"{directory}/.convert-{uuid.uuid4().hex}"
-    store = into.store
-    made = _make_directories(into, [directory, rejects_directory, stage])
+    places = [directory, rejects_directory]
+    before = _files(into, places)
+    made = _make_directories(into, [*places, stage])
     try:
         yield stage
     except BaseException:
-        _remove_outputs(into, directory, name)
-        _remove_outputs(into, rejects_directory, "rejects")
-        store.remove_tree(into.full(stage))
-        for path in reversed(made):
-            _remove_if_empty(store, path)
+        into.store.remove_tree(into.full(stage))
+        for path in _files(into, places) - before:
+            into.store.remove(path)
+        _remove_empty(made)
         raise
-    store.remove_tree(into.full(stage))
-    if into.full(rejects_directory) in made:
-        _remove_if_empty(store, into.full(rejects_directory))
+    into.store.remove_tree(into.full(stage))
+    _remove_empty(made)
+
+
+def _files(into: Location, directories: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for directory in directories:
+        root = into.full(directory)
+        found |= {f"{root}/{status.path}" for status in into.store.walk(root, lambda _: True)}
+    return found
 
 
 def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
@@ -315,22 +326,16 @@ def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
     return [made for path in directories for made in into.store.make_directories(into.full(path))]
 
 
-def _remove_outputs(into: Location, directory: str, name: str) -> None:
-    found = into.store.walk(into.full(directory), lambda part: part.startswith(name) and part.endswith(".parquet"))
-    for status in found:
-        into.store.remove(into.full(f"{directory}/{status.path}"))
-
-
-def _remove_if_empty(store: Any, path: str) -> None:
-    if isinstance(store, LocalStore):
+def _remove_empty(directories: Sequence[str]) -> None:
+    for path in reversed(directories):
         with contextlib.suppress(OSError):
             os.rmdir(path)
 
 
 def _make_durable(into: Location, directories: Sequence[str]) -> None:
+    """The names of new files and of directories that may be new."""
     if isinstance(into.store, LocalStore):
         for directory in directories:
-            path = into.full(directory)
-            while path.startswith(into.path):
-                into.store.sync_directory(path)
-                path = posixpath.dirname(path)
+            steps = directory.split("/")
+            for depth in range(len(steps) + 1):
+                into.store.sync_directory(into.full("/".join(steps[:depth])) if depth else into.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,14 @@ def _collect(spark: Any, tag: str, frame: Any, progress: Progress | None) -> pa.
             raise stopped[0] from error
         if not type(error).__module__.startswith(("pyspark.", "py4j.", "grpc")):
             raise
-        raise ConversionFailedError(f"The Spark job failed: {str(error).splitlines()[0]}") from error
+        raise ConversionFailedError(f"The Spark job failed: {_cause(str(error))}") from error
+
+
+def _cause(message: str) -> str:
+    """The line that names a task's exception, among the stacks of two languages around it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Invalid|Interrupt)\b", line)]
+    return (named or lines or ["for no reason that it gives"])[0]
 
 
 def _credentials() -> dict[str, str]:
