@@ -19,6 +19,7 @@ import inlay
 from inlay import errors, incremental
 from inlay.cli.commands import app
 from inlay.incremental import STRATEGIES
+from inlay.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -177,6 +178,16 @@ def _default(param: Any) -> str:
     return f"`{getattr(param.default, 'value', param.default)}`"
 
 
+# ------------------------------------------------------------------------------------------------------------- settings
+def settings() -> Iterator[str]:
+    yield "| setting | environment | default | meaning |"
+    yield "|---|---|---|---|"
+    for each in dataclasses.fields(Settings):
+        default = ", ".join(each.default) if isinstance(each.default, tuple) else str(each.default)
+        shown = f"`{default}`" if default else ""
+        yield f"| `{each.name}` | `INLAY_{each.name.upper()}` | {shown} | {each.metadata['meaning']} |"
+
+
 # --------------------------------------------------------------------------------------------------------------- errors
 def error_codes() -> Iterator[str]:
     yield "| code | class | also a | exit code |"
@@ -202,6 +213,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "error-codes": error_codes,
     "error-tree": error_tree,
     "library": library,
+    "settings": settings,
     "strategies": strategies,
 }
 

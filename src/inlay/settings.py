@@ -18,28 +18,32 @@ _FILE = "inlay.toml"
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
+def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every field is `INLAY_<NAME>` in the environment and `<name>` in the file."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    data_dir: str = ".inlay"
-    catalog_url: str = ""  # SQLite in the data directory
-    storage_url: str = ""  # the data directory
-    spark_master: str = "local[*]"
-    max_upload_bytes: int = 2 << 30
-    max_inline_bytes: int = 1 << 20
-    delete_grace_seconds: float = 60.0
-    orphan_grace_seconds: float = 3600.0  # how long a file that nobody refers to may still be somebody's work
-    keep_versions: int = 10
-    keep_days: float = 30.0
-    query_timeout_seconds: float = 30.0
-    query_memory_bytes: int = 512 << 20
-    query_max_rows: int = 1_000_000
-    concurrent_jobs: int = 8
-    lease_seconds: float = 30.0
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    host: str = _setting("127.0.0.1", "address to listen on; other than loopback needs API keys")
+    port: int = _setting(8000, "port to listen on; 0 chooses a free one")
+    data_dir: str = _setting(".inlay", "directory for everything that is kept on this machine")
+    catalog_url: str = _setting("", "database of the catalog; SQLite in the data directory unless given")
+    storage_url: str = _setting("", "where files are kept; the data directory unless given")
+    spark_master: str = _setting("local[*]", "Spark master that conversions and loads run on")
+    max_upload_bytes: int = _setting(2 << 30, "largest upload")
+    max_inline_bytes: int = _setting(1 << 20, "largest data within a request")
+    delete_grace_seconds: float = _setting(60.0, "how long files stay after nothing refers to them any more")
+    orphan_grace_seconds: float = _setting(3600.0, "how long a file that nobody knows may still be somebody's work")
+    keep_versions: int = _setting(10, "versions of a dataset that are always kept")
+    keep_days: float = _setting(30.0, "days for which every version is kept")
+    query_timeout_seconds: float = _setting(30.0, "longest query")
+    query_memory_bytes: int = _setting(512 << 20, "memory of one query")
+    query_max_rows: int = _setting(1_000_000, "rows of one answer; more are cut off, and the answer says so")
+    concurrent_jobs: int = _setting(8, "jobs that run side by side")
+    lease_seconds: float = _setting(30.0, "silence after which a process on another machine counts as dead")
+    api_keys: tuple[str, ...] = _setting((), "fixed API keys, separated by commas", secret=True)
 
     @classmethod
     def load(
