@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from inlay.server import create_app
+from inlay.server.run import server_for
 from inlay.server.service import Service
 from inlay.settings import Settings
 from inlay.workspace import Workspace
@@ -112,8 +112,7 @@ def running(workspace: Workspace, *, spark: bool = True) -> Iterator[Api]:
         workspace.spark.warm = lambda: None  # type: ignore[method-assign]
     app = create_app(workspace)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=10))
-    app.state.service.is_stopping = lambda: server.should_exit
+    server = server_for(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

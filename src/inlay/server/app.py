@@ -11,7 +11,7 @@ from starlette.routing import compile_path
 
 from inlay.errors import MethodNotAllowedError, NotFoundError
 from inlay.server import models
-from inlay.server.middleware import Observed, PatientBodies
+from inlay.server.middleware import Limited, Observed
 from inlay.server.problems import handle_errors, response_of
 from inlay.server.routes import about, datasets, files, jobs, query
 from inlay.server.service import Service
@@ -52,7 +52,7 @@ def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
         app.include_router(router)
     app.add_api_route("/v1/{path:path}", _nothing_here, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
-    app.add_middleware(PatientBodies)
+    app.add_middleware(Limited)
     app.add_middleware(Observed, metrics=service.metrics)
     app.openapi = _described(app, app.openapi)  # type: ignore[method-assign]
     return app

@@ -1,4 +1,4 @@
-"""Around every request: an id, one line in the log, counters, limits of bodies, and an answer whatever happens."""
+"""Around every request: an id, a line in the log, counters, limits, and an answer whatever happens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from inlay.errors import InlayError, RequestTimeoutError, RequestTooLargeError, 
 from inlay.server.metrics import Metrics
 from inlay.server.problems import Answered, response_of, unexpected
 
-__all__ = ["Observed", "PatientBodies", "request_id"]
+__all__ = ["Limited", "Observed", "request_id"]
 
 log = logging.getLogger("inlay.requests")
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_request_id", default=None)
 
 MAX_BODY_BYTES = 2 << 20
+MAX_HEADER_BYTES = 32 << 10
 IDLE_SECONDS = 60.0  # how long a client may be silent in the middle of a body
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _UPLOADS = "/v1/files"
@@ -109,9 +110,9 @@ def _counted(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receive
     return counted_receive, counted_send
 
 
-# -------------------------------------------------------------------------------------------------------------- bodies
-class PatientBodies:
-    """Bodies under /v1 come in time; all but uploads are JSON of a size that may lie in memory."""
+# -------------------------------------------------------------------------------------------------------------- limits
+class Limited:
+    """Requests under /v1: headers are short, bodies come in time, and all but uploads are JSON that memory holds."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -121,15 +122,19 @@ class PatientBodies:
             await self._app(scope, receive, send)
             return
         most = None if scope["path"] == _UPLOADS else MAX_BODY_BYTES
-        refused = None if most is None else _refused(Headers(scope=scope), most)
+        refused = _refused(Headers(scope=scope), most)
         if refused is not None:
             await response_of(refused)(scope, receive, send)
         else:
             await self._app(scope, _limited(receive, most), send)
 
 
-def _refused(headers: Headers, most: int) -> InlayError | None:
-    """What the headers alone tell against a body."""
+def _refused(headers: Headers, most: int | None) -> InlayError | None:
+    """What the headers alone tell against a request."""
+    if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
+        return RequestTooLargeError(f"The headers are larger than the {MAX_HEADER_BYTES:,} bytes that are allowed.")
+    if most is None:
+        return None
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         return _too_large(most)

@@ -11,9 +11,12 @@ from inlay.errors import InvalidArgumentError
 from inlay.settings import Settings
 
 if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
     from inlay.workspace import Workspace
 
-__all__ = ["serve"]
+__all__ = ["serve", "server_for"]
 
 log = logging.getLogger("inlay.server")
 _SHUTDOWN_SECONDS = 20  # for requests to be answered; running jobs then have the workspace's own patience
@@ -25,20 +28,23 @@ _BACKLOG = 512
 
 def serve(settings: Settings) -> None:
     """Run the service in this process; returns when it was asked to stop and everything has ended."""
-    listener = _bind(settings)
-    _require_keys(settings)
     from inlay.server import logs
-
-    logs.set_up()
-    _run(settings, listener)
-
-
-def _run(settings: Settings, listener: socket.socket) -> None:
-    import uvicorn
-
     from inlay.server.app import create_app
 
+    _require_keys(settings)
+    logs.set_up()
     app = create_app(lambda: _workspace(settings))
+    with _bind(settings) as listener:
+        log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
+        server_for(app).run(sockets=[listener])
+    if app.state.service.failure is not None:
+        raise app.state.service.failure
+
+
+def server_for(app: FastAPI) -> uvicorn.Server:
+    """A server with our limits; it ends when its workspace cannot be opened."""
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         http=_impatient_protocol(),
@@ -53,18 +59,13 @@ def _run(settings: Settings, listener: socket.socket) -> None:
         h11_max_incomplete_event_size=_HEADER_BYTES,
     )
     server = uvicorn.Server(config)
-    failures: list[BaseException] = []
 
-    def end(error: BaseException) -> None:
-        failures.append(error)
+    def end() -> None:
         server.should_exit = True
 
     app.state.service.on_failure = end
     app.state.service.is_stopping = lambda: server.should_exit
-    log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
-    server.run(sockets=[listener])
-    if failures:
-        raise failures[0]
+    return server
 
 
 def _workspace(settings: Settings) -> Workspace:

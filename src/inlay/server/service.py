@@ -33,7 +33,8 @@ class Service:
     def __init__(self, make_workspace: Callable[[], Workspace]) -> None:
         self.metrics = Metrics()
         self.is_stopping: Callable[[], bool] = lambda: False
-        self.on_failure: Callable[[BaseException], object] = lambda _: None
+        self.failure: BaseException | None = None  # why the workspace could not be opened
+        self.on_failure: Callable[[], object] = lambda: None
         self.last_look: tuple[float, dict[str, str]] = (-math.inf, {})  # when its health was seen, and how it was
         self._make_workspace = make_workspace
         self._opening: asyncio.Task[Workspace] | None = None
@@ -50,10 +51,10 @@ class Service:
         return await anyio.to_thread.run_sync(lambda: self._make_workspace().open())
 
     def _opened(self, opening: asyncio.Task[Workspace]) -> None:
-        error = None if opening.cancelled() else opening.exception()
-        if error is not None:
-            log.error("the service cannot start: %s", error)
-            self.on_failure(error)
+        self.failure = None if opening.cancelled() else opening.exception()
+        if self.failure is not None:
+            log.error("the service cannot start: %s", self.failure)
+            self.on_failure()
 
     async def stop(self) -> None:
         """Close the workspace, which lets running jobs finish for a while."""

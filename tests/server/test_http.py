@@ -1,0 +1,250 @@
+"""What every answer has, and what every request must be."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from inlay import errors
+from inlay.server.logs import JsonLines
+from inlay.server.middleware import request_id
+from tests.service import Api, expect, expect_problem
+
+
+# ------------------------------------------------------------------------------------------------------------- nothing
+@pytest.mark.parametrize(
+    "path", ["/v1/nope", "/v1/", "/v1/files/", "/v1/files/a/b", "/v1/datasets//", "/nope", "/v2/x"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PATCH"])
+def test_an_unknown_path_is_a_problem(plain_api: Api, method: str, path: str) -> None:
+    expect_problem(plain_api.http.request(method, path), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/files", "GET, POST"),
+        ("PUT", "/v1/query", "POST"),
+        ("POST", "/v1/datasets/data_x", "DELETE, GET, PUT"),
+        ("OPTIONS", "/v1/jobs/job_x", "DELETE, GET"),
+        ("POST", "/healthz", "GET"),
+    ],
+)
+def test_a_wrong_method_is_a_problem_that_says_the_right_ones(
+    plain_api: Api, method: str, path: str, allowed: str
+) -> None:
+    answer = plain_api.http.request(method, path)
+    expect_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == allowed
+
+
+# -------------------------------------------------------------------------------------------------------------- bodies
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            b"{",
+            b"not json",
+            b'{"sql": "SELECT 1"',
+            b'"text"',
+            b"[]",
+            b"5",
+            b"null",
+            b"\xff\xfe",
+            b'{"sql": "\\ud800"}',
+        ),
+        *(b"[" * 100_000, b'{"sql": ' + b"9" * 10_000 + b"}"),
+    ],
+)
+def test_a_body_that_is_no_request_is_400(plain_api: Api, content: bytes) -> None:
+    answer = plain_api.http.post("/v1/query", content=content, headers={"Content-Type": "application/json"})
+    expect_problem(answer, 400)
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx", "json"])
+def test_a_body_that_is_not_json_is_415(plain_api: Api, kind: str | None) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    answer = plain_api.http.post("/v1/query", content=b'{"sql": "SELECT 1"}', headers=headers)
+    assert "application/json" in expect_problem(answer, 415, "unsupported_media_type")["hint"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"])
+def test_json_by_any_of_its_names(plain_api: Api, kind: str) -> None:
+    answer = plain_api.http.post("/v1/query", content=b"{}", headers={"Content-Type": kind})
+    expect_problem(answer, 400, "invalid_request")
+
+
+def test_headers_have_a_limit(plain_api: Api) -> None:
+    answer = plain_api.http.get("/v1/files", headers={"X-Long": "x" * 40_000})
+    expect_problem(answer, 413, "request_too_large")
+    assert plain_api.http.get("/v1/files", headers={"X-Long": "x" * 30_000}).status_code == 200
+
+
+HALF = b"GET /healthz HTTP/1.1\r\nHost: local"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("begun", [b"", HALF])
+def test_headers_that_never_end_are_not_waited_for(
+    plain_api: Api, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_first: bool
+) -> None:
+    monkeypatch.setattr("inlay.server.run._HEADER_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port), timeout=60) as connection:
+        if not is_first:
+            connection.sendall(HALF + b"host\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(begun)
+        while connection.recv(65536):  # until the service closes
+            pass
+
+
+def test_a_large_body_is_refused_by_its_length(plain_api: Api) -> None:
+    with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port)) as connection:
+        head = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 3000000"
+        connection.sendall(b"POST /v1/query HTTP/1.1\r\n" + head + b"\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+# --------------------------------------------------------------------------------------------------------- unforeseen
+def test_what_nobody_foresaw_is_500_without_internals(
+    plain_api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the secret is Xanadu")
+
+    monkeypatch.setattr(plain_api.workspace, "datasets", broken)
+    answer = plain_api.http.get("/v1/datasets", headers={"X-Request-ID": "my-id"})
+    problem = expect_problem(answer, 500, "failure")
+    assert "Xanadu" not in answer.text
+    assert "X-Request-ID" in problem["hint"]
+    assert answer.headers["x-request-id"] == "my-id"
+    [record] = [r for r in caplog.records if r.exc_info]
+    assert "the secret is Xanadu" in str(record.exc_info)
+
+
+def test_a_job_that_failed_unexpectedly_tells_nothing_either(
+    plain_api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the secret is Xanadu")
+
+    monkeypatch.setattr(plain_api.workspace._conversions, "create", broken)
+    answer = plain_api.try_to_create("a\n1\n")
+    expect_problem(answer, 500, "failure")
+    [job] = plain_api.get("/v1/jobs", state="failed", limit=1)["jobs"]
+    assert job["error"]["code"] == "failure"
+    assert "Xanadu" not in answer.text + json.dumps(job)
+    assert "the secret is Xanadu" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["CatalogUnavailableError", "SparkUnavailableError", "StorageUnavailableError"])
+def test_what_is_missing_is_503_with_its_reason(plain_api: Api, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def missing(*_: Any) -> Any:
+        raise getattr(errors, name)("It is gone.", hint="Look for it.")
+
+    monkeypatch.setattr(plain_api.workspace, "datasets", missing)
+    answer = plain_api.http.get("/v1/datasets")
+    problem = expect_problem(answer, 503, getattr(errors, name).code)
+    assert (problem["detail"], problem["hint"]) == ("It is gone.", "Look for it.")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+# ------------------------------------------------------------------------------------------------------- ids and logs
+@pytest.mark.parametrize("given", ["abc-123", "x" * 128, "a.b_c:d"])
+def test_a_request_id_is_echoed(plain_api: Api, given: str) -> None:
+    assert plain_api.http.get("/healthz", headers={"X-Request-ID": given}).headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", [None, "", "x" * 129, "a b", "<script>"])
+def test_a_request_id_is_made_where_there_is_none(plain_api: Api, given: str | None) -> None:
+    headers = {} if given is None else {"X-Request-ID": given}
+    assert re.fullmatch("[0-9a-f]{32}", plain_api.http.get("/healthz", headers=headers).headers["x-request-id"])
+
+
+def test_one_line_a_request_without_secrets(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "inlay")
+    secret = {"Authorization": "Bearer very-secret"}
+    plain_api.http.get("/v1/files/upld_abc?token=hidden", headers=secret)
+    plain_api.http.post("/v1/query", json={"sql": "SELECT 'private'"}, headers=secret)
+    lines = [r for r in caplog.records if r.name == "inlay.requests"]
+    assert [getattr(r, "facts", {})["route"] for r in lines] == ["/v1/files/{upload_id}", "/v1/query"]
+    first = getattr(lines[0], "facts", {})
+    assert set(first) == {"method", "route", "status", "ms", "bytes_in", "bytes_out"}
+    assert (first["method"], first["status"]) == ("GET", 404)
+    told = "".join(JsonLines().format(record) for record in caplog.records)
+    for hidden in ("very-secret", "hidden", "private"):
+        assert hidden not in told
+
+
+def test_sql_is_logged_for_debugging_only(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "inlay.server")
+    plain_api.http.post("/v1/query", json={"sql": "SELECT 'private'"})
+    assert [r.levelname for r in caplog.records if "private" in r.getMessage()] == ["DEBUG"]
+
+
+def test_a_log_line_is_one_json_object() -> None:
+    token = request_id.set("the-id")
+    try:
+        record = logging.LogRecord("inlay.x", logging.ERROR, "f", 1, "two\nlines %s", ("é",), None)
+        record.facts = {"ms": 1.5}
+        line = JsonLines().format(record)
+    finally:
+        request_id.reset(token)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert told.pop("time").endswith("+00:00")
+    assert told == {
+        "level": "error", "logger": "inlay.x", "message": "two\nlines é", "request_id": "the-id", "ms": 1.5
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------- the service itself
+def test_health_and_readiness(plain_api: Api) -> None:
+    assert plain_api.get("/healthz") == {"status": "ok"}
+    found = expect(plain_api.http.get("/readyz"), 503)
+    assert found["status"] == "not ready"
+    assert (found["parts"]["catalog"], found["parts"]["storage"]) == ("ready", "ready")
+    assert found["parts"]["spark"] != "ready"
+
+
+def test_metrics(plain_api: Api) -> None:
+    before = plain_api.http.get("/metrics").text
+    plain_api.upload(b"x" * 1234)
+    plain_api.http.get("/v1/files/upld_made_up")
+    plain_api.http.request("BREW", "/v1/made-up/by/clients")
+    answer = plain_api.http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert uploaded(answer.text) - uploaded(before) == 1234
+    assert 'inlay_http_requests_total{method="GET",route="/v1/files/{upload_id}",status="404"}' in answer.text
+    assert 'inlay_http_request_seconds_bucket{le="0.005",method="POST",route="/v1/files"}' in answer.text
+    assert 'inlay_jobs{state="succeeded"}' in answer.text
+    assert "made" not in answer.text
+    assert "BREW" not in answer.text
+
+
+def uploaded(text: str) -> float:
+    return float(re.findall(r"^inlay_uploaded_bytes_total (\S+)$", text, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/errors"])
+def test_the_documentation_needs_no_network(plain_api: Api, path: str) -> None:
+    answer = plain_api.http.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    loaded = re.findall(r"""(?:src|href)=["']([^"'#]+)|fetch\(["']([^"']+)""", answer.text)
+    assert all((one or two).startswith("/") for one, two in loaded)
+    assert "://" not in answer.text
+
+
+def test_every_problem_type_leads_to_its_explanation(plain_api: Api) -> None:
+    page = plain_api.http.get("/docs/errors").text
+    for name in errors.__all__:
+        assert f'id="{getattr(errors, name).code}"' in page
+    assert "an upload is used once" in page

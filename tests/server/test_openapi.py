@@ -1,0 +1,133 @@
+"""The description of the API: complete, valid, and the truth."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis.checks import CHECKS
+
+from inlay.server import create_app
+from inlay.settings import Settings
+from inlay.workspace import Workspace
+from tests.service import Api
+
+METHODS = ("get", "post", "put", "delete")
+EXPECTED = {
+    "/v1/files": {"get": "list_files", "post": "upload_file"},
+    "/v1/files/{upload_id}": {"get": "get_file", "delete": "delete_file"},
+    "/v1/files/{upload_id}/preview": {"post": "preview_file"},
+    "/v1/datasets": {"get": "list_datasets", "post": "create_dataset"},
+    "/v1/datasets/{dataset_id}": {"get": "get_dataset", "put": "update_dataset", "delete": "delete_dataset"},
+    "/v1/datasets/{dataset_id}/loads": {"post": "load_dataset"},
+    "/v1/datasets/{dataset_id}/versions": {"get": "list_versions"},
+    "/v1/datasets/{dataset_id}/restore": {"post": "restore_dataset"},
+    "/v1/datasets/{dataset_id}/rejects": {"get": "list_rejects"},
+    "/v1/query": {"post": "query"},
+    "/v1/jobs": {"get": "list_jobs"},
+    "/v1/jobs/{job_id}": {"get": "get_job", "delete": "cancel_job"},
+    "/v1/jobs/{job_id}/events": {"get": "follow_job"},
+    "/healthz": {"get": "healthz"},
+    "/readyz": {"get": "readyz"},
+    "/metrics": {"get": "metrics"},
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    def never() -> Any:
+        raise AssertionError("the description needs no workspace")
+
+    return create_app(never).openapi()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            yield path, operation
+
+
+def test_every_operation_has_the_name_that_clients_call_it_by(document: dict[str, Any]) -> None:
+    found = {p: {m: o["operationId"] for m, o in methods.items()} for p, methods in document["paths"].items()}
+    assert found == EXPECTED
+
+
+def test_every_operation_is_explained_and_names_its_errors(document: dict[str, Any]) -> None:
+    for path, operation in operations(document):
+        assert operation["summary"]
+        assert len(operation["tags"]) == 1
+        if not path.startswith("/v1/"):
+            continue
+        assert operation["security"] == [{"ApiKey": []}]
+        for status in ("400", "401", "403", "500", "503"):
+            content = operation["responses"][status]["content"]
+            assert content == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
+
+
+def test_nothing_of_the_framework_is_left(document: dict[str, Any]) -> None:
+    text = json.dumps(document)
+    assert "HTTPValidationError" not in text
+    for name in re.findall(r"#/components/schemas/(\w+)", text):
+        assert name in document["components"]["schemas"]
+
+
+def test_requests_have_examples_that_are_valid(document: dict[str, Any]) -> None:
+    from inlay.server import models
+
+    for kind in (models.DatasetBody, models.LoadBody):
+        examples = kind.model_json_schema()["examples"]
+        for example in examples:
+            assert kind.model_validate(example).request()
+
+
+def test_the_service_tells_the_same(plain_api: Api, document: dict[str, Any]) -> None:
+    assert plain_api.get("/openapi.json") == json.loads(json.dumps(document))
+
+
+# ------------------------------------------------------------------------------------------------------------- fuzzing
+# Text that is SQL, names what exists, and fits a table cannot be described by a schema: valid requests may get 4xx.
+_UNDESCRIBABLE = {"positive_data_acceptance", "missing_required_header", "unsupported_method"}
+
+
+def fuzz(api: Api, examples: int) -> int:
+    """Ask what the description allows and what it forbids; every answer must be one that it describes."""
+    schema = schemathesis.openapi.from_url(f"{api.url}/openapi.json")
+    checks = [check for check in CHECKS.get_all() if check.__name__ not in _UNDESCRIBABLE]
+    asked = 0
+    for result in schema.exclude(path_regex="/events$").get_all_operations():
+        operation = result.ok()
+
+        @hypothesis.settings(max_examples=examples, database=None, derandomize=True)
+        @hypothesis.given(case=operation.as_strategy() | operation.as_strategy(generation_mode=NEGATIVE))
+        def ask(case: Any) -> None:
+            nonlocal asked
+            asked += 1
+            case.call_and_validate(checks=checks, timeout=60)
+
+        ask()
+    return asked
+
+
+NEGATIVE = schemathesis.GenerationMode.NEGATIVE
+
+
+def test_answers_are_as_described(api: Api) -> None:
+    assert fuzz(api, 8) > 50
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_answers_are_as_described_for_long(api: Api) -> None:
+    assert fuzz(api, 300) > 1000
+
+
+def test_the_app_can_be_made_over_an_open_workspace(tmp_path: Path) -> None:
+    app = create_app(Workspace(Settings(data_dir=str(tmp_path))))
+    assert app.title == "inlay"
