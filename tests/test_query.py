@@ -985,7 +985,7 @@ def test_a_json_answer_is_complete(db: QueryEngine) -> None:
     assert answer.pop("rows") == [[number, "x"] for number in range(1, 12_346)]
     assert answer.pop("execution_time_ms") > 0
     assert answer == {
-        "columns": [{"name": "v", "type": "int64"}, {"name": "s", "type": "string"}],
+        "columns": [{"name": "v", "type": "bigint"}, {"name": "s", "type": "text"}],
         "row_count": 12_345,
         "truncated": True,
     }

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from inlay.errors import QueryError
 from inlay.query.cells import dumps, json_values, text_values
+from inlay.type_grammar import type_name
 
 __all__ = ["QueryResult"]
 
@@ -56,7 +57,7 @@ class QueryResult:
         return self._reader().read_all()
 
     def columns(self) -> list[dict[str, str]]:
-        return [{"name": field.name, "type": str(field.type)} for field in self.schema]
+        return [{"name": field.name, "type": type_name(field.type)} for field in self.schema]
 
     def summary(self) -> dict[str, Any]:
         return {
