@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from inlay.cli import keys, output
 from inlay.cli import options as o
-from inlay.cli import output
+from inlay.cli.doctor import doctor
 from inlay.cli.serve import serve
+from inlay.cli.service import datasets, load, query, upload
 from inlay.cli.source import opened
 from inlay.errors import InvalidArgumentError, NotFoundError
 
@@ -41,7 +43,9 @@ def start(
         raise typer.Exit(2)
 
 
-app.command()(serve)
+for _command in (serve, upload, datasets, load, query, doctor):
+    app.command()(_command)
+app.add_typer(keys.app, name="keys")
 
 
 @app.command()
