@@ -78,6 +78,12 @@ class Api:
             job = self.get(f"/v1/jobs/{job['id']}")
         return job
 
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self.http.get("/readyz").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
     def files(self) -> set[str]:
         """Everything in the storage."""
         return {file.path for top in ("uploads", "datasets") for file in self.workspace.places.files_below(top)}

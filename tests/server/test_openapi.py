@@ -16,7 +16,8 @@ from schemathesis.checks import CHECKS
 from inlay.server import create_app
 from inlay.settings import Settings
 from inlay.workspace import Workspace
-from tests.service import Api
+from tests.service import STANDS, Api, running, settings_for
+from tests.spark import cluster
 
 METHODS = ("get", "post", "put", "delete")
 EXPECTED = {
@@ -92,6 +93,20 @@ def test_the_service_tells_the_same(plain_api: Api, document: dict[str, Any]) ->
 
 
 # ------------------------------------------------------------------------------------------------------------- fuzzing
+KEY = {"Authorization": "Bearer of-the-fuzzer"}
+
+
+@pytest.fixture(scope="module", params=STANDS)
+def locked_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service with a key, so that what needs one is seen to need it."""
+    cluster.local_session()
+    directory = tmp_path_factory.mktemp("fuzzed")
+    settings = settings_for(request.param, request, directory, max_upload_bytes=1 << 20, api_keys=("of-the-fuzzer",))
+    with running(Workspace(settings)) as found:
+        found.wait_until_ready()
+        yield found
+
+
 # Text that is SQL, names what exists, and fits a table cannot be described by a schema: valid requests may get 4xx.
 _UNDESCRIBABLE = {"positive_data_acceptance", "missing_required_header", "unsupported_method"}
 
@@ -109,7 +124,7 @@ def fuzz(api: Api, examples: int) -> int:
         def ask(case: Any) -> None:
             nonlocal asked
             asked += 1
-            case.call_and_validate(checks=checks, timeout=60)
+            case.call_and_validate(checks=checks, headers=KEY, timeout=60)
 
         ask()
     return asked
@@ -118,14 +133,16 @@ def fuzz(api: Api, examples: int) -> int:
 NEGATIVE = schemathesis.GenerationMode.NEGATIVE
 
 
-def test_answers_are_as_described(api: Api) -> None:
-    assert fuzz(api, 8) > 50
+@pytest.mark.spark
+def test_answers_are_as_described(locked_api: Api) -> None:
+    assert fuzz(locked_api, 8) > 50
 
 
 @pytest.mark.long
+@pytest.mark.spark
 @pytest.mark.timeout(3600)
-def test_answers_are_as_described_for_long(api: Api) -> None:
-    assert fuzz(api, 300) > 1000
+def test_answers_are_as_described_for_long(locked_api: Api) -> None:
+    assert fuzz(locked_api, 300) > 1000
 
 
 def test_the_app_can_be_made_over_an_open_workspace(tmp_path: Path) -> None:

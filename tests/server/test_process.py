@@ -1,0 +1,196 @@
+"""`inlay serve` as people run it: a process of its own that starts, answers, bears large files and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service import PATIENCE, expect
+from tests.spark import cluster
+
+MEGABYTE = 1 << 20
+
+
+@dataclass
+class Served:
+    """A running `inlay serve`."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: list[str]
+
+    def peak_memory(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log if line.startswith("{")]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "inlay", "serve", "--port", "0", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return cluster.spark_environment(INLAY_SPARK_CONF=json.dumps(cluster.DRIVER_CONF), **more)
+
+
+@contextlib.contextmanager
+def served(folder: Path, *arguments: str, **variables: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        command("--data-dir", str(folder / "data"), "--spark-master", "local[2]", *arguments),
+        cwd=folder, env=environment(**variables), stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    log: list[str] = []
+    reader = threading.Thread(target=lambda: log.extend(process.stderr or ()))
+    reader.start()
+    try:
+        yield Served(process, _url(process, log), log)
+    finally:
+        cluster.end_session(process.pid)
+        process.wait()
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _url(process: subprocess.Popen[str], log: list[str]) -> str:
+    """Where it says that it listens."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        for line in list(log):
+            if '"url"' in line:
+                return str(json.loads(line)["url"])
+        time.sleep(0.02)
+    raise AssertionError("".join(log))
+
+
+def stop(found: Served) -> int:
+    found.process.send_signal(signal.SIGTERM)
+    return found.process.wait(PATIENCE)
+
+
+def blocks(megabytes: int) -> Iterator[bytes]:
+    block = os.urandom(MEGABYTE)
+    for _ in range(megabytes):
+        yield block
+
+
+def check_memory(folder: Path, megabytes: int) -> None:
+    """Two uploads at once, one with its length stated; the service holds neither."""
+    with served(folder) as found:
+        answers: list[Any] = []
+
+        def upload(**headers: str) -> None:
+            answers.append(httpx.post(f"{found.url}/v1/files", content=blocks(megabytes), headers=headers, timeout=600))
+
+        threads = [
+            threading.Thread(target=upload),
+            threading.Thread(target=upload, kwargs={"Content-Length": str(megabytes * MEGABYTE)}),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [expect(answer, 201)["size_bytes"] for answer in answers] == [megabytes * MEGABYTE] * 2
+        assert found.peak_memory() < 300 * MEGABYTE
+        kept = list((folder / "data" / "uploads").glob("*/raw"))
+        assert [file.stat().st_size for file in kept] == [megabytes * MEGABYTE] * 2
+
+
+@pytest.mark.spark
+def test_100_megabytes_do_not_lie_in_memory(tmp_path: Path) -> None:
+    check_memory(tmp_path, 100)
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_gigabyte_does_not_lie_in_memory(tmp_path: Path) -> None:
+    check_memory(tmp_path, 1024)
+
+
+@pytest.mark.spark
+def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, INLAY_API_KEYS="the-key") as found,
+        httpx.Client(base_url=found.url, timeout=PATIENCE) as http,
+    ):
+        assert expect(http.get("/healthz"), 200) == {"status": "ok"}
+        assert http.get("/v1/files").status_code == 401
+        http.headers["Authorization"] = "Bearer the-key"
+        assert expect(http.get("/v1/datasets"), 200)["datasets"] == []  # before Spark is there
+        body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
+        assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for it
+        assert expect(http.get("/readyz"), 200)["parts"]["spark"] == "ready"
+        job = expect(http.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"}), 202)
+        following = http.stream("GET", f"/v1/jobs/{job['id']}/events")
+        with following as answer:
+            assert answer.status_code == 200
+            assert stop(found) == -signal.SIGTERM
+        told = [line for line in found.lines() if line["logger"] == "inlay.requests"]
+        assert {"POST /v1/datasets 201", "GET /healthz 200"} <= {line["message"] for line in told}
+        assert "the-key" not in "".join(found.log)
+    assert not cluster.session_members(found.process.pid)
+    with served(tmp_path) as again:
+        listed = expect(httpx.get(f"{again.url}/v1/datasets", timeout=PATIENCE), 200)["datasets"]
+        state = expect(httpx.get(f"{again.url}/v1/jobs/{job['id']}", timeout=PATIENCE), 200)["state"]
+        assert (len(listed), state) in [(2, "succeeded"), (1, "failed")]
+
+
+# ------------------------------------------------------------------------------------------------------- wrong settings
+def refused(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [*command("--data-dir", str(folder / "data")), *arguments],
+        cwd=folder, env=environment(**variables), capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, said = refused(tmp_path, "--port", str(other.getsockname()[1]))
+    assert code == 2
+    assert "--port" in said
+
+
+def test_an_address_for_everybody_needs_keys(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--host", "0.0.0.0")
+    assert code == 2
+    assert "inlay keys create" in said
+
+
+def test_a_catalog_that_does_not_answer_ends_the_service(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--catalog-url", "postgresql+psycopg://nobody@127.0.0.1:1/none", "--json")
+    assert code == 1
+    assert json.loads(said.splitlines()[-1])["code"] == "catalog_unavailable"
+
+
+def test_a_storage_that_cannot_be_written_ends_the_service(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    code, said = refused(tmp_path, "--storage-url", str(tmp_path / "file" / "below"))
+    assert code == 1
+    assert "Nothing can be stored" in said
+
+
+def test_wrong_settings_name_themselves(tmp_path: Path) -> None:
+    assert refused(tmp_path, INLAY_KEEP_DAYS="many") == (
+        2,
+        "Error: INLAY_KEEP_DAYS is 'many'; it must be a number.\n",
+    )
+    assert "no settings file" in refused(tmp_path, "--config", "none.toml")[1]
