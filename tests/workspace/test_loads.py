@@ -228,6 +228,17 @@ def test_columns_may_come_in_another_order(workspace: Workspace) -> None:
     assert {f"datasets/{dataset.id}/{path}" for path in data} == files
 
 
+@pytest.mark.parametrize("strategy", ["append", "upsert"])
+def test_a_field_that_no_record_has_is_null(workspace: Workspace, strategy: str) -> None:
+    dataset = made(workspace, [row(1, "a", 5)])
+    source = Source(inline=Inline("json", '{"name": "b", "id": 2}\n{"id": 3, "name": "c"}\n'))
+    assert load(workspace, dataset, source, strategy).state == "succeeded"
+    assert content(workspace, dataset) == [row(1, "a", 5), row(2, "b", None), row(3, "c", None)]
+    more = Source(inline=Inline("json", '{"id": 4, "name": "d", "n": 1, "more": 1}\n'))
+    with pytest.raises(SchemaMismatchError, match="more"):
+        load(workspace, dataset, more, strategy)
+
+
 def test_a_load_rewrites_only_what_it_must(workspace: Workspace) -> None:
     dataset = made(workspace, [row(key, "a") for key in range(10)])
     load(workspace, dataset, inline([row(100, "b")]), "append")

@@ -24,7 +24,7 @@ from inlay.parquet.writer import WriterSettings
 from inlay.pipeline.cells import check_readable
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
 from inlay.pipeline.jobs import Progress, Totals, run
-from inlay.pipeline.kinds import TEXT, Kind, join
+from inlay.pipeline.kinds import NULL, TEXT, Kind, join
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
 from inlay.pipeline.plan import Column, Reader, Survey
@@ -112,15 +112,18 @@ def convert(
 # --------------------------------------------------------------------------------------------------------- planning
 def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.Schema | None) -> list[Column]:
     """The columns with the types that were found, or that somebody chose for them."""
-    names = list(survey.kinds)
-    if unknown := [name for name in overrides if name not in survey.kinds]:
+    kinds = survey.kinds
+    if like is not None and survey.options.format == "json":  # a field that no record has is NULL, not missing
+        kinds = {field.name: kinds.get(field.name, NULL) for field in like} | kinds
+    names = list(kinds)
+    if unknown := [name for name in overrides if name not in kinds]:
         raise InvalidArgumentError(
             f"There is no column {unknown[0]!r} to give a type; the columns are: {', '.join(map(repr, names))}."
         )
     target = {f.name: f.type for f in like} if like is not None else {}
     chosen = target | dict(overrides)
     columns = []
-    for name, kind in survey.kinds.items():
+    for name, kind in kinds.items():
         if name in chosen:
             if survey.options.format == "csv":
                 check_readable(name, chosen[name])
