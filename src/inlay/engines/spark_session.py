@@ -152,11 +152,18 @@ def _start(master: str | None) -> SparkSession:
         raise
     except Exception as error:
         raise InlayError(
-            f"Spark could not start on {wanted}: {error}",
+            f"Spark could not start on {wanted}: {_reason(error)}",
             hint="The lines that Spark itself wrote to stderr say more.",
         ) from error
     atexit.register(stop_session)
     return spark
+
+
+def _reason(error: Exception) -> str:
+    """What Java says first; its stack traces are longer than anything that they tell."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return next(iter([*told, *lines]), type(error).__name__)
 
 
 def _require_pyspark() -> None:
