@@ -146,14 +146,13 @@ def _fenced(lines: list[str]) -> Iterator[str]:
 
 # ----------------------------------------------------------------------------------------------------- the command line
 def commands() -> Iterator[str]:
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in every_command():
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         yield f"### `inlay {name}`"
         yield ""
         yield command.help
         yield ""
-        yield f"`inlay {name} {' '.join(argument.metavar for argument in arguments)} [OPTIONS]`"
+        yield f"`{' '.join(['inlay', name, *map(_argument, arguments), '[OPTIONS]'])}`"
         yield ""
         yield "| option | default | meaning |"
         yield "|---|---|---|"
@@ -162,9 +161,22 @@ def commands() -> Iterator[str]:
         yield ""
 
 
+def every_command(group: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Commands by what is typed, also those of groups."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+def _argument(param: Any) -> str:
+    return str(param.metavar if param.required else f"[{param.metavar}]")
+
+
 def _option(param: Any) -> str:
     if param.param_type_name == "argument":
-        return f"| `{param.metavar}` | required | {param.help} |"
+        return f"| `{param.metavar}` | {_default(param)} | {param.help} |"
     names = ", ".join(f"`{name}`" for name in param.opts)
     value = f" `{param.metavar}`" if param.metavar else ""
     return f"| {names}{value} | {_default(param)} | {param.help} |".replace("<", "&lt;")

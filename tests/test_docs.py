@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import typer
 
 import inlay
 from inlay import errors, incremental
 from inlay.cli import run
-from inlay.cli.commands import app
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -123,8 +121,7 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
 
 
 def commands() -> dict[str, Any]:
-    group: Any = typer.main.get_command(app)
-    return dict(group.commands)
+    return dict(GENERATOR.every_command())
 
 
 @pytest.mark.parametrize("name", commands())

@@ -146,7 +146,7 @@ Delete = Annotated[bool, typer.Option("--delete", help="Delete the dataset with 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")]
 Rejects = Annotated[bool, typer.Option("--rejects", help="Show the rows that the current version's source lost.")]
 ListLimit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Show at most this many; 0 shows all.")]
-Statement = Annotated[str, typer.Argument(metavar="SELECT", help="SQL over datasets.<table name>.", show_default=False)]
+Statement = Annotated[str, typer.Argument(metavar="SELECT", help="SQL over datasets.TABLE.", show_default=False)]
 RowLimit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=0, help=f"Rows at most [{_ROWS_OF_A_TABLE} in a table, else all]."),
