@@ -26,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES = len(os.sched_getaffinity(0))
+REHEARSALS = 8  # a service has run for a while: its JVM has compiled what it uses
 TICKS = os.sysconf("SC_CLK_TCK")
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 COLUMNS = {
@@ -214,13 +215,17 @@ def _cpu(pids: list[int]) -> float:
 
 
 def _workers(pids: list[int]) -> list[int]:
-    """Processes that do the work: Spark's Python workers if there are any, otherwise this one."""
-    workers = []
-    for pid in pids[1:]:
-        with contextlib.suppress(OSError):
-            if "daemon" in Path(f"/proc/{pid}/cmdline").read_text():
-                workers.append(pid)
-    return workers or pids[:1]
+    """Processes that do the work: Spark's Python workers, else its JVM, else this one."""
+    programs = {pid: _command(pid) for pid in pids[1:]}
+    workers = [pid for pid, words in programs.items() if "python" in words[0] and "daemon" in " ".join(words)]
+    return workers or [pid for pid, words in programs.items() if words[0].endswith("java")] or pids[:1]
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return [""]
 
 
 def _peak_mb(pids: list[int]) -> float:
@@ -240,7 +245,7 @@ def _forget_peaks(pids: list[int]) -> None:
 
 def _measure(name: str, kind: str, small: str, source: str, target: str, repeats: int) -> list[Result]:
     run = CONTESTANTS[name][0](kind)
-    for number in range(2):
+    for number in range(REHEARSALS):
         folder = f"{target}/rehearsal-{number}"
         os.makedirs(folder)
         run(small, folder)
@@ -333,9 +338,9 @@ def _table(kind: str, megabytes: int, results: dict[str, Result]) -> str:
 _HEAD = """# Conversion of uploads
 
 {date}, {cores} cores, load {load} when it began. Each contestant ran in a process of its own, one after the other,
-on the same file, after two conversions of 1 MB; figures are medians of {repeats}. CPU time includes the JVM and all
-workers. Spark's own reader was given the schema; all others find it out themselves, as inlay does. Everybody writes
-zstd. Only inlay checks that no value changes (leading zeros, long numbers, dates) and keeps rejects.
+on the same file, after {rehearsals} conversions of 1 MB; figures are medians of {repeats}. CPU time includes the JVM
+and all workers. Spark's own reader was given the schema; all others find it out themselves, as inlay does. Everybody
+writes zstd. Only inlay checks that no value changes (leading zeros, long numbers, dates) and keeps rejects.
 
 Run it with `python -m benchmarks.convert --mb 500`.
 
@@ -359,6 +364,7 @@ def main(argv: list[str] | None = None) -> None:
         cores=CORES,
         load=f"{os.getloadavg()[0]:.1f}",
         repeats=options.repeats,
+        rehearsals=REHEARSALS,
     )
     tables = []
     with tempfile.TemporaryDirectory(prefix="inlay-bench-") as work:
