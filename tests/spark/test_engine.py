@@ -9,6 +9,7 @@ import pytest
 
 import inlay
 from inlay.engines import spark as spark_engine
+from inlay.engines import spark_verbs
 from inlay.errors import MergeCancelledError
 from tests import lake
 
@@ -40,10 +41,11 @@ def expected(changed, inserted=()):
 
 @pytest.fixture
 def everything_is_routed(monkeypatch):
-    """However small: source rows go through the shuffle, in many pieces and waves."""
+    """However small: source rows go through files, in many chunks and waves."""
     monkeypatch.setattr(spark_engine, "_SHIPPED_WITH_CODE", 0)
-    monkeypatch.setattr(spark_engine, "_CHUNK_BYTES", 4_000)
-    monkeypatch.setattr(spark_engine, "_WAVE_BYTES", 100_000)
+    monkeypatch.setattr(spark_verbs, "_CHUNK_ROWS", 60)
+    monkeypatch.setattr(spark_verbs, "_WAVE_ROWS", 2_000)
+    monkeypatch.setattr(spark_verbs, "WORTH_SPLITTING", 4_000)
 
 
 @pytest.mark.usefixtures("spark", "everything_is_routed")
@@ -127,14 +129,14 @@ def test_cancelling_stops_the_job_and_leaves_no_trace(tmp_path, monkeypatch):
     path = target(tmp_path / "d")
     before = lake.photograph(path)
 
-    class Slow(spark_engine._RewriteKernel):
-        def __call__(self, edit, rows):
+    class Slow(spark_verbs.Receive):
+        def __call__(self, task):
             import time
 
             time.sleep(60)
-            return super().__call__(edit, rows)
+            return super().__call__(task)
 
-    monkeypatch.setattr(spark_engine, "_RewriteKernel", Slow)
+    monkeypatch.setattr(spark_verbs, "Receive", Slow)
     seen = []
 
     def stop(progress):

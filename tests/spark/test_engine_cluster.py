@@ -21,17 +21,17 @@ MERGE = f"""
 import json, sys, time
 import numpy as np, pyarrow as pa
 import inlay
-from inlay.engines import spark as engine
+from inlay.engines import spark_verbs
 
 path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
 
-class Slow(engine._RewriteKernel):
-    def __call__(self, edit, rows):
+class Slow(spark_verbs.Receive):
+    def __call__(self, task):
         import time
         time.sleep(slow)
-        return super().__call__(edit, rows)
+        return super().__call__(task)
 
-engine._RewriteKernel = Slow
+spark_verbs.Receive = Slow
 from inlay.engines.spark_session import get_session
 get_session(master)
 ids = np.arange(0, {FILES * ROWS}, 10)

@@ -12,7 +12,7 @@ import pytest
 
 import inlay
 from inlay.engines import spark as spark_engine
-from inlay.engines import spark_source, spark_stored
+from inlay.engines import spark_source, spark_verbs
 from inlay.engines.exchange import Scratch
 from inlay.errors import DuplicateKeyError, InlayError, MergeCancelledError, NullKeyError
 from inlay.storage import locate
@@ -27,9 +27,9 @@ def everything_is_large(monkeypatch):
     monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", 0)
     monkeypatch.setattr(spark_source, "BUCKET_BYTES", 8_000)
     monkeypatch.setattr(spark_source, "_INDEX_ROWS", 1_000)
-    monkeypatch.setattr(spark_stored, "_CHUNK_ROWS", 70)
-    monkeypatch.setattr(spark_stored, "_WAVE_ROWS", 500)
-    monkeypatch.setattr(spark_stored, "WORTH_SPLITTING", 100)
+    monkeypatch.setattr(spark_verbs, "_CHUNK_ROWS", 70)
+    monkeypatch.setattr(spark_verbs, "_WAVE_ROWS", 500)
+    monkeypatch.setattr(spark_verbs, "WORTH_SPLITTING", 100)
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_every_strategy_means_what_it_means_elsewhere(spark, tmp_path, stored, s
 def test_rewritten_files_are_the_same_to_the_byte_however_many_tasks_made_them(spark, tmp_path, monkeypatch):
     """One file gets most rows: several tasks edit it."""
     parts = []
-    joined = spark_stored._joined
-    monkeypatch.setattr(spark_stored, "_joined", lambda *given: parts.append(len(given[-1])) or joined(*given))
+    joined = spark_verbs._joined
+    monkeypatch.setattr(spark_verbs, "_joined", lambda *given: parts.append(len(given[-1])) or joined(*given))
     paths = [target(tmp_path / engine, groups=10) for engine in ("pyarrow", "spark")]
     source = rows([*range(1_000), 1_500, 5_999])
     results = [inlay.merge(data, path, "update", ["id"]) for data, path in both(spark, source, paths)]
@@ -134,11 +134,11 @@ def test_a_full_merge_drops_row_groups_of_a_file_that_several_tasks_edit(spark, 
 
 
 def test_a_part_that_surgery_refuses_makes_the_file_be_written_whole(spark, tmp_path, monkeypatch):
-    class Refusing(spark_stored._Edit):
-        def __call__(self, task, rows):
-            return None if task[1] else super().__call__(task, rows)
+    class Refusing(spark_verbs.Receive):
+        def __call__(self, task):
+            return None if isinstance(task[0], spark_verbs.EditPart) else super().__call__(task)
 
-    monkeypatch.setattr(spark_stored, "_Edit", Refusing)
+    monkeypatch.setattr(spark_verbs, "Receive", Refusing)
     path = target(tmp_path / "d")
     source = rows(range(1_000))
     result = inlay.merge(frame_of(spark, source), path, "update", ["id"])

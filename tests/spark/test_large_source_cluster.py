@@ -24,22 +24,22 @@ EXPECTED = [TOTAL // 2, NEW // 2, TOTAL + NEW // 2, FILES]
 MERGE = f"""
 import json, sys
 import inlay
-from inlay.engines import spark as engine, spark_source, spark_stored
+from inlay.engines import spark as engine, spark_source, spark_verbs
 from inlay.engines.spark_session import get_session
 
 path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
 engine._DRIVER_BYTES = 0
 spark_source.BUCKET_BYTES = 300_000
-spark_stored._WAVE_ROWS = 30_000
-spark_stored.WORTH_SPLITTING = 100_000 if slow else 4_000
+spark_verbs._WAVE_ROWS = 30_000
+spark_verbs.WORTH_SPLITTING = 100_000 if slow else 4_000
 
-class Slow(engine._RewriteKernel):
-    def __call__(self, edit, rows):
+class Slow(spark_verbs.Receive):
+    def __call__(self, task):
         import time
         time.sleep(slow)
-        return super().__call__(edit, rows)
+        return super().__call__(task)
 
-engine._RewriteKernel = Slow
+spark_verbs.Receive = Slow
 spark = get_session(master)
 frame = spark.range(0, {TOTAL + NEW}, 2, 5).selectExpr("id", "concat('new ', id) as text")
 print("ready", flush=True)

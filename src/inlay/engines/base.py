@@ -3,8 +3,7 @@
 footers  read footers with the ranges of key columns
 load     take the source in, in the dataset's types, with its keys indexed
 match    find source keys in files, reading key columns only
-rewrite  apply replacements and deletions to files, into staged files
-append   write source rows into new staged files
+stage    apply replacements and deletions to files, and write source rows as new ones, into staged files
 combine  write several files as one
 """
 
@@ -152,10 +151,15 @@ class Engine(Protocol):
         self, location: Location, source: Any, key_columns: Sequence[str], targets: Sequence[Target]
     ) -> Iterator[FileMatch]: ...
 
-    def rewrite(
-        self, location: Location, source: Any, edits: Sequence[FileEdit], *, dry_run: bool
-    ) -> Iterator[Written]: ...
-
-    def append(self, location: Location, source: Any, appends: Sequence[Append]) -> Iterator[Written]: ...
+    def stage(
+        self,
+        location: Location,
+        source: Any,
+        edits: Sequence[FileEdit],
+        appends: Sequence[Append],
+        *,
+        dry_run: bool = False,
+    ) -> Iterator[Written]:
+        """What became of every edit, then of every append; a dry run finds out what would differ, and has none."""
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]: ...

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 import duckdb
 
-from inlay.engines.base import Append, Combine, FileMatch, Target, Written
+from inlay.engines.base import Combine, FileMatch, Target, Written
 from inlay.engines.duckdb_search import Session, SqlSearch
 from inlay.engines.matching import Hit, Unit, match_files, open_target
 from inlay.engines.source import ArrowSource
@@ -127,10 +127,6 @@ class DuckDBEngine(ThreadedKernels):
                 opened = list(pool.map(lambda target: open_target(location, target), targets))
                 search = functools.partial(SqlSearch, Session(cursor, self.strategy, native))
                 yield from match_files(location, source, key_columns, opened, _all_at_once, search)
-
-    def append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
-        _validate(location)
-        return super().append(location, source, appends)
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
         _validate(location)

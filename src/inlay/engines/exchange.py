@@ -1,7 +1,8 @@
-"""Rows on their way from task to task: pieces of files in a store that all tasks reach.
+"""Rows on their way to a task, from the driver or from another task: pieces of files in a store that all tasks reach.
 
-Neither the driver nor the JVM sees the rows; of every piece the driver knows where it lies and how many rows it has.
-Whoever writes gives its file a name of its own, so that a task may be tried again.
+The JVM never sees the rows; who sends a task off tells it where its pieces lie and how many rows they have. Whoever
+writes gives its file a name of its own, so that a task may be tried again. A few rows need no file: their pieces carry
+them.
 """
 
 from __future__ import annotations
@@ -28,24 +29,29 @@ _PLACE = np.dtype(np.int32)
 
 
 class Piece(NamedTuple):
-    """Rows in a part of a file; with `placed`, the places where they belong lie before them."""
+    """Rows in a part of a file, or in `carried`; with `placed`, the places where they belong lie before them."""
 
     path: str
     offset: int
     length: int
     rows: int
     placed: bool = False
+    carried: bytes | None = None
 
 
 Chunk = list[Piece]  # rows that belong together, each at its place among them
 
 
 def pack(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
+    packed: bytes = _packed(table, "lz4").to_pybytes()
     return packed
+
+
+def _packed(table: pa.Table, compression: str | None) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def unpack(packed: bytes | pa.Buffer) -> pa.Table:
@@ -54,10 +60,11 @@ def unpack(packed: bytes | pa.Buffer) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A directory for the time of one merge; the sweep of dead staging finds it by its name."""
+    """A directory for the time of one merge; the sweep of dead staging finds it by its name. Without a path there is
+    none, and pieces carry what they hold."""
 
     store: Store
-    path: str
+    path: str = ""
 
     @classmethod
     def beside(cls, location: Location) -> Scratch | None:
@@ -79,11 +86,16 @@ class Scratch:
         return self.read_placed(piece)[0]
 
     def read_placed(self, piece: Piece) -> tuple[pa.Table, np.ndarray | None]:
-        data = pa.py_buffer(self.store.read_range(piece.path, piece.offset, piece.length))
+        data = pa.py_buffer(self.read_bytes(piece))
         if not piece.placed:
             return unpack(data), None
         size = piece.rows * _PLACE.itemsize
         return unpack(data.slice(size)), np.frombuffer(data.slice(0, size), _PLACE)
+
+    def read_bytes(self, piece: Piece) -> bytes:
+        if piece.carried is not None:
+            return piece.carried
+        return self.store.read_range(piece.path, piece.offset, piece.length)
 
     def write(self, kind: str, table: pa.Table) -> Piece:
         with PieceWriter(self, kind) as writer:
@@ -98,13 +110,13 @@ class Scratch:
 
 
 class PieceWriter:
-    """A new file, piece after piece."""
+    """A new file, piece after piece; without a scratch to write it in, pieces that carry what they hold."""
 
     def __init__(self, scratch: Scratch, kind: str) -> None:
         self._store = scratch.store
-        self.path = scratch.file(kind)
+        self.path = scratch.file(kind) if scratch.path else ""
         self._stack = contextlib.ExitStack()
-        self._out = self._stack.enter_context(self._store.open_write(self.path))
+        self._out = self._stack.enter_context(self._store.open_write(self.path)) if self.path else None
         self._end = 0
 
     def __enter__(self) -> PieceWriter:
@@ -114,15 +126,21 @@ class PieceWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-        if kind is not None:
+        if kind is not None and self.path:
             self._store.remove(self.path)
 
     def add(self, table: pa.Table, places: np.ndarray | None = None) -> Piece:
-        data = pack(table)
-        if places is not None:
-            data = places.astype(_PLACE).tobytes() + data
+        # on a disk, compressing costs more than it saves
+        data = _packed(table, None if self.path and self._store.is_local else "lz4")
+        if places is None:
+            return self.put(data, table.num_rows)
+        return self.put(places.astype(_PLACE).tobytes() + data.to_pybytes(), table.num_rows)._replace(placed=True)
+
+    def put(self, data: bytes | pa.Buffer, rows: int = 0) -> Piece:
+        if self._out is None:
+            return Piece("", 0, len(data), rows, carried=bytes(data))
         self._out.write(data)
-        piece = Piece(self.path, self._end, len(data), table.num_rows, places is not None)
+        piece = Piece(self.path, self._end, len(data), rows)
         self._end += len(data)
         return piece
 

@@ -299,6 +299,10 @@ class _Bucket:
             self._table = table = table.combine_chunks()
         return take_rows(table, rows)
 
+    def loaded(self) -> _Bucket:
+        """The same rows in memory, for those who take from them more than once."""
+        return self if self._table is not None else _Bucket(self.read())
+
     def keep(self, rows: np.ndarray) -> None:
         self._index = None
         self.num_rows = len(rows)

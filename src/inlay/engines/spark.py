@@ -1,67 +1,53 @@
 """The Spark engine: Spark distributes, Arrow computes.
 
 Every verb is a job of tasks that run the same kernels as the pyarrow engine, one task per file or bundle of small
-files. Target data never enters a shuffle: tasks open files through `storage`. Source rows travel to the file they
-belong to: those of a small source as Arrow bytes beside the task's description, those of a large DataFrame from task
-to task through files in a scratch directory (`spark_source`, `exchange`), so that the driver sees only their numbers
-and no value passes through Spark's own types again. Tasks may be tried again: a task writes under a name of its own
-attempt and then renames.
+files. There is no shuffle: tasks open the target's files through `storage`, and the source rows that belong to a file
+through files in a scratch directory (`exchange`), or get them along with the code if they are few. Rows of a small
+source come from the driver, those of a large one from other tasks (`spark_source`). So nothing passes through Spark's
+own types, and only numbers through the JVM. Tasks may be tried again: a task writes under a name of its own attempt
+and then renames.
 
 Only what works under Spark Connect too is used: no RDD, no JVM gateway, no accumulators.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.base import (
-    Append,
-    Combine,
-    Conform,
-    FileEdit,
-    FileMatch,
-    GroupEdit,
-    GroupMatch,
-    Target,
-    Watch,
-    Written,
-)
-from inlay.engines.exchange import Attempt, Scratch, pack, unpack
-from inlay.engines.kernels import append_rows, combine_files, rewrite_file
-from inlay.engines.keys import KeyIndex
-from inlay.engines.matching import match_files, open_target
+from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Target, Watch, Written
+from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
+from inlay.engines.kernels import combine_files
 from inlay.engines.source import ArrowSource, load_source, open_batches
 from inlay.engines.spark_jobs import cancel_jobs, parallelism, watch
 from inlay.engines.spark_session import get_session, ship_package
 from inlay.engines.spark_source import Ingest, Ingested, SparkFrame, StoredSource, make_buckets
-from inlay.engines.spark_stored import append_stored, match_stored, rewrite_stored
+from inlay.engines.spark_supply import HeldRows, StoredRows, Supply
+from inlay.engines.spark_verbs import match, stage
 from inlay.errors import DatasetMergeError, InlayError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
-from inlay.storage import FileStat, Location
+from inlay.storage import FileStat, LocalStore, Location
 
 __all__ = ["SparkEngine"]
 
 _TASKS_PER_CORE = 4  # enough to level out files of different size, few enough not to pay for empty tasks
 _FOOTERS_WORTH_A_JOB = 4_000
 _SHIPPED_WITH_CODE = 2 << 20
-_CHUNK_BYTES = 16 << 20  # source rows travel in pieces of this size
-_WAVE_BYTES = 256 << 20  # so much of the source is on its way at a time
 _DRIVER_BYTES = 64 << 20  # a DataFrame that is larger stays with the executors
-_TASK_SCHEMA = pa.schema([("task", pa.int32()), ("part", pa.int32()), ("payload", pa.binary())])
 _RESULT_SCHEMA = pa.schema([("task", pa.int32()), ("payload", pa.binary())])
 _RESULT_DDL = "task int, payload binary"
 
-Kernel = Callable[[Any, "_Rows"], Any]
+Kernel = Callable[[Any], Any]
 
 
 class SparkEngine:
@@ -132,43 +118,27 @@ class SparkEngine:
         self,
         location: Location,
         source: ArrowSource | StoredSource,
-        key_columns: Sequence[str],
+        key_columns: Sequence[str],  # noqa: ARG002  (the source knows them)
         targets: Sequence[Target],
     ) -> Iterator[FileMatch]:
-        """Sorted keys go to the tasks, only hits come back; of a source in the driver, bucket by bucket."""
-        if isinstance(source, StoredSource):
-            yield from match_stored(self._run, location, source, self._bundles(targets))
-            return
-        matches: dict[str, FileMatch] = {}
-        for start, index in source.indexes():
-            sorted_keys = pa.table(index.columns, [str(i) for i in range(len(index.columns))])
-            keys = _ShippedKeys(source.schema, pack(sorted_keys))
-            kernel = _MatchKernel(location, list(key_columns), keys)
-            for bundle in self._run(kernel, self._bundles(targets)):
-                for match in bundle:
-                    _add(matches, match, index, start)
-        for target in targets:
-            yield matches[target.path]
+        return match(self._run, location, self._supply(source), self._bundles(targets)) if targets else iter(())
 
-    def rewrite(
-        self, location: Location, source: ArrowSource | StoredSource, edits: Sequence[FileEdit], *, dry_run: bool
+    def stage(
+        self,
+        location: Location,
+        source: ArrowSource | StoredSource,
+        edits: Sequence[FileEdit],
+        appends: Sequence[Append],
+        *,
+        dry_run: bool = False,
     ) -> Iterator[Written]:
-        if isinstance(source, StoredSource):
-            rows = sum(len(group.sources) for edit in edits for group in edit.groups)
-            share = 0 if dry_run else max(1, rows // (2 * parallelism(self.spark)))
-            yield from rewrite_stored(self._run, _RewriteKernel(location, dry_run), location, source, edits, share)
-            return
-        jobs = [(_without_sources(edit), _sources(edit)) for edit in edits]
-        yield from self._run_with_rows(_RewriteKernel(location, dry_run), jobs, source)
+        """All in one job, or in waves of them."""
+        rows = sum(len(group.sources) for edit in edits for group in edit.groups)
+        share = 0 if dry_run else max(1, rows // (2 * parallelism(self.spark)))
+        return stage(self._run, location, self._supply(source), edits, appends, dry_run=dry_run, share=share)
 
-    def append(
-        self, location: Location, source: ArrowSource | StoredSource, appends: Sequence[Append]
-    ) -> Iterator[Written]:
-        if isinstance(source, StoredSource):
-            yield from append_stored(self._run, _AppendKernel(location), source, appends)
-            return
-        jobs = [(replace(append, rows=np.arange(len(append.rows))), append.rows) for append in appends]
-        yield from self._run_with_rows(_AppendKernel(location), jobs, source)
+    def _supply(self, source: ArrowSource | StoredSource) -> Supply:
+        return StoredRows(source) if isinstance(source, StoredSource) else HeldRows(source, self._room)
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
         for bundle in self._run(_CombineKernel(location), [[job] for job in combines]):
@@ -182,40 +152,27 @@ class SparkEngine:
         return [list(items[a:b]) for a, b in itertools.pairwise(bounds) if b > a]
 
     def _run(self, kernel: Kernel, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Tasks without source rows; their results in order."""
-        yield from self._job(kernel, [_Parcel(at, 0, pickle.dumps(task)) for at, task in enumerate(tasks)])
-
-    def _run_with_rows(
-        self, kernel: Kernel, jobs: Sequence[tuple[Any, np.ndarray]], source: ArrowSource
-    ) -> Iterator[Any]:
-        """Tasks with their source rows, in waves that bound what is on its way."""
-        row_bytes = max(1, source.nbytes // max(source.num_rows, 1))
-        step = max(1, _CHUNK_BYTES // row_bytes)
-        wave: list[_Parcel] = []
-        weight = task = 0
-        for description, rows in jobs:
-            wave.append(_Parcel(task, 0, pickle.dumps(description)))
-            for part, start in enumerate(range(0, len(rows), step), 1):
-                wave.append(_Parcel(task, part, pack(source.take(rows[start : start + step]))))
-            task += 1
-            weight += len(rows) * row_bytes
-            if weight >= _WAVE_BYTES:
-                yield from self._job(kernel, wave)
-                wave, weight, task = [], 0, 0
-        yield from self._job(kernel, wave)
-
-    def _job(self, kernel: Kernel, parcels: Sequence[_Parcel]) -> Iterator[Any]:
-        if not parcels:
+        """What the kernel says about every task, in order."""
+        packed = [pickle.dumps(task) for task in tasks]
+        if not packed:
             return
-        tasks = parcels[-1].task + 1
-        partitions = min(tasks, parallelism(self.spark) * _TASKS_PER_CORE)
-        if sum(len(parcel.payload) for parcel in parcels) <= _SHIPPED_WITH_CODE:
+        partitions = min(len(packed), parallelism(self.spark) * _TASKS_PER_CORE)
+        with self._room(sum(map(len, packed))) as scratch:
+            with PieceWriter(scratch, "tasks") as out:
+                pieces = [out.put(task) for task in packed]
+            runner = _Runner(kernel, _credentials(), partitions, scratch, pieces)
             frame = self.spark.range(0, partitions, 1, partitions)
-            runner: Any = _ShippedRunner(_Runner(kernel, _credentials()), partitions, list(parcels))
-        else:
-            frame = self._routed(parcels, partitions)
-            runner = _Runner(kernel, _credentials())
-        yield from self._answers(self.spark, frame.mapInArrow(runner, _RESULT_DDL))
+            yield from self._answers(self.spark, frame.mapInArrow(runner, _RESULT_DDL))
+
+    @contextlib.contextmanager
+    def _room(self, size: int) -> Iterator[Scratch]:
+        """Where tasks find so many bytes; what is small, or has no place to lie, travels with the code."""
+        place = None if self._location is None or size <= _SHIPPED_WITH_CODE else Scratch.beside(self._location)
+        try:
+            yield place or Scratch(LocalStore())
+        finally:
+            if place is not None:
+                place.remove()
 
     def _answers(self, spark: Any, frame: Any) -> Iterator[Any]:
         """What the tasks of a job say, in their order; the first error is raised."""
@@ -250,12 +207,6 @@ class SparkEngine:
                 raise
             raise DatasetMergeError(f"The Spark job failed: {str(error).splitlines()[0]}", operation="spark") from error
 
-    def _routed(self, parcels: Sequence[_Parcel], partitions: int) -> Any:
-        """Every parcel on its way to the partition of its task, in order."""
-        columns = [pa.array(c, f.type) for c, f in zip(zip(*parcels, strict=True), _TASK_SCHEMA, strict=True)]
-        frame = self.spark.createDataFrame(pa.table(columns, schema=_TASK_SCHEMA))
-        return frame.repartitionById(partitions, frame["task"] % partitions).sortWithinPartitions("task", "part")
-
 
 # ------------------------------------------------------------------------------------------------------ on executors
 def _credentials() -> dict[str, str]:
@@ -272,77 +223,27 @@ def _is_from_spark(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark.", "py4j.", "grpc"))
 
 
-class _Rows:
-    """The source rows that came with a task, in pieces; decoded one at a time."""
-
-    def __init__(self, packed: Sequence[bytes]) -> None:
-        self._packed = packed
-        self._starts = [0, *itertools.accumulate(unpack(piece).num_rows for piece in packed)]
-        self._open: tuple[int, pa.Table] | None = None
-
-    def take(self, rows: np.ndarray) -> pa.Table:
-        """Rows by number; they are asked for in order, so that a piece is decoded once."""
-        first, last = int(rows[0]), int(rows[-1])
-        pieces = []
-        for at, start in enumerate(self._starts[:-1]):
-            end = self._starts[at + 1]
-            if start <= last and first < end:
-                piece = self._piece(at)
-                low, high = max(first, start), min(last + 1, end)
-                pieces.append(piece.slice(low - start, high - low))
-        return pa.concat_tables(pieces)
-
-    def _piece(self, at: int) -> pa.Table:
-        if self._open is None or self._open[0] != at:
-            self._open = (at, unpack(self._packed[at]))
-        return self._open[1]
-
-
-class _Parcel(NamedTuple):
-    """A piece of a task: first its description, then source rows in order."""
-
-    task: int
-    part: int
-    payload: bytes
-
-
-@dataclass(frozen=True)
-class _ShippedRunner:
-    """Tasks that are small enough to travel with the code: no shuffle."""
-
-    runner: _Runner
-    partitions: int
-    parcels: list[_Parcel]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for partition in batch.column(0).to_pylist():
-                mine = (parcel for parcel in self.parcels if parcel.task % self.partitions == partition)
-                yield from self.runner.answers(mine)
-
-
 @dataclass(frozen=True)
 class _Runner:
-    """What Spark calls with a partition: its tasks one after the other, each with its rows."""
+    """What Spark calls with the number of a partition: its tasks one after the other."""
 
     kernel: Kernel
     credentials: Mapping[str, str]
+    partitions: int
+    scratch: Scratch
+    tasks: list[Piece]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parcels = (
-            _Parcel(*row) for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)
-        )
-        return self.answers(parcels)
-
-    def answers(self, parcels: Iterable[_Parcel]) -> Iterator[pa.RecordBatch]:
         _use_credentials(self.credentials)
-        for task, mine in itertools.groupby(parcels, key=lambda parcel: parcel.task):
-            first, *others = (parcel.payload for parcel in mine)
-            yield self._answer(task, pickle.loads(first), _Rows(others))  # noqa: S301  (our own driver's request)
+        for batch in batches:
+            for partition in batch.column(0).to_pylist():
+                for task in range(partition, len(self.tasks), self.partitions):
+                    yield self._answer(task)
 
-    def _answer(self, task: int, description: Any, rows: _Rows) -> pa.RecordBatch:
+    def _answer(self, task: int) -> pa.RecordBatch:
         try:
-            answer: Any = self.kernel(description, rows)
+            # our own driver's request
+            answer: Any = self.kernel(pickle.loads(self.scratch.read_bytes(self.tasks[task])))  # noqa: S301
         except InlayError as error:  # trying again would say the same
             answer = error
         return pa.RecordBatch.from_arrays(
@@ -351,100 +252,21 @@ class _Runner:
 
 
 @dataclass(frozen=True)
-class _ShippedKeys:
-    """Sorted source keys as bytes; stands in for the source where keys are matched."""
-
-    schema: pa.Schema
-    packed: bytes
-
-    def indexes(self) -> Iterator[tuple[int, KeyIndex]]:
-        yield 0, KeyIndex(unpack(self.packed).columns, is_sorted=True)
-
-
-@dataclass(frozen=True)
 class _FooterKernel:
     location: Location
     columns: list[str]
 
-    def __call__(self, files: list[FileStat], _: _Rows) -> list[Footer]:
+    def __call__(self, files: list[FileStat]) -> list[Footer]:
         return read_many(self.location, files, self.columns)
-
-
-@dataclass(frozen=True)
-class _MatchKernel:
-    location: Location
-    key_columns: list[str]
-    keys: _ShippedKeys
-
-    def __call__(self, targets: list[Target], _: _Rows) -> list[FileMatch]:
-        opened = [open_target(self.location, target) for target in targets]
-        return list(match_files(self.location, self.keys, self.key_columns, opened))
-
-
-@dataclass(frozen=True)
-class _RewriteKernel:
-    location: Location
-    dry_run: bool
-
-    def __call__(self, edit: FileEdit, rows: _Rows) -> Written:
-        attempt = Attempt(self.location, edit.stage)
-        mine = replace(edit, stage=attempt.path)
-        return attempt.settle(rewrite_file(self.location, mine, rows.take, map, dry_run=self.dry_run))
-
-
-@dataclass(frozen=True)
-class _AppendKernel:
-    location: Location
-
-    def __call__(self, append: Append, rows: _Rows) -> Written:
-        attempt = Attempt(self.location, append.stage)
-        return attempt.settle(append_rows(self.location, replace(append, stage=attempt.path), rows.take))
 
 
 @dataclass(frozen=True)
 class _CombineKernel:
     location: Location
 
-    def __call__(self, combines: list[Combine], _: _Rows) -> list[Written]:
+    def __call__(self, combines: list[Combine]) -> list[Written]:
         written = []
         for combine in combines:
             attempt = Attempt(self.location, combine.stage)
             written.append(attempt.settle(combine_files(self.location, replace(combine, stage=attempt.path))))
         return written
-
-
-# ----------------------------------------------------------------------------------------------------------- numbers
-def _sources(edit: FileEdit) -> np.ndarray:
-    parts = [group.sources for group in edit.groups]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def _without_sources(edit: FileEdit) -> FileEdit:
-    """The edit with source rows numbered as they travel: all of a file's rows, one group after the other."""
-    groups, start = [], 0
-    for group in edit.groups:
-        end = start + len(group.sources)
-        groups.append(GroupEdit(group.group, group.positions, np.arange(start, end), group.keep_others))
-        start = end
-    return replace(edit, groups=groups)
-
-
-def _add(matches: dict[str, FileMatch], match: FileMatch, index: KeyIndex, start: int) -> None:
-    """Collect what the buckets found, in the driver's numbering of source rows."""
-    for group in match.groups:
-        group.sources = index.rows(group.sources) + start
-    known = matches.setdefault(match.path, match)
-    if known is match:
-        return
-    known.scanned = max(known.scanned, match.scanned)
-    mine = {group.group: group for group in known.groups}
-    for group in match.groups:
-        mine[group.group] = _joined(mine[group.group], group) if group.group in mine else group
-    known.groups = [mine[number] for number in sorted(mine)]
-
-
-def _joined(left: GroupMatch, right: GroupMatch) -> GroupMatch:
-    positions = np.concatenate([left.positions, right.positions])
-    order = np.argsort(positions, kind="stable")
-    sources = np.concatenate([left.sources, right.sources])
-    return GroupMatch(left.group, left.rows, positions[order], sources[order])

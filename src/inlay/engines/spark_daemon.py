@@ -20,6 +20,7 @@ _MODULES = (
     "pyarrow.parquet",
     "pyspark.worker",
     "inlay.engines.kernels",
+    "inlay.pipeline.conversion",
     "inlay.storage",
 )
 

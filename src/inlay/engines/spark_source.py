@@ -29,7 +29,7 @@ from inlay.engines.keys import KeyIndex, KeyRuns, canonical_keys
 from inlay.engines.source import Cut, cut_by_arrival, cut_by_key, last_per_key, splitters, take_rows
 from inlay.errors import InlayError
 
-__all__ = ["Ingest", "Ingested", "SparkFrame", "StoredKeys", "StoredSource", "make_buckets"]
+__all__ = ["Ingest", "Ingested", "SparkFrame", "StoredKeys", "StoredSource", "make_buckets", "sorted_keys"]
 
 BUCKET_BYTES = 32 << 20
 _MOST_BUCKETS = 4096
@@ -207,7 +207,7 @@ class _Split:
     cut: Cut
     key_columns: list[str]
 
-    def __call__(self, task: tuple[int, list[Piece]], _: Any) -> list[tuple[int, Piece, Piece | None]]:
+    def __call__(self, task: tuple[int, list[Piece]]) -> list[tuple[int, Piece, Piece | None]]:
         first, pieces = task
         found = []
         with PieceWriter(self.scratch, "rows") as rows, PieceWriter(self.scratch, "keys") as keys:
@@ -237,16 +237,14 @@ class _Index:
     key_columns: list[str]
     search_columns: list[str]
 
-    def __call__(self, task: tuple[list[Piece], list[Piece]], _: Any) -> _Bucket:
+    def __call__(self, task: tuple[list[Piece], list[Piece]]) -> _Bucket:
         rows, pieces = task
         return self.of(rows, pieces, pa.concat_tables([self.scratch.read(piece) for piece in pieces]))
 
     def of(self, rows: list[Piece], pieces: list[Piece], keys: pa.Table) -> _Bucket:
         search = self.search_columns
         index = KeyIndex([canonical_keys(keys.column(name), self.schema.field(name).type) for name in search])
-        numbers = index.rows(np.arange(len(index))).astype(np.int32)
-        names = [str(at) for at in range(len(search))]
-        piece = self.scratch.write("index", pa.table([*index.columns, pa.array(numbers)], [*names, "row"]))
+        piece = self.scratch.write("index", sorted_keys(index))
         lows, highs, repeats = index.runs(_RUNS)
         order = [search.index(name) for name in self.key_columns]
         return _Bucket(rows, pieces, piece, KeyRuns([lows[at] for at in order], [highs[at] for at in order], repeats))
@@ -259,7 +257,7 @@ class _Reduce:
     index: _Index
     order_by: list[str]
 
-    def __call__(self, bucket: _Bucket, _: Any) -> _Bucket:
+    def __call__(self, bucket: _Bucket) -> _Bucket:
         scratch, key_columns = self.index.scratch, self.index.key_columns
         wanted = list(dict.fromkeys([*key_columns, *self.order_by]))
         deciding = pa.concat_tables([scratch.read(piece).select(wanted) for piece in bucket.rows])
@@ -286,7 +284,7 @@ class _Column:
     scratch: Scratch
     name: str
 
-    def __call__(self, pieces: list[Piece], _: Any) -> bytes:
+    def __call__(self, pieces: list[Piece]) -> bytes:
         return pack(pa.concat_tables([self.scratch.read(piece).select([self.name]) for piece in pieces]))
 
 
@@ -307,7 +305,7 @@ class StoredSource:
     """Source rows that lie in a store; what is done with them is done by jobs."""
 
     def __init__(self, run: Run, index: _Index, stored: Sequence[_Bucket], given: int) -> None:
-        self._run, self._index = run, index
+        self.run, self._index = run, index
         self.scratch, self.schema, self.key_columns = index.scratch, index.schema, index.key_columns
         self.num_given = given  # rows as given, before deduplication
         self._take_over(stored)
@@ -341,7 +339,7 @@ class StoredSource:
             yield int(start), bucket.runs
 
     def column(self, name: str) -> pa.ChunkedArray:
-        tables = [unpack(packed) for packed in self._run(_Column(self.scratch, name), [b.rows for b in self.stored])]
+        tables = [unpack(packed) for packed in self.run(_Column(self.scratch, name), [b.rows for b in self.stored])]
         chunks = [chunk for table in tables for chunk in table.column(name).chunks]
         return pa.chunked_array(chunks, self.schema.field(name).type)
 
@@ -362,12 +360,19 @@ class StoredSource:
     def reduce(self, order_by: Sequence[str]) -> None:
         """Keep one row per key: the last by `order_by`, NULLs lowest, ties by source order."""
         before = {piece.path for bucket in self.stored for piece in [*bucket.rows, *bucket.keys, bucket.index] if piece}
-        self._take_over(list(self._run(_Reduce(self._index, list(order_by)), self.stored)))
+        self._take_over(list(self.run(_Reduce(self._index, list(order_by)), self.stored)))
         for path in before:
             self.scratch.store.remove(path)
 
     def close(self) -> None:
         self.scratch.remove()
+
+
+def sorted_keys(index: KeyIndex) -> pa.Table:
+    """Keys as tasks get them, with the rows they come from."""
+    numbers = index.rows(np.arange(len(index))).astype(np.int32)
+    names = [str(at) for at in range(len(index.columns))]
+    return pa.table([*index.columns, pa.array(numbers)], [*names, "row"])
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,19 @@ class ThreadedKernels:
     def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
         return read_many(location, files, columns)
 
-    def rewrite(
+    def stage(
+        self,
+        location: Location,
+        source: ArrowSource,
+        edits: Sequence[FileEdit],
+        appends: Sequence[Append],
+        *,
+        dry_run: bool = False,
+    ) -> Iterator[Written]:
+        yield from self._rewrite(location, source, edits, dry_run=dry_run)
+        yield from self._append(location, source, appends)
+
+    def _rewrite(
         self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
     ) -> Iterator[Written]:
         """Files side by side; row groups of one file side by side only when there are too few files."""
@@ -66,7 +78,7 @@ class ThreadedKernels:
                 edits,
             )
 
-    def append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
+    def _append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
         with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
             yield from bounded_map(
                 pool, self.workers, lambda append: append_rows(location, append, source.take), appends

@@ -7,15 +7,16 @@ load source -> validate -> list files and footers -> prune -> match (key columns
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from inlay.engines import get_engine
-from inlay.engines.base import Engine, FileEdit, Written
+from inlay.engines.base import Append, Engine, FileEdit, Written
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError
 from inlay.incremental.commit import (
     DEFAULT_LOCK_TIMEOUT,
@@ -166,8 +167,7 @@ class MergeRun:
     # ------------------------------------------------------------------------------------------------- the two ways
     def execute(self, files: Transaction) -> MergeResult:
         decisions = self._plan(files.snapshot())
-        rewritten = self._rewrite(decisions, files)
-        appended = self._append(decisions, files)
+        rewritten, appended = self._stage(decisions, files)
         verify_staged(self.location, [written for _, _, written in rewritten] + [written for _, written in appended])
         changed = [(d, slot, written) for d, slot, written in rewritten if written.stage is not None]
         moved = [d.footer.file.path for d, slot, _ in changed if slot.path != d.footer.file.path]
@@ -180,7 +180,8 @@ class MergeRun:
 
     def dry_run(self, files: Sequence[FileStat]) -> MergePlan:
         decisions = self._plan(files)
-        return plan_of(decisions, self.options, self._source.num_given, self._rewrite(decisions, None))
+        rewritten, _ = self._stage(decisions, None)
+        return plan_of(decisions, self.options, self._source.num_given, rewritten)
 
     # ----------------------------------------------------------------------------------------------------- planning
     def _plan(self, files: Sequence[FileStat]) -> Decisions:
@@ -244,7 +245,9 @@ class MergeRun:
         return None
 
     # ------------------------------------------------------------------------------------------------------ staging
-    def _rewrite(self, decisions: Decisions, files: Transaction | None) -> list[tuple[Decision, Slot, Written]]:
+    def _stage(
+        self, decisions: Decisions, files: Transaction | None
+    ) -> tuple[list[tuple[Decision, Slot, Written]], list[tuple[Slot, Written]]]:
         """Without a transaction a dry run: what would differ is found out, nothing is written."""
         touched = decisions.touched
         paths = [decision.footer.file.path for decision in touched]
@@ -253,29 +256,28 @@ class MergeRun:
             FileEdit(path, slot.stage, decision.edits, schema)
             for path, slot, decision, schema in zip(paths, slots, touched, self._schemas, strict=True)
         ]
-        self._report("rewrite", 0, len(edits))
-        results: list[tuple[Decision, Slot, Written]] = []
-        outcomes = self.engine.rewrite(self.location, self._source, edits, dry_run=files is None)
-        for decision, slot, written in zip(touched, slots, outcomes, strict=True):
-            results.append((decision, slot, written))
-            self._report("rewrite", len(results), len(edits))
-        return results
+        appends = [] if files is None else self._appends(decisions, files)
+        outcomes = self.engine.stage(
+            self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
+        )
+        rewritten = zip(touched, slots, self._told("rewrite", len(edits), outcomes), strict=True)
+        added = [slot for slot, _ in appends]
+        return list(rewritten), list(zip(added, self._told("append", len(added), outcomes), strict=True))
 
-    def _append(self, decisions: Decisions, files: Transaction) -> list[tuple[Slot, Written]]:
+    def _told(self, phase: str, count: int, outcomes: Iterator[Written]) -> Iterator[Written]:
+        """The next so many outcomes, each reported."""
+        self._report(phase, 0, count)
+        for done, written in enumerate(itertools.islice(outcomes, count), 1):
+            self._report(phase, done, count)
+            yield written
+
+    def _appends(self, decisions: Decisions, files: Transaction) -> list[tuple[Slot, Append]]:
         options = self.options
-        settings = new_file_settings(self.location, self.target, options.compression, options.row_group_size)
-        appends = plan_appends(
+        return plan_appends(
             decisions.new_rows,
             decisions.partitions,
             self._conformer.file_schema,
-            settings,
+            new_file_settings(self.location, self.target, options.compression, options.row_group_size),
             options.max_rows_per_file,
             files,
         )
-        results: list[tuple[Slot, Written]] = []
-        self._report("append", 0, len(appends))
-        outcomes = self.engine.append(self.location, self._source, [append for _, append in appends])
-        for (slot, _), written in zip(appends, outcomes, strict=True):
-            results.append((slot, written))
-            self._report("append", len(results), len(appends))
-        return results

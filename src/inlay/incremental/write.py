@@ -87,7 +87,7 @@ def append_rows(
 ) -> list[tuple[Slot, Written]]:
     """Stage the source's rows, in the dataset's types, as new files; what does not fit is refused before the first."""
     location = target.location
-    runner = engine.watched(report.tasks)
+    runner = engine.merging(location, "append").watched(report.tasks)
     opened = runner.open(source, target.schema, storage_options)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
     with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
@@ -98,7 +98,7 @@ def append_rows(
             empty=empty,
         )  # fmt: skip
         written: list[tuple[Slot, Written]] = []
-        outcomes = runner.append(location, loaded, [append for _, append in appends])
+        outcomes = runner.stage(location, loaded, [], [append for _, append in appends])
         for (slot, _), outcome in zip(appends, outcomes, strict=True):
             written.append((slot, outcome))
             report("append", len(written), len(appends))
