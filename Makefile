@@ -89,6 +89,10 @@ format: setup ## Format the code and fix what ruff can fix
 bench: setup .venv-bench/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
 	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
+.PHONY: bench-convert
+bench-convert: setup ## Run the conversion benchmark side by side with other tools: make bench-convert BENCH_ARGS='--mb 500'
+	$(BIN)/python -m benchmarks.convert $(BENCH_ARGS)
+
 # Needs uv. Nothing of the machine that runs it may reach the files: no index, no path, no header.
 COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)
