@@ -111,12 +111,14 @@ def expect_problem(answer: httpx.Response, status: int, code: str | None = None)
 
 
 @contextlib.contextmanager
-def running(workspace: Workspace, *, spark: bool = True) -> Iterator[Api]:
+def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) -> Iterator[Api]:
     """Serve the workspace in a thread of this process. Its Spark session is the process's, and stays."""
     workspace.spark.close = lambda: None  # type: ignore[method-assign]
     if not spark:
         workspace.spark.warm = lambda: None  # type: ignore[method-assign]
     app = create_app(workspace)
+    if mounted is not None:
+        app.mount("/", mounted)
     listener = socket.create_server(("127.0.0.1", 0))
     server = server_for(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")

@@ -6,15 +6,21 @@ import json
 import logging
 import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
 from inlay import errors
 from inlay.server.logs import JsonLines
 from inlay.server.middleware import request_id
-from tests.service import Api, expect, expect_problem
+from inlay.settings import Settings
+from inlay.workspace import Workspace
+from tests.service import Api, expect, expect_problem, running
 
 
 # ------------------------------------------------------------------------------------------------------------- nothing
@@ -241,6 +247,17 @@ def test_the_documentation_needs_no_network(plain_api: Api, path: str) -> None:
     loaded = re.findall(r"""(?:src|href)=["']([^"'#]+)|fetch\(["']([^"']+)""", answer.text)
     assert all((one or two).startswith("/") for one, two in loaded)
     assert "://" not in answer.text
+
+
+def test_a_page_mounted_at_the_root_leaves_the_api_as_it_is(tmp_path: Path) -> None:
+    workspace = Workspace(Settings(data_dir=str(tmp_path)))
+    page = Starlette(routes=[Route("/{path:path}", lambda _: HTMLResponse("<h1>page</h1>", 404))])
+    with running(workspace, spark=False, mounted=page) as api:
+        assert api.http.get("/").text == "<h1>page</h1>"
+        assert api.get("/v1/files")["uploads"] == []
+        expect_problem(api.http.get("/v1/nope"), 404, "not_found")
+        expect_problem(api.http.patch("/v1/files"), 405, "method_not_allowed")
+        assert api.http.get("/docs").status_code == 200
 
 
 def test_every_problem_type_leads_to_its_explanation(plain_api: Api) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import socket
 import time
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from inlay.errors import CommitStateUnknownError
 from tests.service import Api, expect, expect_problem
 
 MOST = 4 << 20  # what the fixtures allow
@@ -105,6 +108,30 @@ def test_a_silent_client_is_not_waited_for(api: Api, monkeypatch: pytest.MonkeyP
         connection.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nsome")
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
     wait_for_files(api, before)
+
+
+def test_a_full_disk_is_503_and_leaves_nothing(plain_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = plain_api.files()
+    monkeypatch.setattr(plain_api.workspace.places, "open_write", lambda _: Full())
+    problem = expect_problem(plain_api.http.post("/v1/files", content=b"x"), 503, "storage_unavailable")
+    assert "No space left on device" in problem["detail"]
+    assert plain_api.files() == before
+
+
+def test_bytes_stay_where_nobody_knows_whether_the_upload_was_recorded(
+    plain_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise CommitStateUnknownError("The catalog did not confirm a commit.")
+
+    before = plain_api.files()
+    monkeypatch.setattr(plain_api.workspace.catalog.uploads, "create", lost)
+    expect_problem(plain_api.http.post("/v1/files", content=b"x"), 500, "commit_state_unknown")
+    assert len(plain_api.files() - before) == 1
 
 
 def test_pages_of_pending_and_consumed_uploads(api: Api) -> None:

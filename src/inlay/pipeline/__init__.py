@@ -4,7 +4,7 @@ from inlay.pipeline.conversion import Conversion, ConvertedFile, convert
 from inlay.pipeline.decode import InlineFile, RawFile
 from inlay.pipeline.options import FORMATS, Limits, ReadOptions
 from inlay.pipeline.previewing import Preview, PreviewColumn, preview
-from inlay.pipeline.rejects import BadCell, read_rejects
+from inlay.pipeline.rejects import BadCell, read_rejects, scan_rejects
 
 __all__ = [
     "FORMATS",
@@ -20,4 +20,5 @@ __all__ = [
     "convert",
     "preview",
     "read_rejects",
+    "scan_rejects",
 ]

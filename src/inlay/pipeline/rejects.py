@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,11 @@ import pyarrow.parquet as pq
 
 from inlay.storage import Location
 
-__all__ = ["MAX_SHOWN", "REJECT_SCHEMA", "BadCell", "Reject", "read_rejects", "reject_table"]
+__all__ = ["MAX_SHOWN", "REJECT_SCHEMA", "BadCell", "Reject", "read_rejects", "reject_table", "scan_rejects"]
 
 MAX_SHOWN = 100  # bad cells that an error names
 _LONGEST_VALUE = 1_000
+_ROWS_AT_ONCE = 1_000
 _LONGEST_RAW = 100_000
 REJECT_SCHEMA = pa.schema(
     [
@@ -60,6 +62,13 @@ def read_rejects(location: Location, files: Sequence[str], offset: int = 0, limi
     for table in _groups(location, files, offset, limit):
         rows += table.to_pylist()
     return rows
+
+
+def scan_rejects(location: Location, files: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """All of them, in pieces; memory holds a row group at a time."""
+    for table in _groups(location, files, 0, sys.maxsize):
+        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            yield batch.to_pylist()
 
 
 def _groups(location: Location, files: Sequence[str], offset: int, limit: int) -> Iterator[pa.Table]:

@@ -428,7 +428,7 @@ class Rejects(Page):
 
 class QueryColumn(Answer):
     name: str
-    type: Annotated[str, Field(examples=["int64"])]
+    type: Annotated[str, Field(examples=["bigint"])]
 
 
 class QueryAnswer(Answer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,8 @@ def serve(settings: Settings) -> None:
     app = create_app(lambda: _workspace(settings))
     with _bind(settings) as listener:
         log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
-        server_for(app).run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn tells it again when everything has ended
+            server_for(app).run(sockets=[listener])
     if app.state.service.failure is not None:
         raise app.state.service.failure
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +21,7 @@ from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.errors import InlayError, InvalidArgumentError, error_from
-from inlay.pipeline import Preview, read_rejects
+from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
@@ -181,6 +181,13 @@ class Workspace:
         """Rows that a version's source had and that did not fit."""
         found = self.catalog.versions.get(dataset_id, version)
         return found, read_rejects(self.places.root, found.reject_files, offset, limit)
+
+    def all_rejects(
+        self, dataset_id: str, version: int | None = None
+    ) -> tuple[Version, Iterator[list[dict[str, Any]]]]:
+        """The same, all of them, piece by piece."""
+        found = self.catalog.versions.get(dataset_id, version)
+        return found, scan_rejects(self.places.root, found.reject_files)
 
     # ---------------------------------------------------------------------------------------------- loads and versions
     def load(self, dataset_id: str, request: Load, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:

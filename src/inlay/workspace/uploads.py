@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 
 from inlay.catalog import Catalog, Upload, new_id
-from inlay.errors import InvalidArgumentError, UploadTooLargeError
+from inlay.errors import CommitStateUnknownError, InvalidArgumentError, StorageUnavailableError, UploadTooLargeError
 from inlay.workspace.places import Places
 
 __all__ = ["UploadWriter", "encoding_of"]
@@ -37,19 +38,22 @@ class UploadWriter:
         self._finished = False
 
     def __enter__(self) -> UploadWriter:
-        self._file = self._places.open_write(self._path)
+        with _kept():
+            self._file = self._places.open_write(self._path)
         return self
 
     def write(self, data: bytes) -> None:
         self._size += len(data)
         require_size(self._size, self._most)
-        self._file.write(data)
+        with _kept():
+            self._file.write(data)
 
     def finish(self) -> Upload:
         if not self._size:
             raise InvalidArgumentError("The body is empty.", hint="Send the file's bytes as the body of the request.")
-        self._file.close()
-        self._places.make_durable(self._path)
+        with _kept():
+            self._file.close()
+            self._places.make_durable(self._path)
         upload = self._catalog.uploads.create(
             self.id,
             storage_url=self._places.address(self._path),
@@ -63,10 +67,21 @@ class UploadWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._finished:
+        if not self._finished and not isinstance(error, CommitStateUnknownError):  # which may have happened
             with contextlib.suppress(OSError):
                 self._file.close()
             self._places.remove(self._path.rpartition("/")[0])
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """A full disk or a store that does not answer is nothing the client did."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailableError(
+            f"The upload cannot be stored: {error.strerror or error}", hint="Try again when there is room for it."
+        ) from error
 
 
 def require_size(size: int, most: int) -> None:

@@ -24,7 +24,6 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["datasets"])
 _CSV = "text/csv"
-_REJECTS_AT_ONCE = 10_000
 _ACCEPTED = {"model": models.Job, "description": "The job, with `Prefer: respond-async`."}
 
 
@@ -174,23 +173,15 @@ async def list_rejects(
 
 
 async def _all_rejects(service: Service, dataset_id: str, version: int | None) -> Response:
-    workspace = await service.workspace()
-    found = await service.run(lambda w: w.catalog.versions.get(dataset_id, version))
-
-    def pages() -> Iterator[Sequence[Mapping[str, Any]]]:
-        offset = 0
-        while rows := workspace.rejects(dataset_id, found.version, _REJECTS_AT_ONCE, offset)[1]:
-            yield rows
-            offset += len(rows)
-
+    found, pieces = await service.run(lambda w: w.all_rejects(dataset_id, version))
     name = f'attachment; filename="{dataset_id}-v{found.version}-rejects.csv"'
-    return await Stream.begin(service, _as_csv(pages()), _CSV, headers={"Content-Disposition": name})
+    return await Stream.begin(service, _as_csv(pieces), _CSV, headers={"Content-Disposition": name})
 
 
-def _as_csv(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[bytes]:
+def _as_csv(pieces: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[bytes]:
     columns = list(models.Reject.model_fields)
     yield (",".join(columns) + "\r\n").encode()
-    for rows in pages:
+    for rows in pieces:
         text = io.StringIO(newline="")
         csv.DictWriter(text, columns).writerows(rows)
         yield text.getvalue().encode(errors="surrogatepass")

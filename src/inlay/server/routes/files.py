@@ -68,9 +68,11 @@ async def _receive(request: Request, service: Service) -> Upload:
         async for block in _blocks(request.stream()):
             await service.next(lambda block=block: writer.write(block))  # type: ignore[misc]
         return await service.next(writer.finish)
-    finally:
+    except BaseException as error:
+        trace = type(error), error, error.__traceback__
         with anyio.CancelScope(shield=True):  # a client that left, or a service that stops, leaves nothing behind
-            await service.next(lambda: writer.__exit__(None, None, None))
+            await service.next(lambda: writer.__exit__(*trace))
+        raise
 
 
 async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
