@@ -50,6 +50,14 @@ def test_a_wrong_method_is_a_problem_that_says_the_right_ones(
     assert answer.headers["allow"] == allowed
 
 
+def test_an_unknown_parameter_is_400(plain_api: Api) -> None:
+    problem = expect_problem(plain_api.http.get("/v1/files?ofset=1&limit=1"), 400, "invalid_request")
+    assert [error["field"] for error in problem["errors"]] == ["ofset"]
+    assert "offset" in problem["hint"]
+    expect_problem(plain_api.http.get("/v1/jobs/job_x?a=1"), 400, "invalid_request")
+    assert plain_api.http.get("/healthz?a=1").status_code == 200
+
+
 # -------------------------------------------------------------------------------------------------------------- bodies
 @pytest.mark.parametrize(
     "content",
@@ -176,7 +184,7 @@ def test_a_request_id_is_made_where_there_is_none(plain_api: Api, given: str | N
 def test_one_line_a_request_without_secrets(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "inlay")
     secret = {"Authorization": "Bearer very-secret"}
-    plain_api.http.get("/v1/files/upld_abc?token=hidden", headers=secret)
+    plain_api.http.get("/v1/files/upld_hidden", headers=secret)
     plain_api.http.post("/v1/query", json={"sql": "SELECT 'private'"}, headers=secret)
     lines = [r for r in caplog.records if r.name == "inlay.requests"]
     assert [getattr(r, "facts", {})["route"] for r in lines] == ["/v1/files/{upload_id}", "/v1/query"]

@@ -85,6 +85,30 @@ def test_cancel_a_running_job(api: Api, held: dict[str, Any]) -> None:
     expect_problem(api.http.get(f"/v1/datasets/{held['dataset_id']}"), 404, "not_found")
 
 
+@pytest.mark.parametrize("ends", ["succeeded", "cancelled"])
+def test_a_job_of_another_process_is_waited_for(
+    api: Api, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Its future is not here: the catalog tells how it ended."""
+    key = {"Idempotency-Key": f"elsewhere-{held['id']}"}
+    first = expect(api.try_to_create("a\n1\n", "waits", headers=key | ASYNC), 202)
+    assert api.workspace._runner is not None
+    monkeypatch.setattr(api.workspace._runner, "future", lambda _: None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.try_to_create, "a\n1\n", "waits", headers=key)
+        while api.get(f"/v1/jobs/{first['id']}")["state"] == "queued":
+            time.sleep(0.05)
+        if ends == "cancelled":
+            api.http.delete(f"/v1/jobs/{first['id']}")
+            expect_problem(waiting.result(), 409, "job_cancelled")
+        else:
+            result = {"version": 1, "table_name": "elsewhere", "row_count": 1, "rejected_count": 0, "warnings": []}
+            api.workspace.catalog.jobs.succeed(first["id"], result)
+            assert expect(waiting.result(), 201)["id"] == first["dataset_id"]
+    api.http.delete(f"/v1/jobs/{held['id']}")
+    assert api.wait(held)["state"] == "cancelled"
+
+
 def test_a_waiting_request_learns_that_its_job_was_cancelled(api: Api, held: dict[str, Any]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api.try_to_create, "a\n1\n", "waits")

@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
-from inlay.errors import NotAcceptableError, error_from
+from inlay.errors import JobCancelledError, NotAcceptableError, error_from
 from inlay.server import models
 from inlay.server.problems import Answered, response_of
 from inlay.server.service import Service
@@ -133,7 +133,5 @@ async def ended(service: Service, ticket: Ticket) -> Job:
     if job.error is not None:
         raise Answered(response_of(error_from(job.error), told=job.error))
     if job.state == "cancelled":
-        from inlay.errors import JobCancelledError
-
         raise JobCancelledError(f"The job {job.id!r} was cancelled; nothing changed.")
     return job

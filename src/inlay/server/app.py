@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.routing import compile_path
 
 from inlay.errors import MethodNotAllowedError, NotFoundError
 from inlay.server import models
+from inlay.server.dependencies import known_parameters
 from inlay.server.middleware import Limited, Observed
 from inlay.server.problems import handle_errors, response_of
 from inlay.server.routes import about, datasets, files, jobs, query
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app"]
 
-_ROUTERS = (files.router, datasets.router, query.router, jobs.router, about.router)
+_ROUTERS = (files.router, datasets.router, query.router, jobs.router)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 _DESCRIPTION = """Upload a file, make it a dataset, ask SQL, load tomorrow's file by key, go back if it was wrong.
 
@@ -49,7 +50,8 @@ def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
     )
     app.state.service = service
     for router in _ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(known_parameters)])
+    app.include_router(about.router)
     app.add_api_route("/v1/{path:path}", _nothing_here, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
     app.add_middleware(Limited)

@@ -6,10 +6,11 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Header, Query, Request
 
+from inlay.errors import InvalidRequestError
 from inlay.server.problems import MEDIA_TYPE
 from inlay.server.service import Service
 
-__all__ = ["Accept", "How", "Paging", "ServiceOf", "Version", "problems"]
+__all__ = ["Accept", "How", "Paging", "ServiceOf", "Version", "known_parameters", "problems"]
 
 
 def _service(request: Request) -> Service:
@@ -57,6 +58,20 @@ def _manner(
 
 
 How = Annotated[Manner, Depends(_manner)]
+
+
+def known_parameters(request: Request) -> None:
+    """A misspelt parameter must not be silently ignored."""
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        raise InvalidRequestError(
+            f"There is no parameter {unknown[0][:100]!r}.",
+            errors=[{"field": name[:100], "message": "There is no such parameter"} for name in unknown[:100]],
+            hint=f"Known: {', '.join(known)}." if known else "This takes no parameters.",
+        )
+
 
 _ALWAYS = (400, 401, 403, 500, 503)
 _DESCRIPTIONS = {

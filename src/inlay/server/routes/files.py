@@ -33,8 +33,8 @@ _BODY: dict[str, Any] = {
         {
             "name": "Content-Encoding",
             "in": "header",
-            "schema": {"type": "string", "enum": ["gzip", "zstd", "identity"]},
-            "description": "How the bytes are compressed. They are kept as they are.",
+            "schema": {"type": "string"},
+            "description": "How the bytes are compressed: gzip, zstd or identity. They are kept as they are.",
         }
     ],
 }
