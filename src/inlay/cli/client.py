@@ -137,21 +137,25 @@ class Client:
         Who interrupts this cancels the job, unless it has succeeded meanwhile.
         """
         key = {"Idempotency-Key": secrets.token_hex(16)}
-        job = self._ended(self.post(path, body, Prefer="respond-async", **key), step)
+
+        def started() -> Any:
+            """The job, started once: asked again, the same key finds it."""
+            return self.post(path, body, Prefer="respond-async", **key)
+
+        try:
+            job = self._watched(started(), step)
+        except KeyboardInterrupt:
+            job = self._stopped(started(), step)
+            if job["state"] != "succeeded":
+                raise
         if job["state"] != "succeeded":
             raise _error_of(job)
         return self.post(path, body, **key)
 
-    def _ended(self, job: Any, step: Step) -> Any:
-        try:
-            return self._watched(job, step)
-        except KeyboardInterrupt:
-            with contextlib.suppress(ConflictError):  # it has ended
-                self.delete(f"/v1/jobs/{job['id']}")
-            ended = self._watched(job, step)
-            if ended["state"] != "succeeded":
-                raise
-            return ended
+    def _stopped(self, job: Any, step: Step) -> Any:
+        with contextlib.suppress(ConflictError):  # it has ended
+            self.delete(f"/v1/jobs/{job['id']}")
+        return self._watched(job, step)
 
     def _watched(self, job: Any, step: Step) -> Any:
         pause = _FIRST_LOOK_SECONDS

@@ -22,6 +22,8 @@ from inlay.cli.connection import silent_children, url_of
 from inlay.errors import EngineNotInstalledError, InlayError, StorageUnavailableError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from inlay.settings import Settings
 
 __all__ = ["doctor"]
@@ -63,16 +65,22 @@ def _examine(data_dir: str | None, *, json: bool) -> bool:
     for finding in _findings(data_dir):
         found.append(finding)
         if not json:
-            out.print(f"{finding.state:<8}", style=_STYLES[finding.state], end="")
-            out.print(f"{finding.name}: {plain(finding.message)}")
-            if finding.hint:
-                out.print(f"        Hint: {plain(finding.hint)}")
+            _show(out, finding)
     is_well = all(finding.state == "ok" for finding in found)
     if json:
         output.print_json({"ok": is_well, "checks": [finding._asdict() for finding in found]})
     else:
         out.print("Everything is as it should be." if is_well else "Something is broken; see above.")
     return is_well
+
+
+def _show(out: Console, finding: Finding) -> None:
+    from rich.text import Text
+
+    state = (f"{finding.state:<8}", _STYLES[finding.state])
+    out.print(Text.assemble(state, f"{finding.name}: {plain(finding.message)}"))
+    if finding.hint:
+        out.print(f"Hint: {plain(finding.hint)}")
 
 
 def _findings(data_dir: str | None) -> Iterator[Finding]:

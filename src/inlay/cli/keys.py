@@ -11,11 +11,13 @@ import typer
 
 from inlay.cli import options as o
 from inlay.cli import output
-from inlay.cli.answers import plain, when
+from inlay.cli.answers import plain
 from inlay.cli.client import required_packages
 from inlay.cli.connection import require_data_dir
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from inlay.catalog import ApiKey, Catalog
 
 __all__ = ["app"]
@@ -74,12 +76,12 @@ def list_keys(
     if json:
         output.print_json({"keys": [_document(key) for key in keys], "count": len(keys)})
         return
-    rows = [(key.id, plain(key.name), ", ".join(key.scopes), _moment(key.created_at), _state(key)) for key in keys]
-    headers = ("id", "name", "scopes", "made (UTC)", "state")
+    rows = [(key.id, plain(key.name), ", ".join(key.scopes), _day(key.created_at), _state(key)) for key in keys]
+    headers = ("id", "name", "scopes", "made", "state")
     styles = ["dim" if key.revoked_at else "" for key in keys]
     out = output.console()
     if rows:
-        out.print(output.table(headers, rows, left=("id", "name", "scopes", "state"), styles=styles))
+        out.print(output.table(headers, rows, left=("name", "scopes", "state"), styles=styles))
     else:
         out.print("There are no keys: a service on loopback is open to everybody on this machine.")
 
@@ -126,11 +128,11 @@ def _document(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _moment(time: Any) -> str:
-    return when(time.isoformat())
+def _day(time: datetime) -> str:
+    return time.date().isoformat()
 
 
 def _state(key: ApiKey) -> str:
     if key.revoked_at:
-        return f"revoked {_moment(key.revoked_at)}"
-    return f"last used {_moment(key.last_used_at)}" if key.last_used_at else "never used"
+        return f"revoked {_day(key.revoked_at)}"
+    return f"used {_day(key.last_used_at)}" if key.last_used_at else "never used"
