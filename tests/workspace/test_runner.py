@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inlay.catalog import Catalog, Job, NewVersion, new_id
 from inlay.errors import (
+    CatalogUnavailableError,
     CommitStateUnknownError,
     InlayError,
     InvalidArgumentError,
@@ -210,3 +213,107 @@ def test_a_version_needs_a_running_job(catalog: Catalog) -> None:
     version = NewVersion(operation="create", files=[], schema=pa.schema([("a", pa.int64())]), parquet_url="x")
     with pytest.raises(InlayError):
         catalog.datasets.create(job_id=job.id, label="x", source_type="inline", source_config={}, version=version)
+
+
+class Outage:
+    """A catalog whose jobs cannot be ended for a while."""
+
+    def __init__(self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_over = threading.Event()
+        fail = catalog.jobs.fail
+
+        def failing(*arguments: Any, **options: Any) -> Job:
+            if not self.is_over.is_set():
+                raise CatalogUnavailableError("The catalog is away.")
+            return fail(*arguments, **options)
+
+        monkeypatch.setattr(catalog.jobs, "fail", failing)
+
+
+def ended(catalog: Catalog, job: Job) -> Job:
+    deadline = time.monotonic() + 20
+    while not (found := catalog.jobs.get(job.id)).has_ended:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_job_whose_end_the_catalog_missed_is_ended_later(
+    catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease would never run out: it is ours, and we are alive."""
+    outage = Outage(catalog, monkeypatch)
+
+    def work(_: JobHandle) -> None:
+        raise InvalidArgumentError("This cannot be.")
+
+    job = queued(catalog)
+    with pytest.raises(InvalidArgumentError):
+        runner.submit(job, work).result(10)
+    assert catalog.jobs.get(job.id).state == "running"
+    outage.is_over.set()
+    assert ended(catalog, job).state == "failed"
+    again = queued(catalog, job.dataset_id)
+    assert runner.submit(again, lambda _: None).result(10).state == "succeeded"
+
+
+def test_nothing_is_said_of_a_commit_while_the_catalog_is_away(
+    catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(catalog, monkeypatch)
+
+    def work(_: JobHandle) -> None:
+        raise CommitStateUnknownError("The answer was lost.")
+
+    job = queued(catalog)
+    with pytest.raises(CommitStateUnknownError):
+        runner.submit(job, work).result(10)
+    outage.is_over.set()
+    assert ended(catalog, job).state == "failed"
+
+
+def test_a_job_that_was_made_without_an_answer_is_ended(catalog: Catalog, runner: JobRunner) -> None:
+    made: list[Job] = []
+
+    def submit() -> None:
+        with runner.admission():
+            made.append(queued(catalog))
+            raise CommitStateUnknownError("The answer was lost.")
+
+    with pytest.raises(CommitStateUnknownError):
+        submit()
+    assert ended(catalog, made[0]).state == "failed"
+
+
+def test_a_job_that_somebody_else_ended_can_be_sent_again(catalog: Catalog, runner: JobRunner) -> None:
+    """Its own commit is refused then, which is no conflict for whoever sent it."""
+
+    def work(handle: JobHandle) -> None:
+        catalog.jobs.fail(handle.id, JobInterruptedError("The lease ran out."))
+        catalog.jobs.succeed(handle.id)
+
+    with pytest.raises(JobInterruptedError, match="ended by somebody else"):
+        runner.submit(queued(catalog), work).result(10)
+
+
+def test_closing_ends_jobs_that_wait_for_a_thread(catalog: Catalog) -> None:
+    runner = JobRunner(catalog, threads=1, lease_seconds=2.0)
+    begun = threading.Event()
+
+    def work(handle: JobHandle) -> None:
+        begun.set()
+        while True:
+            threading.Event().wait(0.05)
+            handle.check()
+
+    jobs = [queued(catalog) for _ in range(3)]
+    futures = [runner.submit(job, work) for job in jobs]
+    assert begun.wait(10)
+    closing = threading.Thread(target=runner.close, args=(0.1,), daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    for future in futures:
+        with pytest.raises(JobInterruptedError):
+            future.result(0)
+    assert {catalog.jobs.get(job.id).state for job in jobs} == {"failed"}

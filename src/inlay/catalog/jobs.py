@@ -150,6 +150,13 @@ class Jobs:
         with self._context.read() as connection:
             return get(connection, job_id)
 
+    def left_off(self, dataset_id: str, *, but: str) -> bool:
+        """Whether any other job began to change this dataset and did not succeed: it may not know that it ended."""
+        begun = _jobs.c.writes & _jobs.c.started_at.is_not(None) & (_jobs.c.state != "succeeded")
+        others = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.id != but)
+        with self._context.read() as connection:
+            return connection.execute(sa.select(_jobs.c.id).where(begun, others)).first() is not None
+
     def list(
         self,
         *,

@@ -245,7 +245,8 @@ class Workspace:
     ) -> Ticket:
         if self._runner is None:
             raise InlayError("The workspace is not open.")
-        submission = self.catalog.jobs.create(kind, request, **how)
-        if not submission.is_new:
-            return Ticket(submission.job, self._runner.future(submission.job.id))
-        return Ticket(submission.job, self._runner.submit(submission.job, work))
+        with self._runner.admission():
+            submission = self.catalog.jobs.create(kind, request, **how)
+            if not submission.is_new:
+                return Ticket(submission.job, self._runner.future(submission.job.id))
+            return Ticket(submission.job, self._runner.submit(submission.job, work))

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from inlay.catalog import DataFile, Job, NewVersion, Snapshot, Upload
+from inlay.catalog import DataFile, NewVersion, Snapshot, Upload
 from inlay.engines.spark import SparkEngine
-from inlay.errors import CommitStateUnknownError, QueryLimitError, UploadConsumedError, error_from
+from inlay.errors import CommitStateUnknownError, QueryLimitError, UploadConsumedError
 from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.read import parquet_dataset
@@ -72,9 +72,9 @@ class Conversions:
     def load(self, request: Load, handle: JobHandle) -> None:
         snapshot = self._snapshot(handle)
         work = self._load_whole if request.is_whole else self._load_by_key
-        directory = f"v{snapshot.version.version + 1}"
+        directory = self._directory(snapshot, handle)
         location = self._services.places.dataset(snapshot.dataset.id)
-        with self._undone_on_failure(location, directory, self._suffix(snapshot, handle)):
+        with self._undone_on_failure(location, directory):
             version, result = work(request, handle, snapshot, directory)
             self._services.catalog.versions.commit(
                 snapshot.dataset.id, snapshot.version.version, version, job_id=handle.id, result=result
@@ -89,7 +89,7 @@ class Conversions:
         with self._raw(request.source, handle) as (raw, options):
             converted = self._convert(
                 raw, options, handle, location, directory,
-                like=dataset.schema, on_error=request.on_error, name=_DATA + self._suffix(snapshot, handle),
+                like=dataset.schema, on_error=request.on_error,
             )  # fmt: skip
         if not converted.schema.equals(dataset.schema):
             converted = self._fitted(converted, handle, snapshot, directory)
@@ -113,7 +113,7 @@ class Conversions:
     def _fitted(self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str) -> Conversion:
         """Columns in another order or type are written again as the dataset has them; others are refused."""
         location = self._services.places.dataset(snapshot.dataset.id)
-        draft = self._draft(snapshot, directory, self._suffix(snapshot, handle))
+        draft = self._draft(snapshot, directory)
         with self._services.spark.running(handle) as spark:
             rows = parquet_dataset(location, [file.path for file in converted.files], converted.schema)
             written = append_draft(rows, draft, SparkEngine(spark), progress=_reporting(handle))
@@ -127,7 +127,7 @@ class Conversions:
     ) -> tuple[NewVersion, dict[str, Any]]:
         dataset = snapshot.dataset
         with self._staged(request, handle, snapshot) as (converted, rows):
-            draft = self._draft(snapshot, directory, self._suffix(snapshot, handle))
+            draft = self._draft(snapshot, directory)
             with self._services.spark.running(handle) as spark:
                 result = merge_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
             rejects = self._keep_rejects(dataset.id, directory, converted, handle)
@@ -179,7 +179,7 @@ class Conversions:
                     "files_rewritten": 0, "bytes_rewritten": 0, "files": [],
                 }  # fmt: skip
             with self._services.spark.running(handle) as spark:
-                draft = self._draft(snapshot, "plan", "")
+                draft = self._draft(snapshot, "plan")
                 plan = plan_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
         touched = [file for file in plan.files if file.operation != "preserved"]
         return base | {
@@ -301,19 +301,20 @@ class Conversions:
     def _snapshot(self, handle: JobHandle) -> Snapshot:
         return self._services.catalog.versions.snapshot(str(handle.job.dataset_id))
 
-    def _draft(self, snapshot: Snapshot, directory: str, suffix: str) -> Draft:
+    def _draft(self, snapshot: Snapshot, directory: str) -> Draft:
         places, dataset_id = self._services.places, snapshot.dataset.id
         files = [(places.in_dataset(dataset_id, file.path), file.bytes) for file in snapshot.files]
-        return Draft(places.dataset(dataset_id), files, directory, suffix)
+        return Draft(places.dataset(dataset_id), files, directory)
 
-    def _suffix(self, snapshot: Snapshot, handle: JobHandle) -> str:
-        """Sets names apart where an earlier attempt at the same version may still be writing somewhere."""
-        page = self._services.catalog.jobs.list(dataset_id=snapshot.dataset.id, limit=1000)
-        since = snapshot.version.created_at
-        others = [
-            j for j in page.items if j.id != handle.id and _may_write(j) and j.started_at and j.started_at > since
-        ]
-        return f"-{handle.id.removeprefix('job_')}" if others else ""
+    def _directory(self, snapshot: Snapshot, handle: JobHandle) -> str:
+        """Where the files of the next version go: a place where no other attempt at it ever writes or cleans up.
+
+        Attempts that ended in the catalog may go on elsewhere: as Spark tasks of a service that was killed, or in a
+        service that slept longer than its lease.
+        """
+        plain = f"v{snapshot.version.version + 1}"
+        is_first = not self._services.catalog.jobs.left_off(snapshot.dataset.id, but=handle.id)
+        return plain if is_first else f"{plain}-{handle.id.removeprefix('job_')}"
 
     def _version(
         self,
@@ -376,27 +377,19 @@ class Conversions:
         )
 
     @contextlib.contextmanager
-    def _undone_on_failure(self, location: Location, directory: str, suffix: str = "") -> Iterator[None]:
+    def _undone_on_failure(self, location: Location, directory: str) -> Iterator[None]:
         """What was written for nothing is removed; where nobody knows whether it was for nothing, it stays."""
         try:
             yield
         except CommitStateUnknownError:
             raise
         except BaseException:
-            if not suffix:  # otherwise the directory is shared with another attempt: the collector of orphans sorts it
-                location.store.remove_tree(location.full(directory) if directory else location.path)
+            location.store.remove_tree(location.full(directory) if directory else location.path)
             raise
 
 
 def _options(source: Source, upload: Upload) -> ReadOptions:
     return ReadOptions.of(format_of(source.format, upload.content_type), source.options)
-
-
-def _may_write(job: Job) -> bool:
-    """Whether tasks of an ended job may still run somewhere: it was stopped, and did not stop by itself."""
-    if not job.writes or job.state == "succeeded":
-        return False
-    return job.error is None or error_from(job.error).http_status >= 500
 
 
 def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:

@@ -42,6 +42,8 @@ class Maintenance:
                 self.run()
             except (InlayError, OSError) as error:
                 log.warning("maintenance will be tried again: %s", error)
+            except Exception:
+                log.exception("maintenance will be tried again")  # nobody else would do it
 
     def run(self) -> None:
         """One round: everything that is due."""
@@ -52,6 +54,7 @@ class Maintenance:
         every = min(_ORPHANS_EVERY, max(settings.orphan_grace_seconds, 1.0))
         if time.monotonic() - self._orphans_looked_for >= every or not self._orphans_looked_for:
             self.collect_orphans()
+            catalog.jobs.expire()
             self._orphans_looked_for = time.monotonic()
 
     def remove_garbage(self) -> None:

@@ -7,8 +7,8 @@ scratch/{job}/              what a job needs while it runs
 
 from __future__ import annotations
 
-import os
 import posixpath
+import uuid
 from collections.abc import Iterable
 from typing import BinaryIO
 
@@ -27,12 +27,11 @@ class Places:
 
     def prepare(self) -> None:
         """Make sure that something can be kept here."""
-        store, probe = self.root.store, self.root.full(f"scratch/.probe-{os.getpid()}")
+        place = f"scratch/probe-{uuid.uuid4().hex}"  # of our own: others may be asking too; a crash leaves an orphan
         try:
-            self.make_directory("scratch")
-            store.remove(probe)
-            store.create(probe, b"inlay")
-            store.remove(probe)
+            self.make_directory(place)
+            self.root.store.create(self.root.full(f"{place}/probe"), b"inlay")
+            self.remove(place)
         except (OSError, InlayError) as error:
             raise StorageUnavailableError(
                 f"Nothing can be stored at {self.root.given!r}: {error}",

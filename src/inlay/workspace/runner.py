@@ -15,6 +15,7 @@ from inlay.errors import (
     CommitStateUnknownError,
     InlayError,
     JobCancelledError,
+    JobEndedError,
     JobInterruptedError,
     ServiceStoppingError,
 )
@@ -35,6 +36,7 @@ class JobHandle:
     def __init__(self, job: Job, report: Callable[[str, Mapping[str, Any]], bool]) -> None:
         self.job, self.id = job, job.id
         self.stopped_by: InlayError | None = None
+        self.is_unended = False  # in the catalog, which could not be told
         self._report = report
         self._reported = 0.0
         self._interrupt: Callable[[], object] | None = None
@@ -78,10 +80,22 @@ class JobRunner:
         self._running: dict[str, JobHandle] = {}
         self._futures: dict[str, Future[Job]] = {}
         self._lock = threading.Lock()
+        self._admission = threading.Lock()
+        self._has_strays = False  # the catalog may hold jobs of ours that nobody works on
         self._closing = threading.Event()
         self._beat_seconds = min(_BEAT_SECONDS, lease_seconds / 4)
         self._heart = threading.Thread(target=self._beat, name="inlay-heartbeat", daemon=True)
         self._heart.start()
+
+    @contextlib.contextmanager
+    def admission(self) -> Iterator[None]:
+        """For making a job and submitting it: meanwhile no job that does not run here is taken for a stray."""
+        with self._admission:
+            try:
+                yield
+            except CommitStateUnknownError:
+                self._has_strays = True  # it may have been made, and nobody knows its id
+                raise
 
     def submit(self, job: Job, work: Work) -> Future[Job]:
         """Run the work of a queued job of ours. The future holds the ended job, or raises why it failed."""
@@ -107,27 +121,25 @@ class JobRunner:
             time.sleep(_TURN_SECONDS)
         with self._lock:
             for handle in self._running.values():
-                handle.stop(JobInterruptedError("The service was stopped; nothing changed.", hint="Try again."))
-        self._pool.shutdown(wait=True, cancel_futures=True)
+                handle.stop(_interrupted("The service was stopped; nothing changed."))
+        self._pool.shutdown(wait=True)  # also those that wait for a thread: they end at once, and in the catalog
         self._heart.join()
 
     # ------------------------------------------------------------------------------------------------------ one job
     def _run(self, handle: JobHandle, work: Work) -> Job:
         try:
+            handle.check()
             self._wait_for_turn(handle)
             result = work(handle)
             job = self._catalog.jobs.get(handle.id)
             return job if job.has_ended else self._catalog.jobs.succeed(handle.id, result)
-        except CommitStateUnknownError:
-            return self._after_doubt(handle)
-        except BaseException as error:
-            known = handle.stopped_by or (error if isinstance(error, InlayError) else _unexpected(handle, error))
-            self._end(handle, known)
-            raise known from error
+        except BaseException as error:  # noqa: BLE001  (raised again, or its opposite is true)
+            return self._failed(handle, error)
         finally:
             with self._lock:
                 self._running.pop(handle.id, None)
                 self._futures.pop(handle.id, None)
+                self._has_strays |= handle.is_unended
 
     def _wait_for_turn(self, handle: JobHandle) -> None:
         """One job at a time changes a dataset."""
@@ -135,22 +147,27 @@ class JobRunner:
             handle.check()
             time.sleep(_TURN_SECONDS)
 
-    def _after_doubt(self, handle: JobHandle) -> Job:
-        """The answer to the commit was lost; whether the job ended with it says whether it happened."""
-        job = self._catalog.jobs.get(handle.id)
-        if job.state == "succeeded":
-            return job
-        error = JobInterruptedError("The catalog did not take the change; nothing changed.", hint="Try again.")
-        self._end(handle, error)
-        raise error
+    def _failed(self, handle: JobHandle, error: BaseException) -> Job:
+        """End a job whose work broke off. One that has ended already says itself what became of it."""
+        is_in_doubt = isinstance(error, CommitStateUnknownError)
+        known = _NOT_TAKEN if is_in_doubt else handle.stopped_by or _known(handle, error)
+        try:
+            self._end(handle, known)  # waits for a commit of ours that is still under way
+        except JobEndedError:
+            job = self._catalog.jobs.get(handle.id)
+            if job.state == "succeeded":
+                return job
+            known = _cancelled(job.id) if job.state == "cancelled" else _lost(job.id)
+        except InlayError:
+            handle.is_unended = True
+            known = error if is_in_doubt and isinstance(error, InlayError) else known
+        raise known from error
 
     def _end(self, handle: JobHandle, error: InlayError) -> None:
-        """A job that cannot be ended here is ended by its lease."""
-        with contextlib.suppress(InlayError):
-            if isinstance(error, JobCancelledError):
-                self._catalog.jobs.stop(handle.id)
-            else:
-                self._catalog.jobs.fail(handle.id, error, retryable=error.http_status >= 500)
+        if isinstance(error, JobCancelledError):
+            self._catalog.jobs.stop(handle.id)
+        else:
+            self._catalog.jobs.fail(handle.id, error, retryable=error.http_status >= 500)
 
     def stop(self, job_id: str) -> None:
         """Stop a job that runs here, at once."""
@@ -164,8 +181,12 @@ class JobRunner:
             time.sleep(self._beat_seconds)
             try:
                 self._renew()
+                if self._has_strays:
+                    self._end_strays()
             except InlayError as error:
                 log.warning("cannot renew the leases of jobs: %s", error)
+            except Exception:
+                log.exception("cannot renew the leases of jobs")  # without a heart everything here would be lost
 
     def _renew(self) -> None:
         with self._lock:
@@ -182,13 +203,44 @@ class JobRunner:
     def _check_lost(self, handle: JobHandle) -> None:
         job = self._catalog.jobs.get(handle.id)
         if job.has_ended and job.state != "succeeded":
-            handle.stop(JobInterruptedError(f"The job {job.id!r} was ended by somebody else; nothing changed."))
+            handle.stop(_lost(job.id))
+
+    def _end_strays(self) -> None:
+        """End jobs of ours that nobody works on, since the catalog was away when they began or ended.
+
+        No lease ends them: they are ours, and we are alive.
+        """
+        with self._admission:
+            held = self._catalog.jobs.heartbeat().held
+            with self._lock:
+                strays = held - self._running.keys()
+                self._has_strays = False
+        try:
+            for job_id in strays:
+                with contextlib.suppress(JobEndedError):
+                    self._catalog.jobs.fail(job_id, _NOT_TAKEN, retryable=True)
+        except InlayError:
+            self._has_strays = True
+            raise
 
 
 def _cancelled(job_id: str) -> JobCancelledError:
     return JobCancelledError(f"The job {job_id!r} was cancelled; nothing changed.")
 
 
-def _unexpected(handle: JobHandle, error: BaseException) -> InlayError:
+def _interrupted(message: str) -> JobInterruptedError:
+    return JobInterruptedError(message, hint="Try again.")
+
+
+def _lost(job_id: str) -> JobInterruptedError:
+    return _interrupted(f"The job {job_id!r} was ended by somebody else; nothing changed.")
+
+
+_NOT_TAKEN = _interrupted("The catalog did not take the change; nothing changed.")
+
+
+def _known(handle: JobHandle, error: BaseException) -> InlayError:
+    if isinstance(error, InlayError):
+        return error
     log.error("job %s failed", handle.id, exc_info=error)
     return InlayError(f"The job failed unexpectedly: {type(error).__name__}: {error}")
