@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,27 @@ def test_a_rewrite_touches_the_row_groups_it_is_told(place: Any, tmp_path: Path)
     for number in (0, 2):  # ids did not change: those chunks are copied too
         assert lake.chunk_bytes(stage, number, 0) == lake.chunk_bytes(original, number, 0)
     assert written.bytes_copied > 0
+
+
+@pytest.mark.parametrize("other", ["value", "nested.value"])
+def test_columns_that_are_known_to_be_equal_need_not_be_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table(range(30)).rename_columns(["id", other])}, row_group_size=10)
+    stages, decoded = [str(tmp_path / name) for name in ("all", "few")], []
+    read = pq.ParquetFile.read_row_group
+
+    def watched(self: Any, group: int, columns: Any = None, **options: Any) -> pa.Table:
+        decoded.append(columns)
+        return read(self, group, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    for stage, equal in zip(stages, ((), ("id",)), strict=True):
+        job = replace(edit(group(0, [5], [0]), stage=stage), equal=equal)
+        rewrite_file(locate(tmp_path / "d"), job, lambda rows: take(rows).rename_columns(["id", other]), map)
+    # a dot would be taken for the path to a nested column: everything is read then
+    assert decoded == [None, [other] if other == "value" else None]
+    assert Path(stages[0]).read_bytes() == Path(stages[1]).read_bytes()
 
 
 def test_rows_that_are_equal_already_are_no_reason_to_write(place: Any, tmp_path: Path) -> None:

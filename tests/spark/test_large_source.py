@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ import pytest
 
 import inlay
 from inlay.engines import spark as spark_engine
-from inlay.engines import spark_source, spark_verbs
+from inlay.engines import spark_files, spark_source, spark_verbs
 from inlay.engines.exchange import Scratch
 from inlay.errors import DuplicateKeyError, InlayError, MergeCancelledError, NullKeyError
 from inlay.storage import locate
@@ -295,4 +296,105 @@ def test_what_a_dead_merge_left_is_swept_by_the_next(tmp_path):
     scratch.write("rows", rows([1]))
     assert leftovers(path)
     inlay.merge(rows([2]), path, "update", ["id"])
+    assert not leftovers(path)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+def exact_rows(ids):
+    """Types that Spark does not have."""
+    ids = np.asarray(ids, np.int64)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.uint32()),
+            "ns": pa.array(ids * 1_000_000_007, pa.timestamp("ns")),
+            "price": pa.array([f"{i}.25" for i in ids.tolist()]).cast(pa.decimal128(20, 2)),
+            "word": pa.array([f"w{i % 7}" for i in ids.tolist()]).dictionary_encode(),
+            "half": pa.array(ids.astype(np.float16)),
+            "pair": pa.array([[i, i + 1] for i in ids.tolist()], pa.list_(pa.int16(), 2)),
+        }
+    )
+
+
+def files_of(path, table, count=3):
+    path.mkdir()
+    for at, part in enumerate(np.array_split(np.arange(len(table)), count)):
+        pq.write_table(table.slice(part[0], len(part)), path / f"{at}.parquet", row_group_size=150)
+    return path
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("named", ["directory", "pattern", "file"])
+def test_files_are_read_by_tasks_with_every_type_as_it_is(tmp_path, monkeypatch, stored, named):
+    monkeypatch.setattr(spark_files, "_TASK_BYTES", 10_000)
+    source = files_of(tmp_path / "source", exact_rows(np.random.default_rng(5).permutation(3_000) % 30_000 + 200))
+    given = {"directory": source, "pattern": source / "*.parquet", "file": source / "1.parquet"}[named]
+    paths, results = [str(tmp_path / engine) for engine in ("pyarrow", "spark")], []
+    for path, engine in zip(paths, ("pyarrow", "spark"), strict=True):
+        inlay.merge(exact_rows(range(2_000)), path, "insert", ["id"], row_group_size=500)
+        results.append(inlay.merge(str(given), path, "upsert", ["id"], engine=engine))
+    assert len(stored) == 1
+    assert counts(results[0]) == counts(results[1])
+    assert content(paths[0]).schema == content(paths[1]).schema
+    assert content(paths[0]).to_pylist() == content(paths[1]).to_pylist()  # dictionaries may be in another order
+    assert not leftovers(paths[1])
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_last_row_of_the_last_file_wins(tmp_path, stored):
+    words = [rows([7, 8, 9], word) for word in ("first", "second", "third")]
+    source = files_of(tmp_path / "source", pa.concat_tables(words))
+    path = target(tmp_path / "d")
+    result = inlay.merge(str(source), path, "deduplicate", ["id"], engine="spark")
+    assert (result.source_count, result.updated, len(stored)) == (9, 3, 1)
+    assert content(path).slice(7, 3)["text"].to_pylist() == ["third 7", "third 8", "third 9"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_partition_columns_come_from_the_paths_of_files(tmp_path, stored):
+    path, source = str(tmp_path / "d"), str(tmp_path / "source")
+    table = rows(range(1_000)).append_column("p", pa.array([i % 3 for i in range(1_000)], pa.int32()))
+    inlay.merge(table.slice(0, 500), path, "insert", ["id"], ["p"])
+    inlay.merge(table.slice(300), source, "insert", ["id"], ["p"])
+    result = inlay.merge(source, path, "upsert", ["id"], engine="spark")
+    assert (result.updated, result.inserted, len(stored)) == (200, 500, 1)
+
+
+@pytest.mark.usefixtures("spark")
+def test_files_that_only_the_driver_reaches_are_read_by_it(tmp_path, stored):
+    path = target(tmp_path / "d")
+    with fsspec.open("memory://news.parquet", "wb") as out:
+        pq.write_table(rows(range(100)), out)
+    result = inlay.merge("memory://news.parquet", path, "update", ["id"], engine="spark")
+    assert (result.updated, stored) == (100, [])
+    assert not leftovers(path)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_broken_file_is_told_in_the_words_of_the_driver(tmp_path):
+    path = target(tmp_path / "d")
+    source = files_of(tmp_path / "source", rows(range(900)))
+    broken = bytearray((source / "1.parquet").read_bytes())
+    broken[10:400] = bytes(390)
+    (source / "1.parquet").write_bytes(broken)
+    said = []
+    for engine in ("pyarrow", "spark"):
+        with pytest.raises(InlayError) as caught:
+            inlay.merge(str(source), path, "update", ["id"], engine=engine)
+        said.append((type(caught.value), str(caught.value)))
+    assert said[0] == said[1]
+    assert not leftovers(path)
+
+
+@pytest.mark.parametrize("partitions", [None, ["k"]])
+def test_rows_without_keys_are_written_by_tasks(spark, tmp_path, stored, partitions):
+    path = str(tmp_path / "d")
+    source = rows(range(2_000))
+    frame = spark.createDataFrame(source).coalesce(1)
+    result = inlay.write_dataset(frame, path, partition_columns=partitions, max_rows_per_file=450)
+    assert (result.row_count, len(stored)) == (2_000, 1)
+    assert (
+        content(path).select(source.column_names).equals(source.cast(content(path).select(source.column_names).schema))
+    )
+    assert inlay.write_dataset(str(files_of(tmp_path / "more", source)), path, engine="spark").row_count == 2_000
+    assert len(stored) == 2
     assert not leftovers(path)

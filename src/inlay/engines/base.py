@@ -77,12 +77,14 @@ class GroupEdit:
 
 @dataclass(slots=True)
 class FileEdit:
-    """A file to be rewritten into `stage`; `schema` is None while it keeps its own."""
+    """A file to be rewritten into `stage`; `schema` is None while it keeps its own. In the `equal` columns no row
+    differs from the source row that replaces it."""
 
     path: str
     stage: str
     groups: list[GroupEdit]
     schema: pa.Schema | None = None
+    equal: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -228,14 +228,21 @@ class _OpenFile:
             )
         self.name = location.shown(path)
 
-    def read_group(self, group: int) -> pa.Table:
+    def columns_besides(self, names: Sequence[str]) -> list[str] | None:
+        """None is all of them, also where pyarrow would take a name for the path to a nested column."""
+        every = self.schema.names
+        if not names or len(set(every)) < len(every) or any("." in name for name in every):
+            return None
+        return [name for name in every if name not in names]
+
+    def read_group(self, group: int, columns: list[str] | None = None) -> pa.Table:
         try:
             with pq.ParquetFile(
                 self.location.store.open_arrow(self.location.full(self.path)),
                 metadata=self.metadata,
                 pre_buffer=not self.location.store.is_local,
             ) as parquet:
-                return parquet.read_row_group(group, use_threads=False)
+                return parquet.read_row_group(group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFileError(
                 f"Cannot read row group {group} of {self.name!r}: {error}",
@@ -277,7 +284,7 @@ def _splice(file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGrou
     with file.raw() as raw:
 
         def edit_group(group: GroupEdit) -> EditedGroup:
-            return _edit_group(file, raw, group, take, dry_run=dry_run)
+            return _edit_group(file, raw, group, take, edit.equal, dry_run=dry_run)
 
         edited = map_groups(edit_group, [group for group in edit.groups if len(group.positions)])
         assembly = _Assembly(file, raw, None if dry_run else edit.stage)
@@ -316,7 +323,7 @@ def edit_part(location: Location, edit: FileEdit, take: TakeRows) -> EditedPart:
             if not len(group.positions):
                 part.dropped.append(group.group)
                 continue
-            edited = _edit_group(file, raw, group, take, dry_run=False)
+            edited = _edit_group(file, raw, group, take, edit.equal, dry_run=False)
             part.unchanged += edited.unchanged
             if edited.fresh is not None:
                 splicer.replace(raw, group.group, ParquetBytes(edited.fresh, "the new row group"), edited.columns)
@@ -351,8 +358,10 @@ def join_parts(location: Location, path: str, stage: str, parts: Sequence[Edited
     return written
 
 
-def _edit_group(file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, *, dry_run: bool) -> EditedGroup:
-    old = file.read_group(edit.group)
+def _edit_group(
+    file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, equal: Sequence[str], *, dry_run: bool
+) -> EditedGroup:
+    old = file.read_group(edit.group, file.columns_besides(equal) if edit.keep_others else None)
     result = _edit(old, edit, _fit(take(edit.sources), old.schema))
     if not result.changed:
         return EditedGroup(edit.group, old.num_rows, result.unchanged)

@@ -25,7 +25,7 @@ from inlay.parquet.layout import data_files
 from inlay.schema import storage_type, unify
 from inlay.storage import expand_glob, filesystem_of, locate
 
-__all__ = ["ArrowSource", "load_source", "open_batches"]
+__all__ = ["ArrowSource", "load_source", "open_batches", "open_path"]
 
 SPILL_BYTES = 64 << 20
 _BUCKET_BYTES = 32 << 20
@@ -51,7 +51,7 @@ def open_batches(
     `like` is the schema that the rows are meant for: text formats, which have no types, are read with its types.
     """
     if isinstance(data, (str, os.PathLike)):
-        data = _open_path(os.fspath(data), like, storage_options)
+        data = open_path(os.fspath(data), like, storage_options)
     if isinstance(data, (pa.Table, pa.RecordBatchReader)):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -75,7 +75,11 @@ def _open_dataset(data: Any) -> pa.RecordBatchReader:
 def _file_after_file(dataset: Any) -> Iterator[pa.RecordBatch]:
     """A scan of many files at once holds many row groups at once, however it is told not to."""
     for fragment in dataset.get_fragments():
-        yield from fragment.to_batches(schema=dataset.schema, **_SCANNING)
+        yield from scanned(fragment, dataset.schema)
+
+
+def scanned(fragment: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    yield from fragment.to_batches(schema=schema, **_SCANNING)
 
 
 def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
@@ -98,7 +102,8 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
     )
 
 
-def _open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any:
+def open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any:
+    """The files at a path as a pyarrow dataset, or as a scanner where they need to be converted."""
     import pyarrow.dataset as ds
 
     suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
@@ -121,7 +126,7 @@ def _open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, 
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no source at {path!r}.") from error
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(error) from error
+        raise unreadable(error) from error
 
 
 def _files_at(path: str, storage_options: Mapping[str, Any] | None) -> tuple[str | None, list[str]]:
@@ -351,11 +356,11 @@ def _conformed(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa.Ta
         except StopIteration:
             return
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         yield conform(pa.Table.from_batches([batch]))
 
 
-def _unreadable(error: Exception) -> UnreadableSourceError:
+def unreadable(error: Exception) -> UnreadableSourceError:
     return UnreadableSourceError(f"The source cannot be read: {str(error).splitlines()[0]}")
 
 

@@ -28,8 +28,9 @@ import pyarrow as pa
 from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Target, Watch, Written
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
 from inlay.engines.kernels import combine_files
-from inlay.engines.source import ArrowSource, load_source, open_batches
-from inlay.engines.spark_jobs import cancel_jobs, parallelism, watch
+from inlay.engines.source import ArrowSource, load_source, open_batches, open_path
+from inlay.engines.spark_files import IngestFiles, ParquetFiles
+from inlay.engines.spark_jobs import cancel_jobs, parallelism, tagged, watch
 from inlay.engines.spark_session import get_session, ship_package
 from inlay.engines.spark_source import Ingest, Ingested, SparkFrame, StoredSource, make_buckets
 from inlay.engines.spark_supply import HeldRows, StoredRows, Supply
@@ -40,7 +41,7 @@ from inlay.storage import FileStat, LocalStore, Location
 
 __all__ = ["SparkEngine"]
 
-_TASKS_PER_CORE = 4  # enough to level out files of different size, few enough not to pay for empty tasks
+_TASKS_PER_CORE = 3  # enough to level out files of different size, few enough not to pay for empty tasks
 _FOOTERS_WORTH_A_JOB = 4_000
 _SHIPPED_WITH_CODE = 2 << 20
 _DRIVER_BYTES = 64 << 20  # a DataFrame that is larger stays with the executors
@@ -72,39 +73,52 @@ class SparkEngine:
     # --------------------------------------------------------------------------------------------------- source
     def open(
         self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-    ) -> pa.Table | pa.RecordBatchReader | SparkFrame:
+    ) -> pa.Table | pa.RecordBatchReader | SparkFrame | ParquetFiles:
         if hasattr(data, "mapInArrow"):
             return SparkFrame.of(data)
+        if isinstance(data, (str, os.PathLike)):
+            data = open_path(os.fspath(data), like, storage_options)
+            files = ParquetFiles.of(data)
+            if files is not None and files.size > _DRIVER_BYTES:
+                return files
         return open_batches(data, like, storage_options)
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource | StoredSource:
-        if not isinstance(data, SparkFrame):
+        if not isinstance(data, (SparkFrame, ParquetFiles)):
             return load_source(data, conform, key_columns)
         scratch = None if self._location is None else Scratch.beside(self._location)
         if scratch is None:
             return load_source(data.reader(), conform, key_columns)
         try:
-            return self._load_frame(data, conform, list(key_columns), scratch)
+            ingest = Ingest(conform, list(key_columns), scratch, functools.partial(_use_credentials, _credentials()))
+            parts = self._taken_in(data, ingest)
+            if parts is not None:
+                return self._settled(parts, conform(data.schema.empty_table()), ingest)
         except BaseException:
             scratch.remove()
             raise
+        scratch.remove()
+        return load_source(data.reader(), conform, key_columns)
 
-    def _load_frame(
-        self, data: SparkFrame, conform: Conform, key_columns: list[str], scratch: Scratch
-    ) -> ArrowSource | StoredSource:
-        """One pass over the DataFrame, whatever its size; what turns out to be small goes on in the driver."""
+    def _taken_in(self, data: SparkFrame | ParquetFiles, ingest: Ingest) -> list[Ingested] | None:
+        """One pass over the source, whatever its size; None where tasks cannot reach it."""
+        if isinstance(data, ParquetFiles):
+            taken = list(self._run(IngestFiles(ingest, data.schema), data.tasks))
+            return None if None in taken else [part for part in taken if part.rows]
         session = data.frame.sparkSession
         ship_package(session)
-        ingest = Ingest(conform, key_columns, scratch, functools.partial(_use_credentials, _credentials()))
-        parts: list[Ingested] = list(self._answers(session, data.frame.mapInArrow(ingest, _RESULT_DDL)))
+        return list(self._answers(session, data.frame.mapInArrow(ingest, _RESULT_DDL)))
+
+    def _settled(self, parts: Sequence[Ingested], empty: pa.Table, ingest: Ingest) -> ArrowSource | StoredSource:
+        """What turns out to be small goes on in the driver."""
+        scratch = ingest.scratch
         if sum(part.size for part in parts) > _DRIVER_BYTES:
-            return make_buckets(self._run, parts, conform(data.schema.empty_table()).schema, key_columns, scratch)
-        tables: list[pa.Table] = []
+            return make_buckets(self._run, parts, empty.schema, ingest.key_columns, scratch)
+        tables: list[pa.Table] = [empty]
         for part in parts:
             tables += [unpack(part.inline)] if part.inline is not None else map(scratch.read, part.pieces)
         scratch.remove()
-        whole = pa.concat_tables([conform(data.schema.empty_table()), *tables])
-        return load_source(whole, lambda rows: rows, key_columns)
+        return load_source(pa.concat_tables(tables), lambda rows: rows, ingest.key_columns)
 
     # ---------------------------------------------------------------------------------------------------- verbs
     def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
@@ -198,7 +212,7 @@ class SparkEngine:
                 raise
 
         try:
-            with watch(spark, tag, on_tasks):
+            with tagged(spark, tag) if self._watch is None else watch(spark, tag, on_tasks):
                 return frame.toArrow()
         except Exception as error:
             if stopped:

@@ -1,15 +1,15 @@
-"""A source that stays with the executors: Spark DataFrames whose rows are too many for the driver.
+"""A source that stays with the executors: DataFrames and files whose rows are too many for the driver.
 
 Its life is a chain of jobs, each of which leaves files in a scratch directory beside the dataset:
 
-ingest   every partition of the DataFrame, in the dataset's types, as it comes, with a sample of its keys
+ingest   every partition of the DataFrame, or some row groups, in the dataset's types, with a sample of the keys
 split    every such file cut into ranges of keys (buckets); the keys once more on their own
 index    every bucket's keys, sorted, and what the driver must know about them
 reduce   one row per key, for the strategy that asks for it
 
-Rows are numbered bucket after bucket, inside a bucket in the order of the DataFrame's partitions, so that the order
-of the source is what Spark delivers, whatever task runs first. The driver knows counts, where pieces lie, and of the
-keys the ends of some hundred runs per bucket.
+Rows are numbered bucket after bucket, inside a bucket in the order of the DataFrame's partitions or of the files, so
+that the order of the source is what Spark or the path gives, whatever task runs first. The driver knows counts, where
+pieces lie, and of the keys the ends of some hundred runs per bucket.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _packed_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 # ---------------------------------------------------------------------------------------------------------- ingest
 class Ingested(NamedTuple):
-    """What a partition of the DataFrame became: a few rows that travel along, or pieces of a file."""
+    """What a partition of the source became: a few rows that travel along, or pieces of a file."""
 
     rows: int
     size: int
@@ -94,20 +94,20 @@ class Ingest:
         self.prepare()
         partition = TaskContext.get().partitionId()  # type: ignore[union-attr]
         try:
-            answer: Any = self._take_in(batches)
+            answer: Any = self.take_in(batches)
         except InlayError as error:  # trying again would say the same
             answer = error
             for _ in batches:  # Spark wants its partition to be read
                 pass
-        if answer is not None:
+        if not isinstance(answer, Ingested) or answer.rows:
             columns = [pa.array([partition], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=_ANSWER_SCHEMA)
 
-    def _take_in(self, batches: Iterator[pa.RecordBatch]) -> Ingested | None:
+    def take_in(self, batches: Iterator[pa.RecordBatch]) -> Ingested:
         tables = self._gathered(batches)
         first = next(tables, None)
         if first is None:
-            return None
+            return Ingested(0, 0, None, [], None)
         second = next(tables, None)
         if second is None and first.nbytes <= _INLINE_BYTES:
             return Ingested(first.num_rows, first.nbytes, pack(first), [], None)

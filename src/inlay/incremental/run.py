@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from inlay.engines import get_engine
 from inlay.engines.base import Append, Engine, FileEdit, Written
+from inlay.engines.keys import canonical_type
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError
 from inlay.incremental.commit import (
     DEFAULT_LOCK_TIMEOUT,
@@ -244,6 +245,15 @@ class MergeRun:
             ) from error
         return None
 
+    def _equal_columns(self, decision: Decision) -> tuple[str, ...]:
+        """Keys that were found are the same, to the bit unless they are floats: zero has two signs."""
+        own, schema = decision.footer.schema, self._source.schema
+        if own is None:
+            return ()
+        types = {name: schema.field(name).type for name in self.options.key_columns if name in own.names}
+        exact = (n for n, type_ in types.items() if not pa.types.is_floating(canonical_type(type_)))
+        return tuple(name for name in exact if own.field(name).type.equals(types[name]))
+
     # ------------------------------------------------------------------------------------------------------ staging
     def _stage(
         self, decisions: Decisions, files: Transaction | None
@@ -253,7 +263,7 @@ class MergeRun:
         paths = [decision.footer.file.path for decision in touched]
         slots = [Slot("", path) if files is None else files.rewriting(path) for path in paths]
         edits = [
-            FileEdit(path, slot.stage, decision.edits, schema)
+            FileEdit(path, slot.stage, decision.edits, schema, self._equal_columns(decision))
             for path, slot, decision, schema in zip(paths, slots, touched, self._schemas, strict=True)
         ]
         appends = [] if files is None else self._appends(decisions, files)
