@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
 import math
@@ -570,6 +571,20 @@ def test_the_sample_of_keys_stays_small_however_rows_are_batched(monkeypatch: py
         assert max(bucket.num_rows for bucket in source.buckets) < 25_000
     finally:
         source.close()
+
+
+def test_faults_of_keys_are_the_same_on_disk_as_in_memory(spilling: Path) -> None:
+    ids = [None if i in (170, 401) else i % 450 for i in range(500)]
+    table = pa.table({"id": pa.array(ids, pa.int64()), "k": [f"k{i % 3}" for i in range(500)]})
+    sources = [load_source(data, lambda part: part, ["k", "id"]) for data in (table, batched(table, 30))]
+    with contextlib.closing(sources[1]):
+        assert [len(source.buckets) > 1 for source in sources] == [False, True]
+        assert sources[0].null_keys == sources[1].null_keys
+        assert [(found.column, found.nulls, found.row) for found in sources[0].null_keys] == [("id", 2, 170)]
+        assert sources[0].repeated_keys() == sources[1].repeated_keys()
+        assert sources[0].repeated_keys().rows == 50
+        taken = sources[1].take(np.array([3, 1, 499]), ["id"])
+        assert taken.column_names == ["id"]
 
 
 def test_a_source_of_one_key_is_one_bucket(spilling: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from inlay.engines.key_faults import NullKeys, Repeats
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import WriterSettings
 from inlay.storage import FileStat, Location
@@ -125,9 +126,11 @@ class Source(Protocol):
 
     schema: pa.Schema
     num_rows: int
+    null_keys: list[NullKeys]
 
+    def repeated_keys(self) -> Repeats: ...
     def column(self, name: str) -> pa.ChunkedArray: ...
-    def take(self, rows: np.ndarray) -> pa.Table: ...
+    def take(self, rows: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table: ...
     def close(self) -> None: ...
 
 

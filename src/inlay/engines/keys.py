@@ -134,7 +134,7 @@ class KeyIndex:
         bounds = [np.linspace(0, len(c), min(most, len(c)) + 1).astype(np.int64) for c in columns]
         lows = [c.take(pa.array(b[:-1])) for c, b in zip(columns, bounds, strict=True)]
         highs = [c.take(pa.array(b[1:] - 1)) for c, b in zip(columns, bounds, strict=True)]
-        return KeyRuns(lows, highs, self.repeated())
+        return KeyRuns(lows, highs)
 
     def span(self, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[int, int]:
         """The part of the sorted keys whose first column lies in a range (all of it where nothing is known)."""
@@ -179,10 +179,6 @@ class KeyRuns(NamedTuple):
 
     lows: list[pa.Array]
     highs: list[pa.Array]
-    repeats: np.ndarray
-
-    def repeated(self) -> np.ndarray:
-        return self.repeats
 
     def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: np.ndarray) -> np.ndarray:
         """Which ranges of key column `position` might hold a source key; exact while every run is one value."""

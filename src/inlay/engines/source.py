@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Conform
+from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous
 from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableSourceError
 from inlay.parquet.layout import data_files
@@ -193,12 +194,14 @@ class ArrowSource:
         key_columns: Sequence[str],
         buckets: Sequence[_Bucket],
         given: int,
+        nulls: Sequence[NullKeys],
         directory: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
         self.schema = schema
         self.key_columns = list(key_columns)
         self.buckets = list(buckets)
         self.num_given = given  # rows as given, before deduplication
+        self.null_keys = list(nulls)
         self._directory = directory
         self._number()
 
@@ -220,18 +223,23 @@ class ArrowSource:
         for start, bucket in zip(self.starts[:-1], self.buckets, strict=True):
             yield int(start), bucket.index(self.key_columns)
 
-    def take(self, rows: np.ndarray) -> pa.Table:
+    def repeated_keys(self) -> Repeats:
+        indexes = zip(self.buckets, self.indexes(), strict=True)
+        found = [repeated_keys(bucket.read(self.key_columns), index.repeated()) for bucket, (_, index) in indexes]
+        return joined_repeats(found)
+
+    def take(self, rows: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows by number, in the order asked for."""
         if len(self.buckets) == 1:
-            return self.buckets[0].take(rows)
+            return self.buckets[0].take(rows, columns)
         homes = np.searchsorted(self.starts, rows, side="right") - 1
         order = np.argsort(homes, kind="stable")
         pieces = []
         for home in np.unique(homes):
             wanted = rows[order[homes[order] == home]] - self.starts[home]
-            pieces.append(self.buckets[home].take(wanted))
+            pieces.append(self.buckets[home].take(wanted, columns))
         if not pieces:
-            return self.schema.empty_table()
+            return self.schema.empty_table().select(columns or self.schema.names)
         if (homes[1:] >= homes[:-1]).all():
             return pa.concat_tables(pieces)  # in order already
         place = np.empty(len(rows), np.int64)
@@ -296,12 +304,13 @@ class _Bucket:
             self._index = index
         return index
 
-    def take(self, rows: np.ndarray) -> pa.Table:
-        table = self.read()
+    def take(self, rows: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        table = self.read(columns)
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
             return table.slice(int(rows[0]), len(rows))
         if self._table is not None:  # taking from one chunk is much cheaper than from many
-            self._table = table = table.combine_chunks()
+            self._table = self._table.combine_chunks()
+            table = self.read(columns)
         return take_rows(table, rows)
 
     def loaded(self) -> _Bucket:
@@ -336,8 +345,7 @@ def load_source(
 ) -> ArrowSource:
     """Take a source in; a stream that outgrows `spill_bytes` goes to disk."""
     if isinstance(data, pa.Table):
-        table = conform(data)
-        return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows)
+        return _in_memory(conform(data), key_columns)
     batches = _conformed(data, conform)
     kept, size = [], 0
     for table in batches:
@@ -345,8 +353,12 @@ def load_source(
         size += table.nbytes
         if size > (SPILL_BYTES if spill_bytes is None else spill_bytes):
             return _spill(kept, batches, key_columns)
-    table = pa.concat_tables(kept) if kept else conform(data.schema.empty_table())
-    return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows)
+    return _in_memory(pa.concat_tables(kept) if kept else conform(data.schema.empty_table()), key_columns)
+
+
+def _in_memory(table: pa.Table, key_columns: Sequence[str]) -> ArrowSource:
+    nulls = null_keys(table.select(list(key_columns)))
+    return ArrowSource(table.schema, key_columns, [_Bucket(table)], table.num_rows, nulls)
 
 
 def _conformed(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa.Table]:
@@ -365,38 +377,49 @@ def unreadable(error: Exception) -> UnreadableSourceError:
 
 
 def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequence[str]) -> ArrowSource:
-    """First pass: write the stream down and sample its keys. Second pass: cut it into ranges of keys."""
+    """First pass: write the stream down and look at its keys. Second pass: cut it into ranges of keys."""
     directory = tempfile.TemporaryDirectory(prefix="inlay-source-")
     try:
         schema = first[0].schema
         raw = os.path.join(directory.name, "raw.arrow")
-        sample: list[pa.Table] = []
-        rows = size = 0
+        down = _WrittenDown(list(key_columns))
         with pa.OSFile(raw, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             while first:
-                rows, size = _write_down(first.pop(0), writer, sample, key_columns, rows, size)
+                down.add(first.pop(0), writer)
             for table in rest:
-                rows, size = _write_down(table, writer, sample, key_columns, rows, size)
-        count = _bucket_count(size)
-        cut = cut_by_key(splitters(sample, key_columns, count), schema) if key_columns else cut_by_arrival(count, rows)
+                down.add(table, writer)
+        count = _bucket_count(down.size)
+        points = splitters(down.sample, key_columns, count) if key_columns else None
+        cut = cut_by_key(points, schema) if points is not None else cut_by_arrival(count, down.rows)
         buckets = _cut(raw, directory.name, schema, cut)
         os.unlink(raw)
         pa.default_memory_pool().release_unused()
     except BaseException:
         directory.cleanup()
         raise
-    return ArrowSource(schema, key_columns, buckets, rows, directory)
+    return ArrowSource(schema, key_columns, buckets, down.rows, joined_nulls(down.nulls, key_columns), directory)
 
 
-def _write_down(
-    table: pa.Table, writer: Any, sample: list[pa.Table], key_columns: Sequence[str], rows: int, size: int
-) -> tuple[int, int]:
-    writer.write_table(table, max_chunksize=_BATCH_ROWS)
-    if key_columns:  # of a long source every so many rows, however they are batched
-        numbers = np.arange(rows, rows + table.num_rows)
-        chosen = np.flatnonzero((numbers < _SAMPLE) | (numbers % _SAMPLED_EVERY == 0))
-        sample.append(take_rows(table.select(key_columns), chosen))
-    return rows + table.num_rows, size + table.nbytes
+class _WrittenDown:
+    """What is known of a stream after it was written to disk."""
+
+    def __init__(self, key_columns: list[str]) -> None:
+        self.key_columns = key_columns
+        self.rows = self.size = 0
+        self.sample: list[pa.Table] = []
+        self.nulls: list[list[NullKeys]] = []
+
+    def add(self, table: pa.Table, writer: Any) -> None:
+        writer.write_table(table, max_chunksize=_BATCH_ROWS)
+        if self.key_columns:
+            keys = table.select(self.key_columns)
+            numbers = np.arange(self.rows, self.rows + table.num_rows)
+            # of a long source every so many rows, however they are batched
+            chosen = np.flatnonzero((numbers < _SAMPLE) | (numbers % _SAMPLED_EVERY == 0))
+            self.sample.append(take_rows(keys, chosen))
+            self.nulls.append(null_keys(keys, self.rows))
+        self.rows += table.num_rows
+        self.size += table.nbytes
 
 
 # how many buckets, and to which of them the rows of a batch (and the number of its first row) belong

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from inlay.engines.base import Conform
 from inlay.engines.exchange import Piece, PieceWriter, Scratch, pack, slabs, unpack
+from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
 from inlay.engines.keys import KeyIndex, KeyRuns, canonical_keys
 from inlay.engines.source import Cut, cut_by_arrival, cut_by_key, last_per_key, splitters, take_rows
 from inlay.errors import InlayError
@@ -77,6 +78,7 @@ class Ingested(NamedTuple):
     inline: bytes | None
     pieces: list[Piece]
     sample: bytes | None
+    nulls: list[NullKeys]
 
 
 @dataclass(frozen=True)
@@ -107,18 +109,24 @@ class Ingest:
         tables = self._gathered(batches)
         first = next(tables, None)
         if first is None:
-            return Ingested(0, 0, None, [], None)
+            return Ingested(0, 0, None, [], None, [])
         second = next(tables, None)
         if second is None and first.nbytes <= _INLINE_BYTES:
-            return Ingested(first.num_rows, first.nbytes, pack(first), [], None)
-        pieces, samples, rows, size = [], [], 0, 0
+            nulls = null_keys(first.select(self.key_columns))
+            return Ingested(first.num_rows, first.nbytes, pack(first), [], None, nulls)
+        return self._lay_down(itertools.chain([first], [] if second is None else [second], tables))
+
+    def _lay_down(self, tables: Iterable[pa.Table]) -> Ingested:
+        pieces, samples, nulls, rows, size = [], [], [], 0, 0
         with PieceWriter(self.scratch, "in") as out:
-            for table in itertools.chain([first], [] if second is None else [second], tables):
+            for table in tables:
                 pieces.append(out.add(table))
                 if self.key_columns:
-                    samples.append(take_rows(table.select(self.key_columns), np.arange(0, len(table), _SAMPLED_EVERY)))
+                    keys = table.select(self.key_columns)
+                    samples.append(take_rows(keys, np.arange(0, len(table), _SAMPLED_EVERY)))
+                    nulls.append(null_keys(keys, rows))
                 rows, size = rows + table.num_rows, size + table.nbytes
-        return Ingested(rows, size, None, pieces, _thinned(samples))
+        return Ingested(rows, size, None, pieces, _thinned(samples), joined_nulls(nulls, self.key_columns))
 
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Rows in the dataset's types, in pieces worth writing."""
@@ -153,13 +161,14 @@ class _Bucket:
     keys: list[Piece]
     index: Piece | None
     runs: KeyRuns
+    repeats: Repeats
 
     @property
     def num_rows(self) -> int:
         return sum(piece.rows for piece in self.rows)
 
 
-_NO_KEYS = KeyRuns([], [], np.empty(0, np.int64))
+_NO_KEYS = KeyRuns([], []), Repeats(0, pa.table({}))
 
 
 def make_buckets(
@@ -176,7 +185,7 @@ def make_buckets(
         cut = cut_by_key(points, schema)
         # in this order, the sorted keys of one bucket after the other are sorted
         search = [points[0], *(name for name in key_columns if name != points[0])]
-    firsts = itertools.accumulate((part.rows for part in ingested), initial=0)
+    firsts = list(itertools.accumulate((part.rows for part in ingested), initial=0))
     pieces: list[tuple[list[Piece], list[Piece]]] = [([], []) for _ in range(cut[0])]
     for split in run(_Split(scratch, cut, list(key_columns)), list(zip(firsts, files, strict=False))):
         for home, piece, keys in split:
@@ -186,8 +195,9 @@ def make_buckets(
         scratch.store.remove(path)
     index = _Index(scratch, schema, list(key_columns), search)
     filled = [bucket for bucket in pieces if bucket[0]]
-    buckets = list(run(index, filled)) if key_columns else [_Bucket(*bucket, None, _NO_KEYS) for bucket in filled]
-    return StoredSource(run, index, buckets, rows)
+    buckets = list(run(index, filled)) if key_columns else [_Bucket(*bucket, None, *_NO_KEYS) for bucket in filled]
+    nulls = [[n._replace(row=first + n.row) for n in p.nulls] for first, p in zip(firsts, ingested, strict=False)]
+    return StoredSource(run, index, buckets, rows, joined_nulls(nulls, key_columns))
 
 
 def _as_pieces(part: Ingested, scratch: Scratch) -> list[Piece]:
@@ -245,9 +255,10 @@ class _Index:
         search = self.search_columns
         index = KeyIndex([canonical_keys(keys.column(name), self.schema.field(name).type) for name in search])
         piece = self.scratch.write("index", sorted_keys(index))
-        lows, highs, repeats = index.runs(_RUNS)
+        lows, highs = index.runs(_RUNS)
         order = [search.index(name) for name in self.key_columns]
-        return _Bucket(rows, pieces, piece, KeyRuns([lows[at] for at in order], [highs[at] for at in order], repeats))
+        runs = KeyRuns([lows[at] for at in order], [highs[at] for at in order])
+        return _Bucket(rows, pieces, piece, runs, repeated_keys(keys.select(self.key_columns), index.repeated()))
 
 
 @dataclass(frozen=True)
@@ -289,25 +300,16 @@ class _Column:
 
 
 # ---------------------------------------------------------------------------------------------------------- source
-class _ReadBucket:
-    """A bucket as the driver may look at it."""
-
-    def __init__(self, source: StoredSource, bucket: _Bucket) -> None:
-        self._scratch, self._bucket = source.scratch, bucket
-        self.num_rows = bucket.num_rows
-
-    def read(self, columns: Sequence[str]) -> pa.Table:
-        """Key columns."""
-        return pa.concat_tables([self._scratch.read(piece) for piece in self._bucket.keys]).select(list(columns))
-
-
 class StoredSource:
     """Source rows that lie in a store; what is done with them is done by jobs."""
 
-    def __init__(self, run: Run, index: _Index, stored: Sequence[_Bucket], given: int) -> None:
+    def __init__(
+        self, run: Run, index: _Index, stored: Sequence[_Bucket], given: int, nulls: Sequence[NullKeys]
+    ) -> None:
         self.run, self._index = run, index
         self.scratch, self.schema, self.key_columns = index.scratch, index.schema, index.key_columns
         self.num_given = given  # rows as given, before deduplication
+        self.null_keys = list(nulls)
         self._take_over(stored)
 
     def _take_over(self, stored: Sequence[_Bucket]) -> None:
@@ -315,9 +317,8 @@ class StoredSource:
         self.starts = np.concatenate([[0], np.cumsum([b.num_rows for b in self.stored])]).astype(np.int64)
         self.num_rows = int(self.starts[-1])
 
-    @property
-    def buckets(self) -> list[_ReadBucket]:
-        return [_ReadBucket(self, bucket) for bucket in self.stored]
+    def repeated_keys(self) -> Repeats:
+        return joined_repeats([bucket.repeats for bucket in self.stored])
 
     @property
     def keys(self) -> StoredKeys:
@@ -343,15 +344,16 @@ class StoredSource:
         chunks = [chunk for table in tables for chunk in table.column(name).chunks]
         return pa.chunked_array(chunks, self.schema.field(name).type)
 
-    def take(self, rows: np.ndarray) -> pa.Table:
-        """Rows by number, in the order asked for; meant for few."""
+    def take(self, rows: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows by number, in the order asked for; meant for few rows or columns."""
+        names = list(columns or self.schema.names)
         pieces = [piece for bucket in self.stored for piece in bucket.rows]
         starts = np.concatenate([[0], np.cumsum([piece.rows for piece in pieces])]).astype(np.int64)
         homes = np.searchsorted(starts, rows, side="right") - 1
-        parts, order = [self.schema.empty_table()], []
+        parts, order = [self.schema.empty_table().select(names)], []
         for home in np.unique(homes):
             mine = np.flatnonzero(homes == home)
-            parts.append(take_rows(self.scratch.read(pieces[home]), rows[mine] - starts[home]))
+            parts.append(take_rows(self.scratch.read(pieces[home]).select(names), rows[mine] - starts[home]))
             order.append(mine)
         place = np.empty(len(rows), np.int64)
         place[np.concatenate([np.empty(0, np.int64), *order])] = np.arange(len(rows))

@@ -154,7 +154,7 @@ class _Decider:
             rows = np.concatenate([group.sources for group in match.groups])
             moved = rows[self.partitions.rows[rows] != self.numbers[at]]
             if len(moved):
-                row = self.source.take(moved[:1]).select(self.options.key_columns).to_pylist()[0]
+                row = self.source.take(moved[:1], self.options.key_columns).to_pylist()[0]
                 raise moved_error(
                     ", ".join(f"{name}={value!r}" for name, value in row.items()),
                     repr(self.target.location.shown(file.path)),

@@ -39,8 +39,8 @@ from inlay.incremental.validate import (
     SchemaMode,
     fit_field,
     reject_duplicates,
+    reject_null_keys,
     require_columns,
-    validate_no_null_keys,
 )
 from inlay.parquet.footer_cache import FooterCache
 from inlay.storage import FileStat, Location
@@ -213,13 +213,11 @@ class MergeRun:
         return Conformer(source, target.schema, options.key_columns, target.partition_columns, options.schema_mode)
 
     def _check_keys(self) -> None:
-        for bucket in self._source.buckets:
-            validate_no_null_keys(bucket.read(self.options.key_columns), self.options.key_columns)
+        reject_null_keys(self._source.null_keys, self._source.num_given)
         if self.options.strategy.reduces_source:
             self._source.reduce(self.options.dedup_order_by)
-            return
-        for bucket, (_, index) in zip(self._source.buckets, self._source.indexes(), strict=True):
-            reject_duplicates(bucket.read(self.options.key_columns), index)
+        else:
+            reject_duplicates(self._source.repeated_keys())
 
     def _schema_for(self, decision: Decision) -> pa.Schema | None:
         """None while a file can keep its own schema: it has the same columns, and its types hold the new values."""
@@ -232,10 +230,10 @@ class MergeRun:
         if not narrower or not decision.matched:
             return None
         try:
-            for edit in decision.edits:
-                rows = self._source.take(edit.sources)
-                for field in narrower:
-                    fit_field(rows.column(field.name), field)
+            matched = np.concatenate([edit.sources for edit in decision.edits])
+            rows = self._source.take(matched, [field.name for field in narrower])
+            for field in narrower:
+                fit_field(rows.column(field.name), field)
         except SchemaMismatchError as error:
             if self.options.schema_mode == "evolve":
                 return schema

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines.kernels import bit_equal
+from inlay.engines.key_faults import NullKeys, Repeats, null_keys
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, require_key_type
 from inlay.errors import (
     DuplicateKeyError,
@@ -27,6 +28,7 @@ __all__ = [
     "TableLike",
     "normalize_keys",
     "reject_duplicates",
+    "reject_null_keys",
     "validate_keys_and_schema",
     "validate_no_null_keys",
     "validate_partition_column_immutability",
@@ -99,26 +101,16 @@ def validate_no_null_keys(source_table: pa.Table, key_columns: Sequence[str]) ->
     """Reject NULL keys, with how many there are and where the first is."""
     keys = normalize_keys(key_columns)
     require_columns(keys, source_table.schema, "the source", "key column")
-    for name in keys:
-        column = source_table.column(name)
-        count = _null_count(column)
-        if count:
-            row = int(np.flatnonzero(_nulls(column))[0])
-            raise NullKeyError(
-                f"Key column {name!r} is NULL in {count:,} of {len(column):,} source rows; the first is row {row}: "
-                f"{_row_text(source_table, keys, row)}.",
-                hint="Remove these rows, fill in the keys, or choose other key columns.",
-            )
+    reject_null_keys(null_keys(source_table.select(keys)), source_table.num_rows)
 
 
-def _nulls(column: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_dictionary(column.type):  # the NULL can also sit in the dictionary
-        column = column.cast(column.type.value_type)
-    return np.asarray(column.is_null())
-
-
-def _null_count(column: pa.ChunkedArray) -> int:
-    return int(_nulls(column).sum()) if pa.types.is_dictionary(column.type) else int(column.null_count)
+def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
+    for name, count, row, keys in found:
+        raise NullKeyError(
+            f"Key column {name!r} is NULL in {count:,} of {rows:,} source rows; the first is row {row}: "
+            f"{_row_text(keys, keys.column_names, 0)}.",
+            hint="Remove these rows, fill in the keys, or choose other key columns.",
+        )
 
 
 def _row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
@@ -132,13 +124,13 @@ def _text(scalar: pa.Scalar) -> str:
         return str(scalar)
 
 
-def reject_duplicates(keys: pa.Table, index: KeyIndex) -> None:
+def reject_duplicates(repeats: Repeats) -> None:
     """Reject keys that the source has more than once, naming up to five."""
-    repeated = index.repeated()
-    if len(repeated):
-        examples = dict.fromkeys(_row_text(keys, keys.column_names, int(row)) for row in repeated[: _EXAMPLES * 50])
+    count, keys = repeats
+    if count:
+        examples = dict.fromkeys(_row_text(keys, keys.column_names, row) for row in range(len(keys)))
         raise DuplicateKeyError(
-            f"{len(repeated):,} source rows repeat a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
+            f"{count:,} source rows repeat a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
             hint='Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
         )
 
