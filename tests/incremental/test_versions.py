@@ -27,9 +27,9 @@ class Managed:
         (root / "v1/stray.parquet").write_bytes(b"of nobody")
         self.versions = [["v1/a.parquet", "v1/b.parquet"]]
 
-    def draft(self, suffix: str = "") -> Draft:
+    def draft(self) -> Draft:
         files = [(path, (self.root / path).stat().st_size) for path in self.versions[-1]]
-        return Draft(locate(self.root), files, f"v{len(self.versions) + 1}", suffix)
+        return Draft(locate(self.root), files, f"v{len(self.versions) + 1}")
 
     def rows(self, version: int = -1) -> list[tuple[int, str]]:
         tables = [pq.read_table(self.root / path, partitioning=None) for path in self.versions[version]]
@@ -79,17 +79,6 @@ def test_a_plan_writes_nothing(managed: Managed) -> None:
     assert (plan.updated, plan.inserted, plan.deleted) == (1, 1, 0)
     assert [Path(path).name for path in plan.affected_files] == ["a.parquet"]
     assert not (managed.root / "v2").exists()
-
-
-def test_attempts_at_one_version_do_not_share_names(managed: Managed) -> None:
-    first, second = managed.draft(), managed.draft("-job2")
-    for draft in (first, second):
-        result = merge_draft(lake.table([2], ["B"]), draft, options("update"), get_engine("pyarrow"))
-        assert result.updated == 1
-    assert sorted(path.name for path in (managed.root / "v2").iterdir()) == [
-        "part-00000-job2.parquet",
-        "part-00000.parquet",
-    ]
 
 
 def test_a_rejected_merge_can_be_discarded(managed: Managed) -> None:

@@ -29,12 +29,11 @@ __all__ = ["Draft", "append_draft", "make_durable", "merge_draft", "plan_draft"]
 class Draft:
     """The next version of a dataset: the files it takes over, and new ones under `directory`."""
 
-    def __init__(self, location: Location, files: Sequence[tuple[str, int]], directory: str, suffix: str = "") -> None:
-        """`files` are paths in the dataset with their sizes; `suffix` sets this draft's names apart from those that
-        an earlier attempt at the same version may still be writing."""
+    def __init__(self, location: Location, files: Sequence[tuple[str, int]], directory: str) -> None:
+        """`files` are paths in the dataset with their sizes. Nobody else may write into `directory`."""
         self.location = location
         self._files = [FileStat(path, size, 0, 0) for path, size in files]
-        self._directory, self._suffix = directory, suffix
+        self._directory = directory
         self._replaced: dict[str, str] = {}
         self._given_out = 0
         self._put: list[str] = []
@@ -50,7 +49,7 @@ class Draft:
         return slot
 
     def adding(self, directory: str) -> Slot:
-        name = f"part-{self._given_out:05d}{self._suffix}.parquet"
+        name = f"part-{self._given_out:05d}.parquet"
         path = posixpath.join(self._directory, directory, name)
         if not self._given_out and isinstance(self.location.store, LocalStore):
             self.location.store.make_directories(posixpath.dirname(self.location.full(path)))
