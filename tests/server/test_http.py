@@ -103,8 +103,7 @@ def test_headers_have_a_limit(plain_api: Api) -> None:
 HALF = b"GET /healthz HTTP/1.1\r\nHost: local"
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("begun", [b"", HALF])
+@pytest.mark.parametrize(("begun", "is_first"), [(b"", True), (HALF, True), (HALF, False)])
 def test_headers_that_never_end_are_not_waited_for(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_first: bool
 ) -> None:

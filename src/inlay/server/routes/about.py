@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import inspect
+import re
 import time
 from functools import cache
 from importlib import resources
@@ -110,7 +110,5 @@ def _error_rows() -> str:
 
 def _meaning(kind: type[errors.InlayError]) -> str:
     """What the tree of errors says of it, or its own words."""
-    tree = inspect.getdoc(errors) or ""
-    lines = [line.strip("│├└─ ").partition(" ") for line in tree.splitlines()]
-    said = {name: rest.partition(")")[2] or rest for name, _, rest in lines if name.endswith("Error")}
-    return said.get(kind.__name__, "").strip() or kind.code.replace("_", " ")
+    said = re.search(rf"{kind.__name__}(?: +\(\w+\))? +([^\n]+)", errors.__doc__ or "")
+    return said[1] if said else kind.code.replace("_", " ")
