@@ -72,10 +72,6 @@ class Draft:
         told = {self.location.relative(file.path): file for file in result.files}
         return [(path, told[path].row_count, told[path].size_bytes or 0) for path in paths]
 
-    def discard(self) -> None:
-        """Remove what was written for a draft that will not become true."""
-        self.location.store.remove_tree(self.location.full(self._directory))
-
 
 def make_durable(location: Location, paths: Sequence[str]) -> None:
     """Files that are written survive a power cut from here on, and so do the directories that lead to them."""
