@@ -82,7 +82,7 @@ def test_slabs_hold_no_more_than_memory_is_meant_to(scratch: Scratch, monkeypatc
 def test_a_writer_that_fails_leaves_no_file(scratch: Scratch) -> None:
     with pytest.raises(AttributeError), PieceWriter(scratch, "rows") as out:
         out.add(None)
-    assert not list(Path(scratch.path).iterdir())
+    assert [file.name for file in Path(scratch.path).iterdir()] == ["alive"]  # its claim on the directory
 
 
 def test_the_scratch_goes_with_the_directory_that_it_made(tmp_path: Path, scratch: Scratch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -309,13 +311,27 @@ def test_cancelling_leaves_no_trace(spark, tmp_path, phase):
     assert not leftovers(path)
 
 
-def test_what_a_dead_merge_left_is_swept_by_the_next(tmp_path):
+DYING = """
+import os, sys
+import pyarrow as pa
+from inlay.engines.exchange import Scratch
+from inlay.storage import locate
+Scratch.beside(locate(sys.argv[1])).write("rows", pa.table({"id": [1]}))
+os._exit(0)
+"""
+
+
+def test_what_a_dead_merge_left_is_swept_by_the_next_but_not_what_lives(tmp_path):
+    """A plan holds no lock: what it laid down must stay while others merge."""
     path = target(tmp_path / "d")
-    inlay.merge(rows([1]), path, "update", ["id"])
     scratch = Scratch.beside(locate(path))
-    scratch.write("rows", rows([1]))
-    assert leftovers(path)
+    piece = scratch.write("rows", rows([1]))
+    subprocess.run([sys.executable, "-c", DYING, path], check=True)
+    assert len(leftovers(path)) == 2
     inlay.merge(rows([2]), path, "update", ["id"])
+    assert leftovers(path) == [os.path.basename(scratch.path)]
+    assert scratch.read(piece).num_rows == 1
+    scratch.remove()
     assert not leftovers(path)
 
 

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from inlay.engines.base import Written
 from inlay.engines.source import take_rows
-from inlay.parquet.layout import sidecars
+from inlay.parquet.sidecar import claim, new_staging, sidecar, sidecar_inside
 from inlay.storage import LocalStore, Location, Store
 
 __all__ = ["Attempt", "Chunk", "ChunkRows", "Piece", "PieceWriter", "Scratch", "pack", "slabs", "unpack"]
@@ -69,14 +70,11 @@ class Scratch:
     @classmethod
     def beside(cls, location: Location) -> Scratch | None:
         """Where the dataset's own staged files lie; None where nothing can be written."""
-        name = f".staging_{uuid.uuid4().hex}"
         if not isinstance(location.store, LocalStore):
-            return cls(location.store, f"{sidecars(location)[0]}/{name}")
-        places = sidecars(location)
-        for place in sorted(places, key=lambda p: not location.store.is_directory(p)):  # the one that is there first
+            return cls(location.store, f"{sidecar(location)}/{new_staging()}")
+        for place in dict.fromkeys([sidecar(location), sidecar_inside(location)]):
             with contextlib.suppress(OSError):
-                location.store.make_directories(f"{place}/{name}")
-                return cls(location.store, f"{place}/{name}")
+                return cls(location.store, _claimed(location.store, place))
         return None
 
     def file(self, kind: str) -> str:
@@ -105,8 +103,24 @@ class Scratch:
         """Also the directory around it, if it is there for nothing else."""
         with contextlib.suppress(OSError):
             self.store.remove_tree(self.path)
+        if self.path in _claims:
+            os.close(_claims.pop(self.path))
         if isinstance(self.store, LocalStore):
             self.store.remove_empty_directory(self.path.rpartition("/")[0])
+
+
+_claims: dict[str, int] = {}  # scratches of this process
+
+
+def _claimed(store: LocalStore, place: str) -> str:
+    """A new directory that no sweep removes while this process lives."""
+    while True:
+        path = f"{place}/{new_staging()}"
+        store.make_directories(path)
+        descriptor = claim(path)
+        if descriptor is not None:
+            _claims[path] = descriptor
+            return path
 
 
 class PieceWriter:

@@ -15,7 +15,6 @@ import json
 import os
 import socket
 import time
-import uuid
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,11 +26,11 @@ from inlay.errors import (
     LockTimeoutError,
 )
 from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
+from inlay.parquet.sidecar import STAGING, crosses, is_claimed, new_staging, sidecar, sidecar_inside, status_of
 from inlay.storage import LocalStore, Location
 
 __all__ = ["LocalJournal"]
 
-_STAGING = ".staging_"
 _READERS_PATIENCE = 300  # seconds; then the commit stays pending, and the next open completes it
 _COPY_BLOCK = 1 << 20
 
@@ -43,15 +42,11 @@ class LocalJournal:
         self.location = location
         self._store = LocalStore()
         self._lock: int | None = None
-        self.sidecar = self._existing_sidecar() or _place(location.path)
+        self.sidecar = sidecar(location)
 
     # ---------------------------------------------------------------------------------------------- the sidecar
-    def _existing_sidecar(self) -> str | None:
-        places = (_beside(self.location.path), _inside(self.location.path))
-        return next((place for place in places if _status(place) is not None), None)
-
     def has_sidecar(self) -> bool:
-        return _status(self.sidecar) is not None
+        return status_of(self.sidecar) is not None
 
     def _make_sidecar(self) -> None:
         if os.path.isdir(self.sidecar) and os.access(self.sidecar, os.W_OK):
@@ -59,7 +54,7 @@ class LocalJournal:
         try:
             made = self._store.make_directories(self.sidecar)
         except PermissionError:
-            self.sidecar = _inside(self.location.path)
+            self.sidecar = sidecar_inside(self.location)
             made = self._store.make_directories(self.sidecar)
         for directory in made:
             self._store.sync_directory(os.path.dirname(directory))
@@ -81,7 +76,13 @@ class LocalJournal:
         path = self._in_sidecar("lock")
         deadline = time.monotonic() + timeout
         while self._lock is None:
-            descriptor = _flock(path, fcntl.LOCK_EX, deadline)
+            try:
+                descriptor = _flock(path, fcntl.LOCK_EX, deadline)
+            except FileNotFoundError:  # a plan made the sidecar for itself, and removed it
+                if time.monotonic() >= deadline:
+                    raise
+                self._make_sidecar()
+                continue
             if descriptor is None:
                 raise LockTimeoutError(
                     f"{self.location.given!r} is being written by {_holder(path)}; waited {timeout:g} s.",
@@ -125,7 +126,7 @@ class LocalJournal:
     # --------------------------------------------------------------------------------------------------- staging
     def stage(self) -> str:
         """Make a staging directory; its name is relative to the sidecar."""
-        name = _STAGING + uuid.uuid4().hex
+        name = new_staging()
         os.mkdir(self._in_sidecar(name), 0o777)
         return name
 
@@ -147,7 +148,7 @@ class LocalJournal:
         path = self.staged(staged)
         replaced = self.location.full(target)
         self._require_reachable(replaced)
-        status = _status(replaced)
+        status = status_of(replaced)
         if status is not None:
             os.chmod(path, status.st_mode & 0o7777)
         size, checksum = _fingerprint(path)
@@ -157,9 +158,9 @@ class LocalJournal:
     def _require_reachable(self, target: str) -> None:
         """After the commit point it would be too late to find that no rename leads to the target."""
         directory = os.path.dirname(target)
-        while _status(directory) is None:
+        while status_of(directory) is None:
             directory = os.path.dirname(directory)
-        if _crosses(self.sidecar, directory):
+        if crosses(self.sidecar, directory):
             raise DatasetIOError(
                 f"{directory!r} lies on another filesystem than {self.sidecar!r}, so files cannot be moved there.",
                 operation="commit",
@@ -273,7 +274,7 @@ class LocalJournal:
 
     # -------------------------------------------------------------------------------------------------- recovery
     def pending(self) -> bool:
-        return _status(self._journal) is not None
+        return status_of(self._journal) is not None
 
     def recover(self, *, sweep: bool) -> RecoveryReport:
         """With the lock held: finish a committed transaction, and sweep what dead writers left."""
@@ -304,9 +305,10 @@ class LocalJournal:
     def _sweep(self) -> list[str]:
         swept = []
         for name in sorted(os.listdir(self.sidecar)):
-            if name.startswith(_STAGING):
-                self.discard(name)
-                swept.append(name)
+            if name.startswith(STAGING):
+                if not is_claimed(self._in_sidecar(name)):  # by a plan, which needs no lock
+                    self.discard(name)
+                    swept.append(name)
             elif name.startswith("commit.") and name.endswith(".tmp"):
                 self._store.remove(self._in_sidecar(name))
         return swept
@@ -315,44 +317,8 @@ class LocalJournal:
         return os.access(self.sidecar, os.W_OK)
 
 
-def _beside(path: str) -> str:
-    parent, name = os.path.split(path)
-    return os.path.join(parent, f".{name}.txn") if name else _inside(path)
-
-
-def _inside(path: str) -> str:
-    return os.path.join(path, ".inlay.txn")
-
-
-def _place(path: str) -> str:
-    """Beside the dataset, or inside one that is a mount: files must be able to move to where they belong."""
-    return _inside(path) if _crosses(os.path.dirname(path), path) else _beside(path)
-
-
-def _crosses(source: str, target: str) -> bool:
-    """Whether no rename leads from one directory to another: devices differ between filesystems and subvolumes, and
-    between mounts of one filesystem the kernel refuses before it looks for the file."""
-    ends = _status(source), _status(target)
-    if ends[0] is None or ends[1] is None:
-        return False
-    name = f".none_{uuid.uuid4().hex}"
-    try:
-        os.rename(os.path.join(source, name), os.path.join(target, name))
-    except OSError as error:
-        return error.errno == errno.EXDEV or ends[0].st_dev != ends[1].st_dev
-    return False
-
-
-def _status(path: str) -> os.stat_result | None:
-    """None only if there is nothing: unlike os.path.exists, which takes any error for absence."""
-    try:
-        return os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _is(path: str, put: Put) -> bool:
-    status = _status(path)
+    status = status_of(path)
     return status is not None and status.st_size == put.size and _fingerprint(path) == (put.size, put.crc32)
 
 

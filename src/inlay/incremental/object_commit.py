@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Iterator
 from typing import cast
 
@@ -21,11 +20,11 @@ from inlay.errors import (
     DatasetIOError,
 )
 from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
+from inlay.parquet.sidecar import STAGING, new_staging, sidecar
 from inlay.storage import Location, ObjectStore
 
 __all__ = ["ObjectJournal"]
 
-_STAGING = ".staging_"
 _KEPT_ENTRIES = 10
 # a staging directory cannot be locked here, so only age says that its writer is gone
 _DEAD_AFTER_SECONDS = 24 * 3600
@@ -39,8 +38,7 @@ class ObjectJournal:
     def __init__(self, location: Location) -> None:
         self.location = location
         self._store = cast(ObjectStore, location.store)
-        parent, slash, name = location.path.rpartition("/")
-        self.sidecar = f"{parent}/.{name}.txn" if slash else f"{location.path}/.inlay.txn"
+        self.sidecar = sidecar(location)
         self._base = 0
         self._in_doubt = False  # whether what we staged may belong to a commit
 
@@ -59,7 +57,7 @@ class ObjectJournal:
 
     # --------------------------------------------------------------------------------------------------- staging
     def stage(self) -> str:
-        return _STAGING + uuid.uuid4().hex
+        return new_staging()
 
     def staged(self, name: str) -> str:
         return f"{self.sidecar}/{name}"
@@ -271,7 +269,7 @@ class ObjectJournal:
         newest: dict[str, int] = {}
         for file in self._store.walk(self.sidecar, lambda _: True):
             top = file.path.split("/")[0]
-            if top.startswith((_STAGING, ".probe_")):
+            if top.startswith((STAGING, ".probe_")):
                 newest[top] = max(newest.get(top, 0), file.mtime_ns)
         limit = (time.time() - _DEAD_AFTER_SECONDS) * 1e9
         dead = sorted(name for name, touched in newest.items() if touched < limit)

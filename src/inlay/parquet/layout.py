@@ -18,7 +18,6 @@ __all__ = [
     "hive_segment",
     "infer_partition_type",
     "parse_hive_partition_path",
-    "sidecars",
 ]
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -29,13 +28,6 @@ _READABLE_IN_PATHS = " !$&()+,@~-._"  # nothing that `PathValidator` refuses: ev
 def data_files(location: Location) -> list[FileStat]:
     """The Parquet files of a dataset, sorted by path; a missing directory is an empty dataset."""
     return [file for file in location.store.walk(location.path, _is_visible) if _is_parquet(file.path)]
-
-
-def sidecars(location: Location) -> list[str]:
-    """Where what belongs to a dataset but is no data of it can lie: beside it, or inside under a hidden name."""
-    parent, slash, name = location.path.rpartition("/")
-    inside = f"{location.path}/.inlay.txn"
-    return [f"{parent}/.{name}.txn", inside] if slash and name else [inside]
 
 
 def _is_visible(name: str) -> bool:
