@@ -12,6 +12,7 @@
     │   ├── PartitionMoveError
     │   ├── UnreadableSourceError
     │   ├── UnreadableUploadError                 not what it is said to be
+    │   │   └── NotUtf8Error                      text in another encoding than it should be in
     │   └── BadRowsError                          cells that do not fit, with their places
     ├── NotFoundError              (FileNotFoundError)
     ├── EngineNotInstalledError    (ImportError)
@@ -91,6 +92,7 @@ __all__ = [
     "MethodNotAllowedError",
     "NotAcceptableError",
     "NotFoundError",
+    "NotUtf8Error",
     "NullKeyError",
     "PartitionMoveError",
     "QueryBusyError",
@@ -205,6 +207,10 @@ class UnreadableSourceError(RejectedDataError):
 class UnreadableUploadError(RejectedDataError):
     code = "unreadable_upload"
     http_status = 400
+
+
+class NotUtf8Error(UnreadableUploadError):
+    code = "not_utf8"
 
 
 class BadRowsError(RejectedDataError):

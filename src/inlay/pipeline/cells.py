@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from inlay.errors import InvalidArgumentError
 from inlay.pipeline.kinds import AMBIGUOUS, NULL, TEXT, Kind
 from inlay.schema import family, storage_type
+from inlay.type_grammar import type_name
 
 __all__ = [
     "Converted",
@@ -79,7 +80,7 @@ class Converted(NamedTuple):
 
 def reason(type_: pa.DataType) -> str:
     kind = _REASONS.get(family(type_), "not a value")
-    return f"{kind} that fits {type_}"
+    return f"{kind} that fits {type_name(type_)}"
 
 
 # ------------------------------------------------------------------------------------------------------- inference

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from inlay.errors import NotFoundError, UnreadableUploadError
+from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
 from inlay.pipeline.options import Limits
 from inlay.storage import Location
 
-__all__ = ["Content", "InlineFile", "NotUtf8Error", "Place", "RawFile", "check_utf8", "decode"]
+__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode"]
 
 _STEP = 4 << 20
 _KEPT_IN_MEMORY = 1 << 20
@@ -118,10 +118,6 @@ def decode(
             chunks, mark = _transcoded(chunks, charset, len(mark)), b""
         kept = _keep(chunks, place) if place or text else InlineFile(b"".join(chunks))
     return Content(kept, kept.size, charset, len(mark))
-
-
-class NotUtf8Error(UnreadableUploadError):
-    """Text in another encoding than it should be in; a preview may guess which."""
 
 
 def check_utf8(data: bytes, start: int = 0) -> None:

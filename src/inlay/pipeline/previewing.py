@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, NotUtf8Error
 from inlay.pipeline.conversion import plan_columns
-from inlay.pipeline.decode import Content, InlineFile, NotUtf8Error, RawFile, decode
+from inlay.pipeline.decode import Content, InlineFile, RawFile, decode
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Column, Parsed, Survey

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -37,22 +38,28 @@ from inlay.workspace.uploads import UploadWriter, require_size
 __all__ = ["Inline", "Load", "NewDataset", "Source", "Ticket", "Workspace"]
 
 _PATIENCE_AT_END = 20.0
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A job, on its way here or long ended."""
+    """A job: on its way here, in another process, or long ended."""
 
     job: Job
+    look: Callable[[str], Job]
     future: Future[Job] | None = None
 
-    def wait(self, timeout: float | None = None) -> Job:
+    def wait(self) -> Job:
         """The ended job; raises what it failed with."""
         if self.future is not None:
-            return self.future.result(timeout)
-        if self.job.error is not None:
-            raise error_from(self.job.error)
-        return self.job
+            return self.future.result()
+        job = self.job
+        while not job.has_ended:
+            time.sleep(_LOOK_SECONDS)
+            job = self.look(job.id)
+        if job.error is not None:
+            raise error_from(job.error)
+        return job
 
 
 class Workspace:
@@ -248,5 +255,5 @@ class Workspace:
         with self._runner.admission():
             submission = self.catalog.jobs.create(kind, request, **how)
             if not submission.is_new:
-                return Ticket(submission.job, self._runner.future(submission.job.id))
-            return Ticket(submission.job, self._runner.submit(submission.job, work))
+                return Ticket(submission.job, self.job, self._runner.future(submission.job.id))
+            return Ticket(submission.job, self.job, self._runner.submit(submission.job, work))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from inlay.catalog import DataFile, NewVersion, Snapshot, Upload
 from inlay.engines.spark import SparkEngine
-from inlay.errors import CommitStateUnknownError, QueryLimitError, UploadConsumedError
+from inlay.errors import CommitStateUnknownError, QueryLimitError, SchemaMismatchError, UploadConsumedError
 from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.read import parquet_dataset
@@ -74,7 +74,7 @@ class Conversions:
         work = self._load_whole if request.is_whole else self._load_by_key
         directory = self._directory(snapshot, handle)
         location = self._services.places.dataset(snapshot.dataset.id)
-        with self._undone_on_failure(location, directory):
+        with self._undone_on_failure(location, directory), _told_of_loads():
             version, result = work(request, handle, snapshot, directory)
             self._services.catalog.versions.commit(
                 snapshot.dataset.id, snapshot.version.version, version, job_id=handle.id, result=result
@@ -167,9 +167,8 @@ class Conversions:
     def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
         """What the load would do to the current version; nothing is kept."""
         snapshot = self._snapshot(handle)
-        with self._staged(request, handle, snapshot) as (converted, rows):
-            base = {"dry_run": True, "version": snapshot.version.version, "source_count": converted.rows,
-                    "rejected_count": converted.rejected, "warnings": converted.warnings}  # fmt: skip
+        with _told_of_loads(), self._staged(request, handle, snapshot) as (converted, rows):
+            base = _outcome(converted) | {"dry_run": True, "version": snapshot.version.version}
             if request.is_whole:
                 replaces = request.strategy == "replace"
                 old = snapshot.version.row_count
@@ -386,6 +385,17 @@ class Conversions:
         except BaseException:
             location.store.remove_tree(location.full(directory) if directory else location.path)
             raise
+
+
+@contextlib.contextmanager
+def _told_of_loads() -> Iterator[None]:
+    """A merge may offer to change the schema; a load does not."""
+    try:
+        yield
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(
+            error.message, hint="A load has the columns of its dataset. Correct the file, or make a new dataset of it."
+        ) from error
 
 
 def _options(source: Source, upload: Upload) -> ReadOptions:
