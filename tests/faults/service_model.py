@@ -46,7 +46,7 @@ class Table:
     id: str
     label: str
     name: str
-    versions: list[Rows]
+    versions: list[Rows] = field(repr=False)
 
     @property
     def rows(self) -> Rows:
@@ -58,7 +58,7 @@ class Pending:
     """An upload that waits to be used."""
 
     id: str
-    rows: Rows
+    rows: Rows = field(repr=False)
     size: int
 
 
@@ -99,7 +99,7 @@ class Attempt(Protocol):
 @dataclass
 class Uploading:
     token: str
-    rows: Rows
+    rows: Rows = field(repr=False)
     chunked: bool
     can_repeat: ClassVar[bool] = False
 
@@ -146,7 +146,7 @@ class DeletingUpload:
 class Source:
     """Rows on their way into a table: of an upload, or within the request."""
 
-    rows: Rows
+    rows: Rows = field(repr=False)
     token: str | None = None
 
     def body(self, client: Client) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Creating:
     label: str
     key: str
     source: Source
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] | None = field(default=None, repr=False)
     can_repeat: ClassVar[bool] = True
 
     def send(self, client: Client) -> Any:
@@ -192,7 +192,7 @@ class Loading:
     source: Source
     is_async: bool
     job: str | None = None
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] | None = field(default=None, repr=False)
     can_repeat: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -26,7 +26,6 @@ _TOPS = ("uploads", "datasets", "scratch")
 SETTINGS = {
     "INLAY_DELETE_GRACE_SECONDS": "1",
     "INLAY_ORPHAN_GRACE_SECONDS": "3",
-    "INLAY_LEASE_SECONDS": "3",
     "INLAY_KEEP_VERSIONS": "4",
     "INLAY_KEEP_DAYS": "0",
 }
@@ -45,9 +44,11 @@ class Stand:
     spark: str
     catalog: str = ""
     storage: str = ""
+    lease_seconds: float = 600.0  # longer than any patience: what the dead held must be free at once
 
     def environment(self) -> dict[str, str]:
         places = {"INLAY_DATA_DIR": str(self.folder / "data"), "INLAY_SPARK_MASTER": self.spark}
+        places |= {"INLAY_LEASE_SECONDS": str(self.lease_seconds)}
         named = {"INLAY_CATALOG_URL": self.catalog, "INLAY_STORAGE_URL": self.storage}
         return SETTINGS | places | {name: value for name, value in named.items() if value}
 

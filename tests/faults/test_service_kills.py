@@ -307,7 +307,7 @@ def test_two_services_on_postgresql_and_s3(
     postgres = MortalPostgres.start()
     try:
         catalog = postgres.server.url(postgres.server.create_database())
-        stand = Stand(tmp_path, spark_url, catalog, f"{s3.bucket()}/inlay")
+        stand = Stand(tmp_path, spark_url, catalog, f"{s3.bucket()}/inlay", lease_seconds=3.0)
         services = [ServiceProcess(stand, name) for name in ("first", "second")]
         with Drama(stand, services, postgres) as drama:
             for act in acts(drama, "kill kill kill_twice sleep kill lose_catalog terminate", thorough):
