@@ -53,10 +53,11 @@ class Stand:
         return SETTINGS | places | {name: value for name, value in named.items() if value}
 
     def files(self) -> set[str]:
-        """Every file in the storage, by the address that the service would give it."""
+        """Every file in the storage, by the address that the service would give it; and directories that hold none."""
         root = locate(self.storage or str(self.folder / "data"))
         found = {f"{top}/{file.path}" for top in _TOPS for file in root.store.walk(root.full(top), lambda _: True)}
-        return {self.address(path) for path in found}
+        below = [path for top in _TOPS for path in (self.folder / "data" / top).rglob("*") if path.is_dir()]
+        return {self.address(path) for path in found} | {str(path) for path in below if not any(path.iterdir())}
 
     def address(self, path: str) -> str:
         return f"{self.storage or self.folder / 'data'}/{path}"

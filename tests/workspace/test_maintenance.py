@@ -119,6 +119,21 @@ def test_work_in_progress_is_no_orphan(workspace: Workspace) -> None:
     assert set(working) <= files(workspace)
 
 
+def test_directories_that_a_crash_left_empty_are_collected(workspace: Workspace) -> None:
+    kept = dataset(workspace, "data.parquet")
+    job = workspace.catalog.jobs.create("create", {}, dataset_id=new_id("dataset")).job
+    hollow = [f"uploads/{new_id('upload')}", f"datasets/{kept.id}/v2/rejects", f"scratch/{new_id('job')}/source/parts"]
+    working = [f"datasets/{job.dataset_id}/v1/rejects", f"scratch/{job.id}/source"]
+    for path in hollow + working:
+        workspace.places.make_directory(path)
+    workspace._maintenance.collect_orphans()
+    root = Path(workspace.places.root.path)
+    assert [path for path in hollow + working if (root / path).exists()] == working
+    assert not (root / f"datasets/{kept.id}/v2").exists()
+    assert (root / "uploads").exists()
+    assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
+
+
 def test_young_files_may_be_somebodys_work(settings: Settings) -> None:
     patient = Workspace(replace(settings, orphan_grace_seconds=3600.0))
     patient.catalog.migrate()

@@ -18,6 +18,7 @@ log = logging.getLogger("inlay.maintenance")
 _PAUSE_SECONDS = 5.0
 _ORPHANS_EVERY = 600.0
 _PAGE = 1000
+_TOPS = ("uploads", "datasets", "scratch")
 
 
 class Maintenance:
@@ -67,18 +68,26 @@ class Maintenance:
     def collect_orphans(self) -> list[str]:
         """Remove what no catalog entry and no job knows, once it is too old to be work in progress."""
         # In this order: what a job makes true meanwhile is either still its own, or found among the live files.
-        old = [path for top in ("uploads", "datasets", "scratch") for path in self._old(top)]
+        places, before = self._services.places, self._too_old()
+        old = [path for top in _TOPS for path in self._old(top, before)]
+        hollow = [path for top in _TOPS for path in places.hollow_directories(top, before)]
         jobs = _active_jobs(self._services.catalog)
         orphans = self._uploads(old) | self._datasets(old, {job.dataset_id for job in jobs})
         orphans |= {f"scratch/{job_id}" for job_id in _second_parts(old, "scratch") - {job.id for job in jobs}}
         orphans -= _waiting(self._services.catalog)  # those have a time of their own
         for path in sorted(orphans):
             log.info("removing %s, which belongs to nothing", path)
-            self._services.places.remove(path)
+            places.remove(path)
+        busy = {name for job in jobs for name in (job.id, job.dataset_id)}
+        for path in hollow:
+            if path.split("/")[1] not in busy:
+                places.remove_hollow(path)
         return sorted(orphans)
 
-    def _old(self, top: str) -> list[str]:
-        before = time.time_ns() - int(self._services.settings.orphan_grace_seconds * 1e9)
+    def _too_old(self) -> int:
+        return time.time_ns() - int(self._services.settings.orphan_grace_seconds * 1e9)
+
+    def _old(self, top: str, before: int) -> list[str]:
         return [f"{top}/{file.path}" for file in self._services.places.files_below(top) if file.mtime_ns < before]
 
     def _uploads(self, old: Iterable[str]) -> set[str]:

@@ -7,6 +7,8 @@ scratch/{job}/              what a job needs while it runs
 
 from __future__ import annotations
 
+import contextlib
+import os
 import posixpath
 import uuid
 from collections.abc import Iterable
@@ -104,3 +106,21 @@ class Places:
 
     def files_below(self, path: str) -> list[FileStat]:
         return self.root.store.walk(self.root.full(path), lambda _: True)
+
+    def hollow_directories(self, path: str, before_ns: int) -> list[str]:
+        """Those that hold no file and have not changed since, the innermost first. Object stores have none."""
+        if not isinstance(self.root.store, LocalStore):
+            return []
+        top, hollow = self.root.full(path), dict[str, None]()
+        for directory, inner, files in os.walk(top, topdown=False):
+            is_empty = not files and all(f"{directory}/{name}" in hollow for name in inner)
+            with contextlib.suppress(FileNotFoundError):
+                if is_empty and directory != top and os.stat(directory).st_mtime_ns < before_ns:
+                    hollow[directory] = None
+        return [path + directory.removeprefix(top) for directory in hollow]
+
+    def remove_hollow(self, path: str) -> None:
+        """Unless something was put there meanwhile."""
+        store = self.root.store
+        if isinstance(store, LocalStore):
+            store.remove_empty_directory(self.root.full(path))
