@@ -56,8 +56,9 @@ class Stand:
         """Every file in the storage, by the address that the service would give it; and directories that hold none."""
         root = locate(self.storage or str(self.folder / "data"))
         found = {f"{top}/{file.path}" for top in _TOPS for file in root.store.walk(root.full(top), lambda _: True)}
-        below = [path for top in _TOPS for path in (self.folder / "data" / top).rglob("*") if path.is_dir()]
-        return {self.address(path) for path in found} | {str(path) for path in below if not any(path.iterdir())}
+        below = (step for top in _TOPS for step in os.walk(f"{self.folder}/data/{top}/"))
+        empty = {path for path, directories, files in below if not directories and not files and path[-1] != "/"}
+        return {self.address(path) for path in found} | empty
 
     def address(self, path: str) -> str:
         return f"{self.storage or self.folder / 'data'}/{path}"
