@@ -1,8 +1,8 @@
 """Cells of text and typed values: which type a column of text has, and text into typed values, exactly or not at all.
 
-Arrow's own casts are the fast path, but they read 007 as 7, 0x1F as 31, 1e400 as infinity and round what a double
-cannot hold. Each fast path therefore ends with a check of the whole column that costs a few nanoseconds a cell;
-only columns that fail it are looked at cell by cell.
+Arrow's own casts are the fast path, but they read 007 as 7, 0x1F as 31, 1e400 as infinity, round what a double
+cannot hold, and wrap around where a decimal has too few digits. Each fast path therefore checks the whole column,
+which costs a few nanoseconds a cell; only columns that fail are looked at cell by cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +33,8 @@ __all__ = [
     "reason",
 ]
 
-_EXACT_DIGITS = 15  # a double keeps every number of so many digits
+_EXACT_DIGITS = {64: 15, 32: 7, 16: 3}  # a float of so many bits keeps every number of so few characters
+_DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _SPECIAL = r"(?i:[+-]?inf(?:inity)?|nan)"
 _INTEGER = r"0|-?[1-9][0-9]*"
@@ -269,8 +270,8 @@ _LOWEST = np.array([0, 0, *(10**digits for digits in range(1, 19)), np.iinfo(np.
 
 
 def _fast_integers(text: _Text, type_: pa.DataType, _: Reading) -> pa.Array | None:
-    """Right if every text is as long as its number printed: no zeros in front, no 0x, no -0."""
-    typed = _cast(text.values, type_)
+    """Right if every text is digits, as many as its number printed: no zeros in front, no -0."""
+    typed = _cast(text.values, type_) if text.holds_only_digits else None
     if typed is None or type_.equals(pa.uint64()):
         return None
     numbers = typed.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -284,19 +285,16 @@ def _fast_integers(text: _Text, type_: pa.DataType, _: Reading) -> pa.Array | No
 
 
 def _fast_floats(text: _Text, type_: pa.DataType, reading: Reading) -> pa.Array | None:
-    typed = _cast(text.values, type_)
-    if typed is None or not text.holds_only_digits:
+    typed = _cast(text.values, type_) if text.holds_only_digits else None
+    if typed is None or (not reading.fixed and text.has_leading_zero):
         return None
-    if not reading.fixed and (text.has_leading_zero or _inexact(text, typed).any()):
-        return None
-    return typed
+    return None if _lost(text, typed, reading).any() else typed
 
 
 def _fast_decimals(text: _Text, type_: pa.DataType, reading: Reading) -> pa.Array | None:
-    typed = _cast(text.values, type_)
-    if typed is None or not text.holds_only_digits:
+    if not text.holds_only_digits or (not reading.fixed and text.has_leading_zero) or _odd_decimals(text, type_).any():
         return None
-    return None if not reading.fixed and text.has_leading_zero else typed
+    return _cast(text.values, type_)
 
 
 def _fast_booleans(text: _Text, type_: pa.DataType, _: Reading) -> pa.Array | None:
@@ -319,19 +317,46 @@ _FAST: dict[str, Callable[[_Text, pa.DataType, Reading], pa.Array | None]] = {
 }
 
 
-def _inexact(text: _Text, doubles: pa.Array) -> np.ndarray:
-    """Cells whose double prints as another number; those with few digits and no exponent cannot."""
-    found = np.zeros(len(text.lengths), bool)
-    long = text.lengths > _EXACT_DIGITS
+def _lost(text: _Text, floats: pa.Array, reading: Reading) -> np.ndarray:
+    """Cells that became another number than their type may make of them: inferred types may change none."""
+    return _rounded(text, floats) if reading.fixed else _inexact(text, floats)
+
+
+def _risky(text: _Text, bits: int) -> np.ndarray:
+    """Where floats may differ from their cells: those with few digits and no exponent cannot."""
+    risky: np.ndarray = text.lengths > _EXACT_DIGITS[bits]
     if not text.holds_only_digits:
-        long |= pc.fill_null(pc.match_substring_regex(text.values, "[a-zA-Z]"), False).to_numpy(zero_copy_only=False)
-    at = np.flatnonzero(long)
+        risky = risky | _matches(text.values, "[a-zA-Z]")
+    return np.flatnonzero(risky)
+
+
+def _inexact(text: _Text, doubles: pa.Array) -> np.ndarray:
+    """Cells whose double prints as another number."""
+    found = np.zeros(len(text.lengths), bool)
+    at = _risky(text, 64)
     if len(at):
         chosen = text.values.take(at)
         printed = pc.cast(doubles.take(at), pa.string())
         differs = ~pc.fill_null(pc.equal(chosen, printed), True).to_numpy(zero_copy_only=False)
         for where in np.flatnonzero(differs):
             found[at[where]] = not prints_exactly(chosen[int(where)].as_py())
+    return found
+
+
+def _rounded(text: _Text, floats: pa.Array) -> np.ndarray:
+    """Numbers that became infinite or zero, and integers that became other ones. Fractions may be rounded."""
+    found = np.zeros(len(text.lengths), bool)
+    at = _risky(text, floats.type.bit_width)
+    if len(at):
+        cells, values = text.values.take(at), floats.take(at).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        found[at] = np.isinf(values) & _matches(cells, "[0-9]") | (values == 0) & _matches(cells, "^[^eE]*[1-9]")
+        for where in np.flatnonzero(_matches(cells, "^[+-]?[0-9]+$") & np.isfinite(values)):
+            found[at[where]] |= int(values[where]) != Decimal(cells[int(where)].as_py())
+    return found
+
+
+def _matches(cells: pa.Array, pattern: str) -> np.ndarray:
+    found: np.ndarray = pc.fill_null(pc.match_substring_regex(cells, pattern), False).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -353,6 +378,27 @@ def prints_exactly(cell: str) -> bool:
     return abs(double) < 2**53 or "e" in cell.lower()
 
 
+def _odd_decimals(text: _Text, type_: pa.DataType) -> np.ndarray:
+    """Cells that Arrow's cast may get wrong: it does not see an overflow of all the digits that a decimal has."""
+    odd: np.ndarray = text.lengths + type_.scale >= _DECIMAL_DIGITS[type_.bit_width]
+    if odd.any():
+        length, point = pc.binary_length(text.values), pc.find_substring(text.values, ".")
+        whole = pc.if_else(pc.less(point, 0), length, point)
+        scale = pc.subtract(pc.subtract(length, whole), 1)
+        fits = pc.and_(pc.less_equal(whole, type_.precision - type_.scale), pc.less_equal(scale, type_.scale))
+        odd = odd & ~pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
+    return odd if text.holds_only_digits else odd | _matches(text.values, "[a-zA-Z]")
+
+
+def _plain_decimal(cell: str, type_: pa.DataType) -> str | None:
+    """A number written without an exponent; None if the type does not hold it."""
+    context = Context(prec=type_.precision, traps=[Inexact, InvalidOperation])
+    try:
+        return f"{Decimal(cell).quantize(Decimal((0, (1,), -type_.scale)), context=context):f}"
+    except (Inexact, InvalidOperation):
+        return None
+
+
 def _as_iso(values: pa.Array, form: str) -> pa.Array:
     if form == "iso":
         return values
@@ -371,7 +417,7 @@ def _carefully(text: _Text, type_: pa.DataType, reading: Reading) -> Converted:
     prepared = _PREPARE[kind](cells, reading) if kind in _PREPARE else cells
     typed, failed = _cast_each(prepared, type_)
     if kind == "float":
-        failed |= _lost_in_double(prepared, typed, reading)
+        failed |= _lost(_Text(prepared), typed, reading)
         typed = pc.if_else(pa.array(failed), pa.scalar(None, type_), typed)
     missing = np.asarray(pc.is_null(prepared)) & ~np.asarray(pc.is_null(cells))
     bad = failed | missing
@@ -405,14 +451,6 @@ def _cast_times(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     return None if stamps is None else pc.cast(stamps, type_)
 
 
-def _lost_in_double(cells: pa.Array, typed: pa.Array, reading: Reading) -> np.ndarray:
-    overflow = pc.and_(pc.is_inf(typed), pc.match_substring_regex(cells, "[0-9]"))
-    lost: np.ndarray = pc.fill_null(overflow, False).to_numpy(zero_copy_only=False).copy()
-    if not reading.fixed:
-        lost |= _inexact(_Text(cells), typed)
-    return lost
-
-
 def _matching(cells: pa.Array, pattern: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(cells, f"^(?:{pattern})$"), cells, pa.scalar(None, pa.string()))
 
@@ -427,6 +465,15 @@ def _prepare_numbers(cells: pa.Array, reading: Reading) -> pa.Array:
     if not reading.fixed:
         return _matching(cells, f"{_NUMBER}|{_SPECIAL}")
     return _matching(cells, rf"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|{_SPECIAL}")
+
+
+def _prepare_decimals(cells: pa.Array, reading: Reading) -> pa.Array:
+    numbers, type_ = _prepare_numbers(cells, reading), storage_type(reading.type)
+    odd = _odd_decimals(_Text(numbers), type_)
+    if not odd.any():
+        return numbers
+    plain = [_plain_decimal(cell, type_) for cell in numbers.filter(pa.array(odd)).to_pylist()]
+    return pc.replace_with_mask(numbers, pa.array(odd), pa.array(plain, pa.string()))
 
 
 def _prepare_booleans(cells: pa.Array, reading: Reading) -> pa.Array:
@@ -446,7 +493,7 @@ def _prepare_dates(cells: pa.Array, reading: Reading) -> pa.Array:
 _PREPARE: dict[str, Callable[[pa.Array, Reading], pa.Array]] = {
     "integer": _prepare_integers,
     "float": _prepare_numbers,
-    "decimal": _prepare_numbers,
+    "decimal": _prepare_decimals,
     "boolean": _prepare_booleans,
     "naive timestamp": _prepare_dates,
     "zoned timestamp": _prepare_dates,
