@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inlay.engines import kernels
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit
 from inlay.engines.kernels import append_rows, bit_equal, combine_files, file_settings, replace_rows, rewrite_file
 from inlay.errors import UnreadableFileError
@@ -133,6 +134,15 @@ def test_replace_rows_agrees_with_python_at_random(data: st.DataObject) -> None:
     fresh = chunked(kind, new, 2) if new else pa.chunked_array([array_of(kind, [])], kind)
     result = replace_rows(chunked(kind, old, data.draw(st.integers(1, 3))), np.array(positions, np.int64), fresh)
     assert exact(result) == wanted
+
+
+@pytest.mark.parametrize("most", [0, 1 << 30])
+def test_text_is_replaced_however_much_there_is(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(kernels, "_GATHERED_BYTES", most)
+    for kind in (pa.string(), pa.binary(), pa.large_string()):
+        column = chunked(pa.string(), ["a", None, "b", "c"], 2).cast(kind)
+        result = replace_rows(column, np.array([0, 3]), chunked(pa.string(), [None, "longer"]).cast(kind))
+        assert result.cast(pa.string()).to_pylist() == [None, None, "b", "longer"]
 
 
 def test_replaced_dictionary_values_may_be_new_ones() -> None:

@@ -35,6 +35,7 @@ __all__ = [
 
 TakeRows = Callable[[np.ndarray], pa.Table]
 _JUDGED_ROWS = 1000  # as large as the rows after them
+_GATHERED_BYTES = 1 << 30
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
 
 
@@ -42,7 +43,7 @@ MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]]
 def replace_rows(column: pa.ChunkedArray, positions: np.ndarray, values: pa.ChunkedArray) -> pa.Array:
     """The column with the rows at `positions` (ascending) replaced by `values`."""
     array, fresh = _plain(column), _plain(values)
-    if _has_mask_kernel(array.type):
+    if _has_mask_kernel(array.type) and not _is_text_to_gather(array, fresh):
         mask = np.zeros(len(array), np.bool_)
         mask[positions] = True
         return pc.replace_with_mask(array, pa.array(mask), fresh)
@@ -62,6 +63,14 @@ def _has_mask_kernel(type_: pa.DataType) -> bool:
         or isinstance(type_, pa.BaseExtensionType)
         or (pa.types.is_decimal(type_) and type_.bit_width < 128)
     )
+
+
+def _is_text_to_gather(array: pa.Array, fresh: pa.Array) -> bool:
+    """Values of any length are replaced by a mask one by one; gathered, they cost a third. Offsets of 32 bits must
+    hold both together."""
+    of_any_length = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    return large or (of_any_length and array.nbytes + fresh.nbytes <= _GATHERED_BYTES)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
