@@ -353,7 +353,8 @@ class Client:
         """The service may say that it cannot; but it may not be surprised."""
         told = answer.status_code
         if told >= 500:
-            code = answer.json()["code"]
+            is_problem = answer.headers["content-type"] == "application/problem+json"
+            code = answer.json()["code"] if is_problem else "without a problem"  # a server that gives up at its end
             require(code != "failure", *asked, "failed unexpectedly:", answer.text)
             self.counts[f"answered {told} {code}"] += 1
             raise UnansweredError(answer.text)
