@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, RawFile, ReadOptions, convert, read_rejects
+from inlay.pipeline.jobs import Totals
 from inlay.storage import Location, locate
 from tests.spark import cluster
 
@@ -87,6 +89,30 @@ class Desk:
 @pytest.fixture
 def desk(spark: Any, tmp_path: Path) -> Desk:
     return Desk(spark, locate(str(tmp_path)))
+
+
+def run_here(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[Any], progress: Any = None) -> Any:
+    """A job in this process, one task after the other, with pickled tasks and answers as Spark would have them."""
+    kernel, tasks = pickle.loads(pickle.dumps((kernel, tasks)))
+    answers = [pickle.loads(pickle.dumps(kernel(task))) for task in tasks]
+    counted = [getattr(answer, "rows", 0) for answer in answers]
+    return answers, Totals(what, sum(rows for rows in counted if isinstance(rows, int)), 0)
+
+
+@pytest.fixture(scope="module")
+def jobs_run_here() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("inlay.pipeline.conversion.run", run_here)
+        patch.setattr("inlay.pipeline.previewing.run", run_here)
+        yield
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
+    """A desk that needs no Spark."""
+    monkeypatch.setattr("inlay.pipeline.conversion.run", run_here)
+    monkeypatch.setattr("inlay.pipeline.previewing.run", run_here)
+    return Desk(None, locate(str(tmp_path)))
 
 
 Convert = Callable[..., Conversion]

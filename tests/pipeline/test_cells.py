@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inlay.pipeline.cells import Reading, convert
+from inlay.pipeline.cells import Reading, convert, infer
 
 _DIGITS = st.text("0123456789", min_size=1, max_size=45)
 _NUMBERS = st.one_of(
@@ -87,3 +87,32 @@ def test_hexadecimal_is_no_number(type_: pa.DataType) -> None:
 def test_integers_are_what_was_written_or_refused(cells: list[str]) -> None:
     is_integer = [re.fullmatch(r"\s*[+-]?[0-9]+\s*", cell) is not None for cell in cells]
     assert _read(cells, pa.int64()) == [int(c) if good else None for c, good in zip(cells, is_integer, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "more", "wanted"),
+    [
+        (["31/12/2024", "n/a"], {"form": "day first"}, ["2024-12-31", None]),
+        (["12/31/2024", "n/a"], {"form": "month first"}, ["2024-12-31", None]),
+        (["31.12.2024", "2024-12-31", "2024/12/31", "x", "31/12/2024"], {}, ["2024-12-31"] * 3 + [None, None]),
+        (["2024-02-30", "30.02.2024", " 2024-02-29 "], {}, [None, None, "2024-02-29"]),
+    ],
+)
+def test_chosen_dates_are_read_in_any_form(cells: list[str], more: dict[str, str], wanted: list[str | None]) -> None:
+    assert [value and str(value) for value in _read(cells, pa.date32(), **more)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("cells", "day_first", "form"),
+    [
+        (["31/12/2024", "01/02/2024", "n/a"], None, "day first"),
+        (["n/a", "12/31/2024 10:00", "01/02/2024"], None, "month first"),
+        (["n/a", "01/02/2024"], None, "iso"),
+        (["n/a", "01/02/2024"], True, "day first"),
+        (["n/a", "31/12/2024", "30/12/2024", "12/31/2024"], None, "day first"),
+        (["x", "y"], None, "iso"),
+    ],
+)
+def test_text_remembers_how_most_of_its_dates_are_written(cells: list[str], day_first: bool | None, form: str) -> None:
+    kind = infer(pa.array(cells), day_first)
+    assert (kind.family, kind.form) == ("text", form)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -58,3 +59,47 @@ def test_damaged_files_are_refused(desk: Any) -> None:
 def test_compressed_files(desk: Any) -> None:
     table = pa.table({"a": range(1_000)})
     assert desk.table(desk.convert(gzip.compress(parquet_bytes(table)), "parquet")).equals(table)
+
+
+def _int96(*values: str, nested: bool = False) -> bytes:
+    stamps = pa.array(values).cast(pa.timestamp("us" if len(values[0]) < 27 else "ns"))
+    column = pa.array([{"x": [stamp]} for stamp in stamps.to_pylist()]) if nested else stamps
+    return parquet_bytes(pa.table({"t": column, "n": range(len(stamps))}), use_deprecated_int96_timestamps=True)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_old_timestamps_beyond_nanoseconds_stay(here: Any, nested: bool) -> None:
+    content = _int96("9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "2024-01-31T10:00:00", nested=nested)
+    table = here.table(here.convert(content, "parquet"))
+    stamps = table.column("t").combine_chunks()
+    stamps = pc.struct_field(stamps, "x").flatten() if nested else stamps
+    assert stamps.type == pa.timestamp("us")
+    assert stamps.cast(pa.string()).to_pylist() == [
+        "9999-12-31 23:59:59.999999",
+        "0001-01-01 00:00:00.000000",
+        "2024-01-31 10:00:00.000000",
+    ]
+
+
+def test_old_timestamps_keep_their_nanoseconds(here: Any) -> None:
+    content = _int96("2024-01-31T10:00:00.123456789", "1700-01-01T00:00:00.000000001")
+    stamps = here.table(here.convert(content, "parquet")).column("t")
+    assert stamps.cast(pa.string()).to_pylist() == ["2024-01-31 10:00:00.123456789", "1700-01-01 00:00:00.000000001"]
+
+
+def test_old_timestamps_that_no_unit_keeps_are_refused(here: Any) -> None:
+    far = pa.array(["9999-12-31T00:00:00"]).cast(pa.timestamp("us"))
+    fine = pa.array(["2024-01-31T10:00:00.123456789"]).cast(pa.timestamp("ns"))
+    content = parquet_bytes(pa.table({"far": far, "fine": fine}), use_deprecated_int96_timestamps=True)
+    with pytest.raises(UnreadableUploadError, match="INT96"):
+        here.convert(content, "parquet")
+    assert here.everything() == []
+
+
+def test_pages_that_do_not_match_their_checksum_are_refused(here: Any) -> None:
+    table = pa.table({"a": range(1_000)})
+    content = bytearray(parquet_bytes(table, write_page_checksum=True, compression="none", use_dictionary=False))
+    at = content.index((500).to_bytes(8, "little"))
+    content[at] ^= 1
+    with pytest.raises(UnreadableUploadError):
+        here.convert(bytes(content), "parquet")

@@ -11,9 +11,7 @@ import csv
 import io
 import json
 import math
-import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -24,24 +22,11 @@ from hypothesis import strategies as st
 
 from inlay.errors import BadRowsError, UnreadableUploadError
 from inlay.pipeline import Conversion, InlineFile, ReadOptions, convert
-from inlay.pipeline.jobs import Totals
 from inlay.storage import locate
 from tests.pipeline.conftest import SETTINGS, Desk
 
+pytestmark = pytest.mark.usefixtures("jobs_run_here")
 MORE = settings(max_examples=(settings.default or settings()).max_examples * 4)
-
-
-def _run_here(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[Any], progress: Any = None) -> Any:
-    kernel, tasks = pickle.loads(pickle.dumps((kernel, tasks)))
-    answers = [pickle.loads(pickle.dumps(kernel(task))) for task in tasks]
-    return answers, Totals(what, sum(getattr(answer, "rows", 0) for answer in answers), 0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _jobs_run_here() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("inlay.pipeline.conversion.run", _run_here)
-        yield
 
 
 class Outcome(NamedTuple):

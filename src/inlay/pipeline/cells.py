@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.errors import InvalidArgumentError
-from inlay.pipeline.kinds import AMBIGUOUS, NULL, TEXT, Kind
+from inlay.pipeline.kinds import AMBIGUOUS, NULL, Kind
 from inlay.schema import family, storage_type
 from inlay.type_grammar import type_name
 
@@ -29,6 +29,7 @@ __all__ = [
     "check_readable",
     "convert",
     "infer",
+    "order_of",
     "prints_exactly",
     "reason",
 ]
@@ -50,6 +51,7 @@ _FORMS: dict[str, tuple[str, str]] = {
     "day first": (r"([0-9]{2})[/-]([0-9]{2})[/-]([0-9]{4})", r"\3-\2-\1"),
     "month first": (r"([0-9]{2})[/-]([0-9]{2})[/-]([0-9]{4})", r"\3-\1-\2"),
 }
+_ORDERS = ("day first", "month first")
 _REASONS = {
     "boolean": "not true or false",
     "integer": "not an integer",
@@ -64,12 +66,15 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the text of a column becomes values. A `fixed` type was chosen by somebody and is read leniently."""
+    """How the text of a column becomes values. A `fixed` type was chosen by somebody and is read leniently.
+
+    Inferred dates are all written in one `form`; where a date was chosen, any form will do, and `form` only says
+    which of day and month is first.
+    """
 
     type: pa.DataType
     form: str = "iso"
     fixed: bool = False
-    null_values: tuple[str, ...] = ()
 
 
 class Converted(NamedTuple):
@@ -85,17 +90,9 @@ def reason(type_: pa.DataType) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- inference
-def _present(values: pa.Array, null_values: Sequence[str]) -> pa.Array:
-    """The cells that say something about a column's type."""
-    filled = values.filter(pc.greater(pc.binary_length(values), 0))
-    if null_values:
-        filled = filled.filter(pc.invert(pc.is_in(filled, pa.array(null_values, pa.string()))))
-    return filled
-
-
-def infer(values: pa.Array, null_values: Sequence[str] = (), day_first: bool | None = None) -> Kind:
+def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     """The kind of a column of text."""
-    cells = pc.ascii_trim_whitespace(_present(values, null_values))
+    cells = pc.ascii_trim_whitespace(values.filter(pc.greater(pc.binary_length(values), 0)))
     if not len(cells):
         return NULL
     first = cells[0].as_py()
@@ -140,18 +137,32 @@ def _are_integers(cells: pa.Array) -> bool:
 
 
 def _date_kind(cells: pa.Array, first: str, day_first: bool | None) -> Kind:
+    orders = _ORDERS if day_first is None else (order_of(day_first),)
     forms = [form for form, (pattern, _) in _FORMS.items() if re.match(pattern, first)]
-    orders = {True: ("day first",), False: ("month first",), None: ("day first", "month first")}[day_first]
     found = [
-        kind
-        for form in forms
-        if form not in ("day first", "month first") or form in orders
-        for kind in [_kind_in_form(cells, form)]
-        if kind
+        kind for form in forms if form not in _ORDERS or form in orders for kind in [_kind_in_form(cells, form)] if kind
     ]
     if len(found) > 1:
         return Kind("text", note=AMBIGUOUS)
-    return found[0] if found else TEXT
+    return found[0] if found else Kind("text", form=_usual_order(cells, orders))
+
+
+def order_of(day_first: bool) -> str:
+    return _ORDERS[0] if day_first else _ORDERS[1]
+
+
+def _usual_order(cells: pa.Array, orders: Sequence[str]) -> str:
+    """The order of day and month in which most cells are dates, for those who choose a date for such a column."""
+    days = pc.utf8_slice_codeunits(cells.filter(pc.match_substring_regex(cells, f"^{_FORMS[orders[0]][0]}")), 0, 10)
+    good = {order: len(days) - _count_bad(days, order) for order in orders} if len(days) else {}
+    best = max(good.values(), default=0)
+    usual = [order for order, count in good.items() if count == best]
+    return usual[0] if len(usual) == 1 else "iso"
+
+
+def _count_bad(days: pa.Array, form: str) -> int:
+    bad = convert(days, Reading(pa.date32(), form, fixed=True)).bad
+    return 0 if bad is None else int(bad.sum())
 
 
 def _kind_in_form(cells: pa.Array, form: str) -> Kind | None:
@@ -303,7 +314,8 @@ def _fast_booleans(text: _Text, type_: pa.DataType, _: Reading) -> pa.Array | No
 
 
 def _fast_dates(text: _Text, type_: pa.DataType, reading: Reading) -> pa.Array | None:
-    return _cast(_as_iso(text.values, reading.form), type_)
+    typed = _cast(text.values, type_) if reading.fixed else None
+    return _cast(_as_iso(text.values, reading), type_) if typed is None else typed
 
 
 _FAST: dict[str, Callable[[_Text, pa.DataType, Reading], pa.Array | None]] = {
@@ -399,20 +411,17 @@ def _plain_decimal(cell: str, type_: pa.DataType) -> str | None:
         return None
 
 
-def _as_iso(values: pa.Array, form: str) -> pa.Array:
-    if form == "iso":
-        return values
-    pattern, replacement = _FORMS[form]
-    return pc.replace_substring_regex(values, f"^{pattern}", replacement)
+def _as_iso(values: pa.Array, reading: Reading) -> pa.Array:
+    forms = {"slashed", "dotted", reading.form} if reading.fixed else {reading.form}
+    for pattern, replacement in (_FORMS[form] for form in sorted(forms - {"iso"})):
+        values = pc.replace_substring_regex(values, f"^{pattern}", replacement)
+    return values
 
 
 # ------------------------------------------------------------------------------------------------- cell by cell
 def _carefully(text: _Text, type_: pa.DataType, reading: Reading) -> Converted:
-    """The same for columns with odd cells: blanks around values, spelled-out NULLs, bad ones."""
+    """The same for columns with odd cells: blanks around values, bad ones."""
     cells = pc.ascii_trim_whitespace(text.values)
-    if reading.null_values:
-        is_null = pc.is_in(cells, pa.array(reading.null_values, pa.string()))
-        cells = pc.if_else(is_null, pa.scalar(None, pa.string()), cells)
     kind = family(type_)
     prepared = _PREPARE[kind](cells, reading) if kind in _PREPARE else cells
     typed, failed = _cast_each(prepared, type_)
@@ -485,7 +494,7 @@ def _prepare_booleans(cells: pa.Array, reading: Reading) -> pa.Array:
 
 
 def _prepare_dates(cells: pa.Array, reading: Reading) -> pa.Array:
-    iso = _as_iso(cells, reading.form)
+    iso = _as_iso(cells, reading)
     iso = pc.replace_substring_regex(iso, r" ?(?:UTC|GMT|[zZ])$", "Z")
     return pc.replace_substring_regex(iso, r" ([+-][0-9]{2}:?[0-9]{2})$", r"\1")
 

@@ -1,10 +1,16 @@
-"""Parquet uploads: row groups are read as they are and written with our settings; every Arrow type stays."""
+"""Parquet uploads: row groups are read as they are and written with our settings; every Arrow type stays.
+
+Timestamps of 96 bits, which older writers have, span more years than a 64-bit count of nanoseconds, and Arrow does not
+see it overflow. A look at all of them says whether they are nanoseconds or microseconds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,13 +25,15 @@ from inlay.pipeline.sniff import column_names
 __all__ = ["ParquetRows", "survey"]
 
 _BATCH_ROWS = 16_384
+_MOST_MILLIS = {"ns": (1 << 63) // 1_000_000, "us": (1 << 63) // 1_000}
 _SPLIT_BYTES = 64 << 20  # of decoded pages; row groups below it share a task
 
 
 def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:  # noqa: ARG001
     """The file's own schema; splits are runs of row groups."""
     try:
-        with _open(content) as source, pq.ParquetFile(source) as file:
+        unit = _unit_of_int96(content, only_first=split_bytes is None)
+        with _parquet(content, unit) as file:
             names, warnings = column_names(file.schema_arrow.names)
             schema = _renamed(file.schema_arrow, names)
             sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
@@ -35,13 +43,28 @@ def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: 
     return Survey(
         content=content,
         options=options,
-        reader=ParquetRows(names),
+        reader=ParquetRows(names, unit),
         kinds={},
         splits=_splits(sizes, min(_SPLIT_BYTES, split_bytes or _SPLIT_BYTES)),
         repetitive=[] if sample is None else _repetitive(sample, names),
         warnings=warnings,
         schema=schema,
     )
+
+
+@contextlib.contextmanager
+def _parquet(content: Content, unit: str) -> Iterator[pq.ParquetFile]:
+    with (
+        _open(content) as source,
+        pq.ParquetFile(
+            source,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            coerce_int96_timestamp_unit=unit,
+            page_checksum_verification=True,
+        ) as file,
+    ):
+        yield file
 
 
 def _open(content: Content) -> pa.NativeFile:
@@ -86,6 +109,49 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
             yield file.read_row_group(group, use_threads=False)
 
 
+# ------------------------------------------------------------------------------------------ timestamps of 96 bits
+def _unit_of_int96(content: Content, *, only_first: bool) -> str:
+    """The unit that holds all of the file's INT96 timestamps exactly."""
+    with _parquet(content, "ns") as fine, _parquet(content, "ms") as coarse:
+        columns = [fine.schema.column(at) for at in range(len(fine.schema))]
+        chosen = [column.path for column in columns if column.physical_type == "INT96"]
+        groups = range(min(1, fine.num_row_groups) if only_first else fine.num_row_groups)
+        units = {"ns"}
+        for group in groups if chosen else ():
+            pairs = (file.iter_batches(_BATCH_ROWS, [group], chosen, use_threads=False) for file in (fine, coarse))
+            for left, right in zip(*pairs, strict=True):
+                units |= _needed_units(left, right)
+    if len(units - {"ns"}) > 1 or "none" in units:
+        raise UnreadableUploadError(
+            "The file holds INT96 timestamps that no 64-bit timestamp keeps: years beyond 1677 to 2262 together with "
+            "nanoseconds, or beyond 290,000 years.",
+            hint="Write them as microseconds.",
+        )
+    return "us" if "us" in units else "ns"
+
+
+def _needed_units(fine: pa.RecordBatch, coarse: pa.RecordBatch) -> set[str]:
+    """What these timestamps cannot do without. The nanoseconds may have wrapped; milliseconds cannot."""
+    found = set()
+    for left, right in zip(fine.columns, coarse.columns, strict=True):
+        for nanos, millis in zip(_counts(left), _counts(right), strict=True):
+            digits = (nanos - millis * 1_000_000) % 1_000  # wrapping around as they did
+            far = np.abs(millis) >= _MOST_MILLIS["ns"]
+            found |= {"ns digits"} if digits.any() else set()
+            found |= {"us"} if far.any() else set()
+            found |= {"none"} if (np.abs(millis) >= _MOST_MILLIS["us"]).any() else set()
+    return found
+
+
+def _counts(array: pa.Array) -> Iterator[np.ndarray]:
+    """The integers of all timestamps in an array, however nested."""
+    if pa.types.is_timestamp(array.type):
+        yield array.cast(pa.int64()).drop_null().to_numpy()
+    else:
+        for child in array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]:
+            yield from _counts(child)
+
+
 def _repetitive(sample: pa.Table, names: Sequence[str]) -> list[str]:
     found = []
     for name, column in zip(names, sample.columns, strict=True):
@@ -103,6 +169,7 @@ class ParquetRows:
     """Reads row groups in small batches, so that their size does not matter."""
 
     names: list[str]
+    int96: str  # the unit of such timestamps
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:  # noqa: ARG002
         return Parsed(self._tables(content, split), [], {})
@@ -110,7 +177,7 @@ class ParquetRows:
     def _tables(self, content: Content, split: Split) -> Iterator[pa.Table]:
         groups = list(range(split.start, split.end))
         try:
-            with _open(content) as source, pq.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20) as file:
+            with _parquet(content, self.int96) as file:
                 for table in _batches(file, groups, _BATCH_ROWS):
                     yield table.rename_columns(self.names)
         except (pa.ArrowException, OSError) as error:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from inlay.errors import BadRowsError, ConversionFailedError, InvalidArgumentError, UnreadableUploadError
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline.cells import check_readable
+from inlay.pipeline.cells import check_readable, order_of
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
 from inlay.pipeline.jobs import Progress, Totals, run
 from inlay.pipeline.kinds import NULL, TEXT, Kind, join
@@ -127,10 +127,15 @@ def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.
         if name in chosen:
             if survey.options.format == "csv":
                 check_readable(name, chosen[name])
-            columns.append(Column(name, kind, chosen[name], fixed=True))
+            columns.append(Column(name, _ordered(kind, survey.options.day_first), chosen[name], fixed=True))
         else:
             columns.append(Column.inferred(name, kind))
     return columns
+
+
+def _ordered(kind: Kind, day_first: bool | None) -> Kind:
+    """The kind of a column, with the order of day and month that somebody said."""
+    return kind if day_first is None else replace(kind, form=order_of(day_first))
 
 
 def _schema(columns: Sequence[Column]) -> pa.Schema:

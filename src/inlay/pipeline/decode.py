@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -186,20 +187,14 @@ def _counted(chunks: Iterator[bytes], compressed: int, limits: Limits) -> Iterat
 def _transcoded(chunks: Iterator[bytes], charset: str, skip: int) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(charset)()
     done = skip
-    for chunk in chunks:
-        piece, skip = chunk[skip:], max(0, skip - len(chunk))
+    for chunk in itertools.chain(chunks, [None]):
+        piece, skip = (chunk or b"")[skip:], max(0, skip - len(chunk or b""))
         held = len(decoder.getstate()[0])
         try:
-            text = decoder.decode(piece)
-        except UnicodeDecodeError as error:
-            raise _not_in(charset, done - held + error.start) from error
+            yield decoder.decode(piece, final=chunk is None).encode()
+        except UnicodeError as error:
+            raise _not_in(charset, done - held + getattr(error, "start", 0)) from error
         done += len(piece)
-        yield text.encode()
-    held = len(decoder.getstate()[0])
-    try:
-        yield decoder.decode(b"", final=True).encode()
-    except UnicodeDecodeError as error:
-        raise _not_in(charset, done - held) from error
 
 
 def _not_in(charset: str, offset: int) -> UnreadableUploadError:

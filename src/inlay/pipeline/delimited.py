@@ -120,10 +120,20 @@ def parse_cells(
             column_types=dict.fromkeys(names, pa.string()),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
-            null_values=["", *options.null_values],
+            null_values=["", *_spellings(data, options)],
             check_utf8=False,
         ),
     )
+
+
+def _spellings(data: bytes, options: ReadOptions) -> list[str]:
+    """The null values as they stand in the text, with the blanks around them."""
+    words = [re.escape(word) for word in sorted(options.null_values, key=len, reverse=True) if word.strip()]
+    if not words:
+        return list(options.null_values)
+    blank = "[" + " \t".replace(options.delimiter or ",", "") + "]*"
+    found = re.findall(f"{blank}(?:{'|'.join(words)}){blank}".encode(), data)
+    return sorted({*options.null_values, *(spelling.decode() for spelling in found)})
 
 
 def _width(data: bytes, options: ReadOptions) -> int:
@@ -150,10 +160,7 @@ class DelimitedText:
 
     def kinds(self, table: pa.Table, names: Sequence[str]) -> dict[str, Kind]:
         """What the columns of a sample hold."""
-        return {
-            name: infer(table.column(at).combine_chunks(), self.options.null_values, self.options.day_first)
-            for at, name in enumerate(names)
-        }
+        return {name: infer(table.column(at).combine_chunks(), self.options.day_first) for at, name in enumerate(names)}
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
@@ -183,12 +190,12 @@ class DelimitedText:
         met: dict[str, Kind] = {}
         for at, column in enumerate(columns):
             values = cells.column(at).combine_chunks()
-            converted = convert(values, Reading(column.type, column.form, column.fixed, self.options.null_values))
+            converted = convert(values, Reading(column.type, column.form, column.fixed))
             typed.append(converted.values)
             if column.fixed and converted.bad is not None:
                 bad[at] = converted.bad
             elif converted.bad is not None or (column.is_open and values.null_count < len(values)):
-                met[column.name] = infer(values, self.options.null_values, self.options.day_first)
+                met[column.name] = infer(values, self.options.day_first)
         narrow = any(c.name in met and not (c.is_open and type_of(met[c.name]).equals(c.type)) for c in columns)
         return (None if narrow else typed), bad, met
 

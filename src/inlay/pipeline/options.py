@@ -13,7 +13,8 @@ __all__ = ["FORMATS", "Limits", "ReadOptions"]
 
 FORMATS = ("csv", "json", "parquet")
 _LAYOUTS = ("lines", "array", "objects")
-_LINE_ENDS = frozenset("\r\n")
+_NO_MARKS = frozenset("\r\n\0")
+_NOT_OF_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "punycode"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,12 @@ class ReadOptions:
                 f"Unknown option {unknown[0]!r} for {name}; known: {', '.join(sorted(known)) or 'none'}."
             )
         checked = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
-        special = [checked[key] for key in ("delimiter", "quote", "escape") if checked.get(key)]
-        if len(special) != len(set(special)):
-            raise InvalidArgumentError("delimiter, quote and escape must be different characters.")
-        return cls(name, **checked)
+        return _distinct(cls(name, **checked))
 
     def with_found(self, **found: Any) -> ReadOptions:
         """What was found out, where nobody said it."""
-        return replace(self, **{name: value for name, value in found.items() if getattr(self, name) is None})
+        more = {name: value for name, value in found.items() if getattr(self, name) is None}
+        return _distinct(replace(self, **more))
 
     def to_dict(self) -> dict[str, Any]:
         """The options of this format as they are given."""
@@ -69,10 +68,21 @@ class ReadOptions:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
+def _distinct(options: ReadOptions) -> ReadOptions:
+    """The same with characters that differ. Quotes that escape quotes are the doubling that is always read."""
+    escape = "" if options.quote and options.escape == options.quote else options.escape
+    special = [character for character in (options.delimiter, options.quote, escape) if character]
+    if len(special) != len(set(special)):
+        raise InvalidArgumentError(
+            f"delimiter, quote and escape must be different characters, not {', '.join(map(repr, special))}."
+        )
+    return replace(options, escape=escape)
+
+
 def _character(name: str, value: Any) -> str:
     text = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
-    if not isinstance(text, str) or len(text) != 1 or text in _LINE_ENDS or ord(text) > 127:
-        raise InvalidArgumentError(f"{name} must be one ASCII character and no line end, not {value!r}.")
+    if not isinstance(text, str) or len(text) != 1 or text in _NO_MARKS or ord(text) > 127:
+        raise InvalidArgumentError(f"{name} must be one ASCII character, no line end or NUL, not {value!r}.")
     return text
 
 
@@ -96,7 +106,9 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 def _encoding(name: str, value: Any) -> str:
     try:
         found = codecs.lookup(value)
-        b"".decode(found.name)  # codecs such as base64 do not make text
+        bytes(4).decode(found.name)  # codecs such as base64 do not make text
+        if found.name in _NOT_OF_FILES:
+            raise LookupError(value)
     except (LookupError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"Unknown {name} {value!r}.", hint="Among those known: utf-8, utf-16, latin-1, cp1252."

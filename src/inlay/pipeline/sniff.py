@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from inlay.pipeline.cells import infer
-from inlay.pipeline.kinds import NULL, TEXT
 from inlay.pipeline.options import ReadOptions
 
 __all__ = ["column_names", "sniff"]
@@ -33,7 +32,7 @@ def sniff(sample: bytes, options: ReadOptions, parse_cells: ParseCells) -> ReadO
     text = head.decode(errors="replace")
     quote = options.quote if options.quote is not None else _sniff_quote(text)
     found = options.with_found(quote=quote, escape="", delimiter=_sniff_delimiter(text, quote, options.delimiter))
-    return found.with_found(header=_sniff_header(parse_cells(head, replace(found, header=False)), found))
+    return found.with_found(header=_sniff_header(parse_cells(head, replace(found, header=False))))
 
 
 def _sniff_quote(text: str) -> str:
@@ -69,16 +68,16 @@ def _score(text: str, delimiter: str, quote: str) -> tuple[float, int]:
     return (round(count / len(widths), 2), usual) if usual > 1 else (0, 0)
 
 
-def _sniff_header(cells: pa.Table, options: ReadOptions) -> bool:
+def _sniff_header(cells: pa.Table) -> bool:
     """The first record is a header unless it looks like data: a typed cell on top, and no column that contradicts."""
     if cells.num_columns == 0 or cells.num_rows == 0:
         return True
     typed = contradicted = False
     for column in cells.columns:
         values = column.combine_chunks()
-        top, below = infer(values.slice(0, 1)), infer(values.slice(1), options.null_values)
-        typed |= top not in (NULL, TEXT) and not top.note
-        contradicted |= top == TEXT and below not in (NULL, TEXT)
+        top, below = infer(values.slice(0, 1)), infer(values.slice(1))
+        typed |= top.family not in ("null", "text")
+        contradicted |= top.family == "text" and not top.note and below.family not in ("null", "text")
     return contradicted or not typed
 
 

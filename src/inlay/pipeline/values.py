@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -98,8 +99,8 @@ def _kind_of_numbers(values: Sequence[Any], _: bool | None, __: int) -> Kind:
 def _kind_of_text(values: Sequence[Any], day_first: bool | None, depth: int) -> Kind:
     if depth or "" in values:
         return TEXT
-    kind = infer(pa.array(_encodable(values), pa.string()), (), day_first)
-    return kind if kind.family in ("date", "timestamp") else TEXT
+    kind = infer(pa.array(_encodable(values), pa.string()), day_first)
+    return kind if kind.family in ("date", "timestamp") else replace(TEXT, form=kind.form, note=kind.note)
 
 
 def _encodable(values: Sequence[str]) -> list[str]:

@@ -1,0 +1,73 @@
+"""Delimited text without Spark: characters that mean something, NULLs, chosen dates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from inlay.errors import InvalidArgumentError, UnreadableUploadError
+from inlay.pipeline import ReadOptions
+
+
+def _rows(here: Any, content: str, **more: Any) -> list[list[Any]]:
+    return [list(row.values()) for row in here.table(here.convert(content.encode(), **more)).to_pylist()]
+
+
+@pytest.mark.parametrize("options", [{"escape": '"'}, {"escape": '"', "quote": '"'}])
+def test_a_quote_that_escapes_quotes_is_doubling(here: Any, options: dict[str, str]) -> None:
+    content = 'a,b\n1,"x"\n2,"y ""z"""\n3,"z"\n'
+    assert _rows(here, content, options=options) == [[1, "x"], [2, 'y "z"'], [3, "z"]]
+
+
+@pytest.mark.parametrize("options", [{"escape": ","}, {"quote": ","}, {"escape": ";", "delimiter": ";"}])
+def test_characters_that_cannot_be_told_apart_are_refused(here: Any, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="different characters"):
+        here.convert(b"a,b\n1,2\n", options=options)
+
+
+@pytest.mark.parametrize("encoding", ["base64", "zlib", "hex", "rot13", "unicode_escape", "idna", "nonsense", 5])
+def test_encodings_that_are_none_of_files_are_refused(encoding: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="encoding"):
+        ReadOptions.of("csv", {"encoding": encoding})
+
+
+def test_a_nul_is_no_delimiter() -> None:
+    with pytest.raises(InvalidArgumentError, match="delimiter"):
+        ReadOptions.of("csv", {"delimiter": "\0"})
+
+
+def test_utf_16_without_its_mark_is_refused(here: Any) -> None:
+    with pytest.raises(UnreadableUploadError, match="not valid utf-16"):
+        here.convert("a,b\n1,2\n".encode("utf-16-le"), options={"encoding": "utf-16"})
+    assert _rows(here, "a,b\n1,2\n".encode("utf-16-le").decode(), options={"encoding": "utf-16-le"}) == [[1, 2]]
+
+
+@pytest.mark.parametrize("other", ["5", " 5", "x"])
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_a_null_value_is_one_without_quotes_whatever_is_next_to_it(here: Any, other: str, delimiter: str) -> None:
+    content = '"-1",a\n-1,b\n -1 ,c\nNA,d\n'.replace(",", delimiter) + f"{other}{delimiter}e\n"
+    rows = _rows(here, content, options={"null_values": ["-1", "NA"], "header": False, "delimiter": delimiter})
+    assert [None if row[0] is None else str(row[0]) for row in rows[:4]] == ["-1", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("d,k\n31/12/2024,x\n30/12/2024,x\nn/a,x\n", {"day_first": True}),
+        ("d,k\n31/12/2024,x\n30/12/2024,x\nn/a,x\n", {}),
+        ("d,k\n31.12.2024,x\n30.12.2024,x\nn/a,x\n", {}),
+    ],
+)
+def test_one_odd_cell_does_not_reject_the_dates_around_it(here: Any, content: str, options: dict[str, Any]) -> None:
+    for chosen in ({"overrides": {"d": pa.date32()}}, {"like": pa.schema([("d", pa.date32())])}):
+        found = here.convert(content.encode(), options=options, on_error="quarantine", **chosen)
+        assert [str(day) for day in here.table(found).column("d").to_pylist()] == ["2024-12-31", "2024-12-30"]
+        assert [reject["value"] for reject in here.rejects(found)] == ["n/a"]
+
+
+def test_an_order_that_was_said_holds_for_columns_that_the_sample_does_not_show(here: Any) -> None:
+    content = "d,k\n" + ",x\n" * 10_100 + "02/01/2024,x\n"
+    found = here.convert(content.encode(), options={"day_first": True}, overrides={"d": pa.date32()})
+    assert str(here.table(found).column("d")[-1]) == "2024-01-02"
