@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from inlay.errors import BadRowsError, UnreadableUploadError
@@ -65,22 +65,28 @@ class Record(NamedTuple):
     open_line: int | None  # where a quote opened that nothing closes
 
 
-def _reference(text: str) -> list[Record]:
+def _reference(text: str, escape: str = "") -> list[Record]:
     """Records of comma-separated text, one character after the other."""
     records: list[Record] = []
     line, start, at = 1, 1, 0
     cells: list[Cell] = []
     cell, quoted, inside, opened = "", False, False, 0
-    is_blank = True
+    is_blank, begun = True, False
 
     def end_cell() -> None:
-        nonlocal cell, quoted
+        nonlocal cell, quoted, begun
         cells.append(Cell(cell, quoted))
-        cell, quoted = "", False
+        cell, quoted, begun = "", False, False
 
     while at < len(text):
         c = text[at]
-        if inside:
+        if c == escape and at + 1 == len(text):
+            opened, inside, is_blank = line, True, False
+        elif c == escape:
+            at += 1
+            cell, is_blank, begun = cell + text[at], False, True
+            line += text[at] == "\n" or (text[at] == "\r" and text[at + 1 : at + 2] != "\n")
+        elif inside:
             if c == '"' and text[at + 1 : at + 2] == '"':
                 cell, at = cell + '"', at + 1
             elif c == '"':
@@ -100,10 +106,10 @@ def _reference(text: str) -> list[Record]:
         elif c == ",":
             is_blank = False
             end_cell()
-        elif c == '"' and cell == "" and not quoted:
+        elif c == '"' and not begun and not quoted:
             inside, quoted, opened, is_blank = True, True, line, False
         else:
-            cell, is_blank = cell + c, False
+            cell, is_blank, begun = cell + c, False, True
         at += 1
     if not is_blank:
         end_cell()
@@ -158,14 +164,23 @@ def test_the_reference_agrees_with_the_csv_module() -> None:
     check()
 
 
+_ESCAPES = st.lists(st.one_of(_PIECES, st.sampled_from(["\\", '\\"', "\\,", "\\\n", "\\\\", '\\,"'])), max_size=60)
+
+
 @MORE
-@given(st.one_of(_clean(), _DIRTY), st.integers(1, 80))
-def test_cells_lines_and_rejects_are_exact_wherever_the_cuts_fall(text: str, split_bytes: int) -> None:
-    records = _reference(text)
+@given(
+    st.one_of(st.tuples(st.one_of(_clean(), _DIRTY), st.just("")), st.tuples(_ESCAPES.map("".join), st.just("\\"))),
+    st.integers(1, 80),
+)
+@example(('x\\,"y,1\nz,2\nw,3\n', "\\"), 80)
+@example(("a,b\nc,\\", "\\"), 80)
+def test_cells_lines_and_rejects_are_exact_wherever_the_cuts_fall(written: tuple[str, str], split_bytes: int) -> None:
+    text, escape = written
+    records = _reference(text, escape)
     assume(records and records[0].open_line is None)
     width = len(records[0].cells)
     names = [f"column_{n}" for n in range(1, width + 1)]
-    options = {"delimiter": ",", "header": False, "quote": '"'}
+    options = {"delimiter": ",", "header": False, "quote": '"', "escape": escape}
     found = _convert(text.encode(), "csv", split_bytes, options, overrides=dict.fromkeys(names, pa.string()))
     good = [r for r in records if len(r.cells) == width and r.open_line is None]
     bad = [r for r in records if r not in good]

@@ -20,7 +20,16 @@ from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
-from inlay.pipeline.records import Dialect, Records, Split, count_line_ends, find_records, make_splits, open_quote
+from inlay.pipeline.records import (
+    Dialect,
+    Records,
+    Split,
+    count_line_ends,
+    ends_in_escape,
+    find_records,
+    make_splits,
+    open_quote,
+)
 from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.sniff import column_names, sniff
 
@@ -98,7 +107,7 @@ def parse_cells(
     if _BLANK.fullmatch(data):
         return pa.table([pa.array([], pa.string())] * width, names=names)
 
-    if not data.endswith((b"\n", b"\r")):
+    if options.escape or not data.endswith((b"\n", b"\r")):
         data += b"\n"  # at the very end an empty cell would pass for a quoted one
 
     def skip(row: Any) -> str:
@@ -200,17 +209,18 @@ class DelimitedText:
         return (None if narrow else typed), bad, met
 
     def _without_open_record(self, data: bytes, split: Split, rejects: list[Reject]) -> bytes:
-        """A record with a quote that nothing closes would take in all that follows: it is rejected as a whole."""
+        """A record that nothing ends would take in all that follows: it is rejected as a whole."""
         dialect = dialect_of(self.options)
         opened = open_quote(data, dialect) if split.last else None
-        if opened is None:
+        if opened is not None:
+            why = "a quote opens here and is never closed"
+        elif split.last and ends_in_escape(data, dialect):
+            opened, why = len(data) - 1, "the file ends in the escape character"
+        else:
             return data
-        records = find_records(data, dialect, split.line)
-        start = int(records.starts[-1])
+        start = int(find_records(data, dialect, split.line).starts[-1])
         line = split.line + count_line_ends(data[:opened])
-        raw = data[start:].decode()
-        cell = BadCell.of(line, None, data[opened:].decode(), "a quote opens here and is never closed")
-        rejects.append(Reject([cell], raw))
+        rejects.append(Reject([BadCell.of(line, None, data[opened:].decode(), why)], data[start:].decode()))
         return data[:start]
 
 

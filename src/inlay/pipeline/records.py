@@ -24,6 +24,7 @@ __all__ = [
     "Records",
     "Split",
     "count_line_ends",
+    "ends_in_escape",
     "find_records",
     "make_splits",
     "open_quote",
@@ -81,7 +82,10 @@ def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quote
     array = np.frombuffer(data, np.uint8)
     at = positions_of(array, ord(dialect.quote))
     if dialect.escape:
-        at = np.setdiff1d(at, _escaped(data, dialect.escape), assume_unique=True)
+        escaped = _escaped(data, dialect.escape)
+        at = np.setdiff1d(at, escaped, assume_unique=True)
+        array = array.copy()
+        array[escaped] = ord(dialect.escape)  # whatever it is, it neither starts nor ends a field
     ends = at[0 if inside else 1 :: 2]
     starts = at[1 if inside else 0 :: 2]
     if not _alternate(array, starts, ends, dialect):
@@ -191,6 +195,14 @@ def find_records(data: bytes, dialect: Dialect, first_line: int) -> Records:
     filled = ends > starts
     starts, ends = starts[filled], ends[filled]
     return Records(starts, ends, first_line + np.searchsorted(lines, starts))
+
+
+def ends_in_escape(data: bytes, dialect: Dialect) -> bool:
+    """Whether the last character would escape one that is not there."""
+    if not dialect.escape:
+        return False
+    stripped = data.rstrip(dialect.escape.encode())
+    return (len(data) - len(stripped)) % 2 == 1
 
 
 def open_quote(data: bytes, dialect: Dialect) -> int | None:
