@@ -18,7 +18,7 @@ from inlay.catalog.context import Context
 from inlay.catalog.datasets import Datasets
 from inlay.catalog.engine import Database, utc_now
 from inlay.catalog.garbage import Garbage
-from inlay.catalog.ids import dataset_directory, new_id, upload_directory
+from inlay.catalog.ids import dataset_directory, is_id, new_id, upload_directory
 from inlay.catalog.jobs import Jobs
 from inlay.catalog.keys import Keys
 from inlay.catalog.names import table_name_from_label, validate_table_name
@@ -57,6 +57,7 @@ __all__ = [
     "Upload",
     "Version",
     "dataset_directory",
+    "is_id",
     "new_id",
     "schema_from_json",
     "schema_to_json",

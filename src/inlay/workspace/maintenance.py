@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from inlay.catalog import Catalog, Job, dataset_directory, upload_directory
+from inlay.catalog import Catalog, Job, is_id, upload_directory
 from inlay.errors import InlayError
 from inlay.workspace.services import Services
 
@@ -80,7 +80,7 @@ class Maintenance:
             places.remove(path)
         busy = {name for job in jobs for name in (job.id, job.dataset_id)}
         for path in hollow:
-            if path.split("/")[1] not in busy:
+            if (_dataset_of(path) or path.split("/")[1]) not in busy:
                 places.remove_hollow(path)
         return sorted(orphans)
 
@@ -96,11 +96,26 @@ class Maintenance:
 
     def _datasets(self, old: Iterable[str], busy: set[str | None]) -> set[str]:
         catalog = self._services.catalog
-        idle = _second_parts(old, "datasets") - busy
-        unknown = catalog.datasets.unknown(idle)
-        live = {path for dataset_id in idle - unknown for path in catalog.versions.live_paths(dataset_id)}
-        stray = {path for path in old if _second_parts([path], "datasets") & (idle - unknown)} - live
-        return stray | {dataset_directory(dataset_id) for dataset_id in unknown}
+        theirs: dict[str, set[str]] = {}
+        for path in old:
+            if (dataset_id := _dataset_of(path)) is not None and dataset_id not in busy:
+                theirs.setdefault(dataset_id, set()).add(path)
+        unknown = catalog.datasets.unknown(theirs)
+        whole = {_top_of(path) for dataset_id in unknown for path in theirs[dataset_id]}
+        known = theirs.keys() - unknown
+        stray = {path for dataset_id in known for path in theirs[dataset_id] - catalog.versions.live_paths(dataset_id)}
+        return stray | whole
+
+
+def _dataset_of(path: str) -> str | None:
+    """Whose a path is: it lies in a dataset's directory, or in the one beside it where a merge keeps its work."""
+    top, name, *_ = path.split("/")
+    owner = name.removeprefix(".").removesuffix(".txn")
+    return owner if top == "datasets" and is_id("dataset", owner) else None
+
+
+def _top_of(path: str) -> str:
+    return "/".join(path.split("/")[:2])
 
 
 def _second_parts(paths: Iterable[str], top: str) -> set[str]:
