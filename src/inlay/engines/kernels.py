@@ -68,9 +68,9 @@ def _has_mask_kernel(type_: pa.DataType) -> bool:
 def _is_text_to_gather(array: pa.Array, fresh: pa.Array) -> bool:
     """Values of any length are replaced by a mask one by one; gathered, they cost a third. Offsets of 32 bits must
     hold both together."""
-    of_any_length = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    return large or (of_any_length and array.nbytes + fresh.nbytes <= _GATHERED_BYTES)
+    if array.type in (pa.large_string(), pa.large_binary()):
+        return True
+    return array.type in (pa.string(), pa.binary()) and bool(array.nbytes + fresh.nbytes <= _GATHERED_BYTES)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
