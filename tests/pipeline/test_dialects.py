@@ -71,3 +71,8 @@ def test_an_order_that_was_said_holds_for_columns_that_the_sample_does_not_show(
     content = "d,k\n" + ",x\n" * 10_100 + "02/01/2024,x\n"
     found = here.convert(content.encode(), options={"day_first": True}, overrides={"d": pa.date32()})
     assert str(here.table(found).column("d")[-1]) == "2024-01-02"
+
+
+def test_a_header_that_is_never_closed_is_told(here: Any) -> None:
+    with pytest.raises(UnreadableUploadError, match="Line 2: a quote opens in the first record"):
+        here.convert(b'\n"a,b\n1,2\n')

@@ -173,6 +173,7 @@ _ESCAPES = st.lists(st.one_of(_PIECES, st.sampled_from(["\\", '\\"', "\\,", "\\\
     st.integers(1, 80),
 )
 @example(('x\\,"y,1\nz,2\nw,3\n', "\\"), 80)
+@example(('""\\,', "\\"), 1)
 @example(("a,b\nc,\\", "\\"), 80)
 def test_cells_lines_and_rejects_are_exact_wherever_the_cuts_fall(written: tuple[str, str], split_bytes: int) -> None:
     text, escape = written

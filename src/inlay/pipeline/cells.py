@@ -25,12 +25,11 @@ from inlay.type_grammar import type_name
 __all__ = [
     "Converted",
     "Reading",
-    "are_exact",
+    "are_kept",
     "check_readable",
     "convert",
     "infer",
     "order_of",
-    "prints_exactly",
     "reason",
 ]
 
@@ -205,16 +204,23 @@ def convert(values: pa.Array, reading: Reading) -> Converted:
         fast = _FAST.get(kind)
         found = fast(text, plain, reading) if fast else None
         converted = Converted(found, None) if found is not None else _carefully(text, plain, reading)
-    return (
-        converted if plain.equals(reading.type) else Converted(_wrapped(converted.values, reading.type), converted.bad)
-    )
+    return converted if plain.equals(reading.type) else _wrapped(converted, reading.type)
 
 
-def _wrapped(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def _wrapped(converted: Converted, type_: pa.DataType) -> Converted:
     """Plain values in the extension or dictionary type that a target has."""
+    values = converted.values
     if isinstance(type_, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type_, values.cast(type_.storage_type))
-    return values.dictionary_encode().cast(type_)
+        return converted._replace(values=pa.ExtensionArray.from_storage(type_, values.cast(type_.storage_type)))
+    encoded = values.dictionary_encode()
+    most = 2 ** (type_.index_type.bit_width - pa.types.is_signed_integer(type_.index_type))
+    if len(encoded.dictionary) > most:  # values that the dictionary has no room for are bad cells
+        excess = pc.fill_null(pc.greater_equal(encoded.indices, most), False)
+        values = pc.if_else(excess, pa.scalar(None, values.type), values)
+        mask = excess.to_numpy(zero_copy_only=False)
+        converted = Converted(values, mask if converted.bad is None else mask | converted.bad)
+        encoded = values.dictionary_encode()
+    return converted._replace(values=encoded.cast(type_))
 
 
 class _Text:
@@ -267,6 +273,11 @@ def _blank_to_null(values: pa.Array) -> pa.Array:
 
 
 def _cast_text(values: pa.Array, type_: pa.DataType) -> Converted:
+    if pa.types.is_fixed_size_binary(type_):
+        wrong = pc.not_equal(pc.binary_length(values), type_.byte_width)
+        kept = pc.if_else(wrong, pa.scalar(None, pa.string()), values).cast(pa.binary())
+        bad = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
+        return Converted(kept.cast(type_), bad if bad.any() else None)
     return Converted(values if values.type.equals(type_) else pc.cast(values, type_), None)
 
 
@@ -351,7 +362,7 @@ def _inexact(text: _Text, doubles: pa.Array) -> np.ndarray:
         printed = pc.cast(doubles.take(at), pa.string())
         differs = ~pc.fill_null(pc.equal(chosen, printed), True).to_numpy(zero_copy_only=False)
         for where in np.flatnonzero(differs):
-            found[at[where]] = not prints_exactly(chosen[int(where)].as_py())
+            found[at[where]] = not _prints_exactly(chosen[int(where)].as_py())
     return found
 
 
@@ -372,14 +383,16 @@ def _matches(cells: pa.Array, pattern: str) -> np.ndarray:
     return found
 
 
-def are_exact(numbers: Sequence[bytes]) -> bool:
-    """Whether all of these print as they are from their doubles; what is no number does not count."""
+def are_kept(numbers: Sequence[bytes], type_: pa.DataType) -> bool:
+    """Whether Arrow's own parsers keep all of these in a double or a decimal; what is no number does not count."""
     cells = pa.array(numbers, pa.string())
-    cells = cells.filter(pc.match_substring_regex(cells, f"^(?:{_NUMBER})$"))
-    return not _inexact(_Text(cells), pc.cast(cells, pa.float64())).any()
+    text = _Text(cells.filter(pc.match_substring_regex(cells, f"^(?:{_NUMBER})$")))
+    if pa.types.is_decimal(type_):
+        return not _odd_decimals(text, type_).any()
+    return not _inexact(text, pc.cast(text.values, pa.float64())).any()
 
 
-def prints_exactly(cell: str) -> bool:
+def _prints_exactly(cell: str) -> bool:
     """Whether the double nearest to a number prints as that number."""
     if cell.lower().lstrip("+-").startswith(("inf", "nan")):
         return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +46,8 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
     count = len(records.starts) - (0 if is_whole else 1)  # the last one may go on
     if count <= 0:
         raise UnreadableUploadError(_no_record(len(sample), is_whole=is_whole))
+    if open_quote(sample[: int(records.ends[0])], dialect) is not None:
+        raise UnreadableUploadError(f"Line {records.lines[0]}: a quote opens in the first record and is never closed.")
     first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
     names, warnings = column_names(first) if options.header else column_names([None] * len(first))
     rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))
@@ -115,9 +115,13 @@ def parse_cells(
             ragged.append((row.number - 1, row.actual_columns))
         return "skip"
 
+    return _read_csv(data, options, names, skip)
+
+
+def _read_csv(data: bytes, options: ReadOptions, names: Sequence[str], skip: Any = None, **more: Any) -> pa.Table:
     return pcsv.read_csv(
         pa.BufferReader(data),
-        read_options=pcsv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+        read_options=pcsv.ReadOptions(**(more or {"column_names": names}), block_size=len(data) + 1, use_threads=False),
         parse_options=pcsv.ParseOptions(
             delimiter=options.delimiter or ",",
             quote_char=options.quote or False,
@@ -152,13 +156,13 @@ def _width(data: bytes, options: ReadOptions) -> int:
 
 def read_record(record: bytes, options: ReadOptions) -> list[str | None]:
     """The cells of one record."""
-    delimiter, quote = options.delimiter or ",", options.quote or ""
-    text = record.decode()
-    quoting: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
-    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
-    lines = io.StringIO(text, newline="")
-    cells = next(csv.reader(lines, delimiter=delimiter, escapechar=options.escape or None, **quoting), [])
-    return [cell or None for cell in cells]
+    most = record.count((options.delimiter or ",").encode()) + 1
+    names = [f"f{number}" for number in range(most)]
+    try:
+        table = _read_csv(record + b"\n", replace(options, null_values=()), names, autogenerate_column_names=True)
+    except pa.ArrowInvalid:  # it is not complete
+        return [None] * most
+    return [column[0].as_py() or None for column in table.columns] if len(table) else [None]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import InvalidOperation
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,24 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Reading, are_exact, convert, reason
+from inlay.pipeline.cells import Reading, are_kept, convert, reason
 from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.fitting import DATED, fit
 from inlay.pipeline.kinds import NULL, Kind, type_of
 from inlay.pipeline.objects import find_objects, object_splits
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
 from inlay.pipeline.records import Dialect, Split, find_records, make_splits, positions_of
 from inlay.pipeline.rejects import BadCell, Reject
-from inlay.pipeline.values import (
-    DuplicateNameError,
-    MisfitError,
-    Number,
-    as_text,
-    columns_of,
-    decode_value,
-    fit,
-    kind_of,
-)
+from inlay.pipeline.values import BadRecordError, as_text, columns_of, decode_value, kind_of
 from inlay.schema import family
 
 __all__ = ["JsonRecords", "survey"]
@@ -48,10 +39,10 @@ _BLANK = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _CACHED = 256 << 10  # so much at a time stays in the processor's cache
 _LONGEST_RUN = 16
-_LONG_NUMBER = re.compile(rb"-?[0-9][0-9.]{15,}(?:[eE][+-]?[0-9]+)?")
+_ODD_NUMBER = re.compile(rb"(?<=[:\[, \t\r\n])-?[0-9](?:[0-9.]{14,}(?:[eE][+-]?[0-9]+)?|[0-9.]*[eE][+-]?[0-9]+)")
 _TEXTUAL = frozenset({"text", "date", "timestamp"})
-_DATED = frozenset({"date", "naive timestamp", "zoned timestamp", "time"})
-_PARSED_BY_ARROW = frozenset({"boolean", "integer", "float", "decimal"})
+_PARSED_BY_ARROW = frozenset({"boolean", "integer"})
+_MOST_SCALE = {128: 38 - _LONGEST_RUN, 256: 76 - _LONGEST_RUN}  # beyond it even shorter numbers may wrap around
 
 
 # --------------------------------------------------------------------------------------------------------- records
@@ -83,7 +74,7 @@ def _records(data: bytes, split: Split, layout: str) -> Iterator[_Record]:
 def _decode(record: _Record) -> dict[str, Any] | BadCell:
     try:
         value = decode_value(record.raw.decode())
-    except DuplicateNameError as error:
+    except BadRecordError as error:
         return BadCell.of(record.line, None, None, str(error))
     except RecursionError:
         return BadCell.of(record.line, None, None, "nested too deeply")
@@ -195,7 +186,8 @@ class JsonRecords:
         text = data if self.options.layout == "lines" else _as_lines(data)
         if not columns or not text or any(type_ is None for type_ in physical):
             return None
-        if any(map(_holds_doubles, columns)) and not _are_numbers_kept(text):
+        inexact = {leaf for type_ in physical for leaf in _leaves(type_) if family(leaf) in ("float", "decimal")}
+        if inexact and not _are_numbers_kept(text, inexact):
             return None
         schema = pa.schema([pa.field(c.name, type_) for c, type_ in zip(columns, physical, strict=True)])
         try:
@@ -227,9 +219,11 @@ def _physical(column: Column) -> pa.DataType | None:
     kind = family(column.type)
     if column.kind.family in _TEXTUAL and not column.kind.mixed:
         return pa.string() if kind not in ("binary", "list", "struct", "map") else None
-    if column.kind.family == "null" and kind in _DATED:
+    if column.kind.family == "null" and kind in DATED:
         return pa.string()
-    return column.type if _is_parsed_by_arrow(column.type) and not column.kind.mixed else None
+    if column.kind.mixed or not all(map(_is_parsed_by_arrow, _leaves(column.type))):
+        return pa.float64() if column.type.equals(pa.float32()) and not column.kind.mixed else None
+    return column.type
 
 
 def _physical_of(kind: Kind) -> pa.DataType | None:
@@ -242,19 +236,24 @@ def _physical_of(kind: Kind) -> pa.DataType | None:
     if kind.family == "struct":
         fields = [(name, _physical_of(field)) for name, field in kind.fields]
         return None if any(type_ is None for _, type_ in fields) else pa.struct(fields)
-    return pa.string() if kind.family in _TEXTUAL else type_of(kind)
+    type_ = pa.string() if kind.family in _TEXTUAL else type_of(kind)
+    return type_ if _is_parsed_by_arrow(type_) else None
+
+
+def _leaves(type_: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_list(type_):
+        yield from _leaves(type_.value_type)
+    elif pa.types.is_struct(type_):
+        for field in type_.fields:
+            yield from _leaves(field.type)
+    else:
+        yield type_
 
 
 def _is_parsed_by_arrow(type_: pa.DataType) -> bool:
-    if pa.types.is_list(type_):
-        return _is_parsed_by_arrow(type_.value_type)
-    if pa.types.is_struct(type_):
-        return all(_is_parsed_by_arrow(field.type) for field in type_.fields)
-    return family(type_) in _PARSED_BY_ARROW or type_.equals(pa.string())
-
-
-def _holds_doubles(column: Column) -> bool:
-    return not column.fixed and "double" in str(column.type)
+    if pa.types.is_decimal(type_):
+        return type_.bit_width in _MOST_SCALE and type_.scale <= _MOST_SCALE[type_.bit_width]
+    return family(type_) in _PARSED_BY_ARROW or type_ in (pa.string(), pa.float64())
 
 
 def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
@@ -262,11 +261,25 @@ def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
     for column, values in zip(columns, table.columns, strict=True):
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if not array.type.equals(column.type):
-            array = _convert_text(array, column) if array.type.equals(pa.string()) else array.cast(column.type)
+            array = _converted(array, column)
         if array is None:
             return None
         typed.append(array)
     return pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+
+
+def _converted(array: pa.Array, column: Column) -> pa.Array | None:
+    if array.type.equals(pa.string()):
+        return _convert_text(array, column)
+    return _narrowed(array) if column.type.equals(pa.float32()) else array.cast(column.type)
+
+
+def _narrowed(doubles: pa.Array) -> pa.Array | None:
+    """As 32 bits, unless that makes another number of one that may have been an integer, or nothing of a small one."""
+    array = doubles.cast(pa.float32())
+    before, after = (values.cast(pa.float64()).fill_null(0).to_numpy() for values in (doubles, array))
+    lost = (before != after) & ((before == np.trunc(before)) | (after == 0) | np.isinf(after))
+    return None if lost[~np.isnan(before)].any() else array
 
 
 def _convert_text(array: pa.Array, column: Column) -> pa.Array | None:
@@ -298,18 +311,25 @@ def _count_lines(text: bytes) -> int:
     return len(ends) + (0 if text.endswith(b"\n") else 1)
 
 
-def _are_numbers_kept(text: bytes) -> bool:
-    """Whether doubles keep all the numbers: only runs of 16 digits and more may not be what their double prints."""
+def _are_numbers_kept(text: bytes, types: Iterable[pa.DataType]) -> bool:
+    """Whether Arrow keeps all the numbers: only those of 16 digits and more, and with exponents, may change."""
     array = np.frombuffer(text, np.uint8)
-    for start in range(0, len(array), _CACHED):
-        block = array[max(0, start - _LONGEST_RUN) : start + _CACHED]
-        digits = (block - np.uint8(ord("."))) < np.uint8(12)  # a point, a slash, 0 to 9
-        runs = digits
-        for step in (1, 2, 4, 8):
-            runs = runs[:-step] & runs[step:] if len(runs) > step else runs[:0]
-        if runs.any():
-            return are_exact(_LONG_NUMBER.findall(text))
-    return True
+    steps = range(0, len(array), _CACHED)
+    if not any(_holds_odd_numbers(array[max(0, start - _LONGEST_RUN) : start + _CACHED]) for start in steps):
+        return True
+    numbers = _ODD_NUMBER.findall(text)
+    return all(are_kept(numbers, type_) for type_ in types)
+
+
+def _holds_odd_numbers(block: np.ndarray) -> bool:
+    digits = (block - np.uint8(ord("."))) < np.uint8(12)  # a point, a slash, 0 to 9
+    exponents = ((block[1:-1] | np.uint8(0x20)) == ord("e")) & digits[:-2]
+    if exponents.any() and (exponents & ((block[2:] - np.uint8(ord("+"))) < np.uint8(15))).any():
+        return True
+    runs = digits
+    for step in (1, 2, 4, 8):
+        runs = runs[:-step] & runs[step:] if len(runs) > step else runs[:0]
+    return bool(runs.any())
 
 
 # ------------------------------------------------------------------------------------------------------ one by one
@@ -327,15 +347,15 @@ def _fit_rows(
     """Typed columns of decoded records. `undecoded` are those that are no records."""
     met = _unknown_columns(rows, columns, day_first)
     cells: dict[int, list[BadCell]] = {}
-    typed: list[list[Any] | pa.Array] = []
+    typed: list[pa.Array] = []
     for column in columns:
         values = [row.value.get(column.name) for row in rows]
-        fitted, wrong = _fit_column(values, column)
+        fitted, wrong = fit(values, Reading(column.type, column.form, column.fixed))
         kind = kind_of(values, day_first) if wrong or column.is_open else NULL
         if not column.fixed and kind != NULL:
             met[column.name] = kind
         if column.fixed or column.widened(kind).type.equals(column.type):  # no other type would hold them
-            for row in wrong:
+            for row in sorted(wrong):
                 cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason(column.type))
                 cells.setdefault(row, []).append(cell)
         typed.append(fitted)
@@ -351,12 +371,11 @@ def _loaded(
     undecoded: Sequence[Reject],
     cells: dict[int, list[BadCell]],
     columns: Sequence[Column],
-    typed: Sequence[Any],
+    typed: Sequence[pa.Array],
     met: dict[str, Kind],
 ) -> Parsed:
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-    arrays = [v if isinstance(v, pa.Array) else pa.array(v, c.type) for v, c in zip(typed, columns, strict=True)]
-    table = pa.table(arrays, schema=schema)
+    table = pa.table(list(typed), schema=schema)
     if cells:
         table = table.filter(pa.array([row not in cells for row in range(len(rows))]))
     rejects = [Reject(cells[row], rows[row].record.raw.decode()) for row in sorted(cells)] + list(undecoded)
@@ -379,39 +398,3 @@ def _in_order(found: dict[str, Any], rows: Sequence[_Row]) -> list[str]:
     for _, value in rows if found else ():
         order |= dict.fromkeys(name for name in value if name in found)
     return list(order)
-
-
-def _fit_column(values: Sequence[Any], column: Column) -> tuple[list[Any] | pa.Array, list[int]]:
-    """Values of the column's type, and the numbers of those that do not fit."""
-    if _is_read_from_text(column):
-        return _fit_texts(values, column)
-    fitted, wrong = [], []
-    for row, value in enumerate(values):
-        try:
-            fitted.append(fit(value, column.type, strict=not column.fixed))
-        except (MisfitError, ValueError, OverflowError, InvalidOperation):
-            fitted.append(None)
-            wrong.append(row)
-    return fitted, wrong
-
-
-def _is_read_from_text(column: Column) -> bool:
-    kind = family(column.type)
-    return kind in _DATED or (column.fixed and kind not in ("text", "list", "struct", "map"))
-
-
-def _fit_texts(values: Sequence[Any], column: Column) -> tuple[pa.Array, list[int]]:
-    """By the same rules as a cell of text; numbers are what was written."""
-    dated = family(column.type) in _DATED
-    texts, wrong = [], []
-    for row, value in enumerate(values):
-        is_text = value is None or (isinstance(value, str) and value != "" and not isinstance(value, Number))
-        is_scalar = isinstance(value, int | Number) and not dated
-        texts.append(as_text(value) if is_text or is_scalar else None)
-        if not (is_text or is_scalar):
-            wrong.append(row)
-    cells = pa.array([text if text is None else text.encode("utf-8", "replace") for text in texts], pa.binary())
-    converted = convert(cells.cast(pa.string()), Reading(column.type, column.form, column.fixed))
-    if converted.bad is not None:
-        wrong = sorted({*wrong, *np.flatnonzero(converted.bad).tolist()})
-    return converted.values, wrong

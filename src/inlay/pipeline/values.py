@@ -1,25 +1,23 @@
-"""JSON values: decoded without changing a number, what values of one place have in common, and values as Arrow
-takes them for a type."""
+"""JSON values: decoded without changing a number, what they have in common, and as text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from inlay.pipeline.cells import infer, prints_exactly
+from inlay.pipeline.cells import infer
 from inlay.pipeline.kinds import MIXED, NULL, TEXT, Kind, join
-from inlay.schema import family
 
-__all__ = ["DuplicateNameError", "MisfitError", "Number", "as_text", "columns_of", "decode_value", "fit", "kind_of"]
+__all__ = ["BadRecordError", "Number", "as_text", "columns_of", "decode_value", "is_text", "kind_of"]
 
 _MAX_DEPTH = 32  # deeper values are kept as text
+_DEEPEST = 200  # and these are refused
 _INT64 = range(-(1 << 63), 1 << 63)
-_EXACT_INTEGERS = range(-(1 << 53), (1 << 53) + 1)
+_EXACT_INTEGERS = range(1 - (1 << 53), 1 << 53)
 
 
 class Number(str):
@@ -28,12 +26,8 @@ class Number(str):
     __slots__ = ()
 
 
-class DuplicateNameError(ValueError):
-    """An object in which a name stands twice."""
-
-
-class MisfitError(Exception):
-    """A value that a type does not hold."""
+class BadRecordError(ValueError):
+    """Valid JSON that no record can be."""
 
 
 def _integer(text: str) -> int | Number:
@@ -43,7 +37,10 @@ def _integer(text: str) -> int | Number:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise DuplicateNameError("a name stands twice in an object")
+        raise BadRecordError("a name stands twice in an object")
+    for name in found:
+        if not is_text(name):
+            raise BadRecordError("a name is no text: half of a surrogate pair stands alone")
     return found
 
 
@@ -54,7 +51,25 @@ _decoder = json.JSONDecoder(
 
 def decode_value(text: str) -> Any:
     """A JSON value. Numbers that Python's own types would change are a `Number`, their text."""
-    return _decoder.decode(text)
+    value = _decoder.decode(text)
+    if text.count("{") + text.count("[") > _DEEPEST and _is_deeper(value, _DEEPEST):
+        raise BadRecordError("nested too deeply")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, list | dict):
+        return False
+    members = value.values() if isinstance(value, dict) else value
+    return not levels or any(_is_deeper(member, levels - 1) for member in members)
+
+
+def is_text(text: str) -> bool:
+    """Half of a surrogate pair alone is none."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -114,9 +129,9 @@ def _kind_of_lists(values: Sequence[Any], _: bool | None, depth: int) -> Kind:
 
 
 def _kind_of_objects(values: Sequence[Any], _: bool | None, depth: int) -> Kind:
-    fields = {name: kind_of(items, None, depth + 1) for name, items in columns_of(values).items()}
-    if depth >= _MAX_DEPTH or not fields:
+    if depth >= _MAX_DEPTH or not any(values):
         return MIXED
+    fields = {name: kind_of(items, None, depth + 1) for name, items in columns_of(values).items()}
     return Kind("struct", fields=tuple(fields.items()))
 
 
@@ -130,84 +145,13 @@ _KINDS: dict[type, Callable[[Sequence[Any], bool | None, int], Kind]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- fit
-def fit(value: Any, type_: pa.DataType, *, strict: bool) -> Any:
-    """The value as Arrow takes it for this type, exactly, or a MisfitError."""
-    if value is None:
-        return None
-    return _FITS.get(family(type_), _fit_nothing)(value, type_, strict)
-
-
-def _fit_nothing(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    raise MisfitError
-
-
-def _fit_boolean(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    if not isinstance(value, bool):
-        raise MisfitError
-    return value
-
-
-def _fit_integer(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    if isinstance(value, bool) or not isinstance(value, int) or value not in _INT64:
-        raise MisfitError
-    return pa.scalar(value, type_).as_py() if not type_.equals(pa.int64()) else value
-
-
-def _fit_float(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    if isinstance(value, bool) or not isinstance(value, int | Number):
-        raise MisfitError
-    if strict and not (value in _EXACT_INTEGERS if isinstance(value, int) else prints_exactly(value)):
-        raise MisfitError
-    return float(value)
-
-
-def _fit_decimal(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    if isinstance(value, bool) or not isinstance(value, int | Number):
-        raise MisfitError
-    number = Decimal(value)
-    if not number.is_finite():
-        raise MisfitError
-    return pa.scalar(number, type_).as_py()
-
-
-def _fit_text(value: Any, type_: pa.DataType, strict: bool) -> Any:  # noqa: ARG001
-    text = as_text(value)
-    if text is not None:
-        text.encode()  # a lone surrogate is no text
-    return text
-
-
-def _fit_list(value: Any, type_: pa.DataType, strict: bool) -> Any:
-    if not isinstance(value, list):
-        raise MisfitError
-    return [fit(item, type_.value_type, strict=strict) for item in value]
-
-
-def _fit_struct(value: Any, type_: pa.DataType, strict: bool) -> Any:
-    if not isinstance(value, dict) or value.keys() - {field.name for field in type_.fields}:
-        raise MisfitError
-    return {field.name: fit(value.get(field.name), field.type, strict=strict) for field in type_.fields}
-
-
-_FITS: dict[str, Callable[[Any, pa.DataType, bool], Any]] = {
-    "boolean": _fit_boolean,
-    "integer": _fit_integer,
-    "float": _fit_float,
-    "decimal": _fit_decimal,
-    "text": _fit_text,
-    "list": _fit_list,
-    "struct": _fit_struct,
-}
-
-
 def as_text(value: Any) -> str | None:
     """A value as text: texts and numbers as they are, everything else as JSON."""
     return value if value is None or isinstance(value, str) else _as_json(value)
 
 
 def _as_json(value: Any) -> str:
-    if isinstance(value, Number):
+    if isinstance(value, Number) or type(value) is int:
         return str(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {_as_json(v)}" for k, v in value.items()) + "}"

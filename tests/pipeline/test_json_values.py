@@ -1,0 +1,106 @@
+"""JSON values of chosen types without Spark: by the rules of cells, wherever they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from inlay.pipeline import documents
+from inlay.pipeline.cells import Reading, convert
+from inlay.type_grammar import parse_type
+from tests.pipeline.conftest import Desk
+from tests.pipeline.test_cells import NUMBERS, decimals
+
+_DAY = dt.date(2024, 1, 31)
+_MORNING = dt.datetime.fromisoformat("2024-01-31T10:00")
+_AS_JSON = NUMBERS.map(lambda n: n.lstrip("-0") or "0").map(lambda n: f"0{n}" if n[0] in ".e" else n)
+
+
+def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[list[Any], list[str | None]]:
+    """Values that were loaded, and those that were rejected."""
+    content = "\n".join(f'{{"x": {row}}}' for row in rows).encode()
+    overrides = {} if type_ is None else {"x": type_}
+    found = here.convert(content, "json", overrides=overrides, on_error="quarantine")
+    assert found.rows + found.rejected == len(rows)
+    return here.table(found).column("x").to_pylist(), [reject["value"] for reject in here.rejects(found)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(_AS_JSON, min_size=1, max_size=8),
+    st.one_of(decimals(), st.sampled_from([pa.float64(), pa.float32(), pa.float16(), pa.int64(), pa.int16()])),
+    st.sampled_from(["%s", "[%s]", '{"y": %s}']),
+)
+@example(["9" * 39], pa.decimal128(38, 0), "%s")
+@example(["9" * 10], pa.decimal128(38, 30), "%s")
+@example(["1e39", "1e-60", "16777217", "1.5"], pa.float32(), "%s")
+@example(["1e400", "1e-400"], pa.float64(), "[%s]")
+def test_numbers_are_read_as_cells_are(here: Desk, numbers: list[str], type_: pa.DataType, around: str) -> None:
+    cells = convert(pa.array(numbers), Reading(type_, fixed=True)).values.to_pylist()
+    wanted = [cell for cell in cells if cell is not None]
+    whole = {"%s": type_, "[%s]": pa.list_(type_), '{"y": %s}': pa.struct([("y", type_)])}[around]
+    values, _ = _column(here, [around % number for number in numbers], whole)
+    inner = {"%s": lambda v: v, "[%s]": lambda v: v[0], '{"y": %s}': lambda v: v["y"]}[around]
+    assert [inner(value) for value in values] == wanted
+
+
+@pytest.mark.parametrize("late", ["1e-400", "1e400", "0.12345678901234567890", "9007199254740993"])
+def test_late_numbers_are_never_changed(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    monkeypatch.setattr(documents, "SAMPLE_ROWS", 3)
+    values, rejects = _column(here, ["1.5", "1.5", "2", late], None)
+    assert rejects == []
+    assert Decimal(values[-1]) == Decimal(late)
+
+
+@pytest.mark.parametrize(
+    ("type_", "rows", "values", "rejects"),
+    [
+        ("list<date>", ['["2024-01-31", null]', "[]", "null", '["x"]'], [[_DAY, None], [], None], ['["x"]']),
+        ("struct<a: timestamp>", ['{"a": "2024-01-31 10:00"}'], [{"a": _MORNING}], []),
+        ("list<time>", ['["10:00:00"]', "[5]"], [[dt.time(10)]], ["[5]"]),
+        ("list<binary>", ['["é", ""]'], [["é".encode(), b""]], []),
+        ("map<text, bigint>", ['{"a": 1, "b": null}', "{}", "[1]"], [[("a", 1), ("b", None)], []], ["[1]"]),
+        ("map<date, list<date>>", ['{"2024-01-31": ["2024-01-31"]}', '{"x": []}'], [[(_DAY, [_DAY])]], ['{"x": []}']),
+        ("list<map<text, double>>", ['[{"a": 1.5}]', '[{"a": "x"}]'], [[[("a", 1.5)]]], ['[{"a": "x"}]']),
+        ("struct<a: list<bigint>>", ['{"a": [1, "2"]}', '{"a": [1.5]}'], [{"a": [1, 2]}], ['{"a": [1.5]}']),
+        (pa.list_(pa.int64(), 2), ["[1, 2]", "[1]", "null"], [[1, 2], None], ["[1]"]),
+        (pa.large_list(pa.date32()), ['["2024-01-31"]', "5"], [[_DAY]], ["5"]),
+        (pa.struct([pa.field("a", pa.int8(), nullable=False)]), ['{"a": 1}', "{}", "null"], [{"a": 1}], ["{}", "None"]),
+        (pa.list_(pa.field("item", pa.int64(), nullable=False)), ["[1]", "[null]", "null"], [[1], None], ["[null]"]),
+        (pa.duration("s"), ["5", "null"], [None], ["5"]),
+        (pa.list_view(pa.int64()), ["[5]"], [], ["[5]"]),
+        (pa.binary(2), ['"ab"', '"abc"', "null"], [b"ab", None], ["abc"]),
+    ],
+)
+def test_nested_and_odd_types(here: Desk, type_: Any, rows: list[str], values: list[Any], rejects: list[str]) -> None:
+    chosen = parse_type(type_) if isinstance(type_, str) else type_
+    loaded, refused = _column(here, rows, chosen)
+    assert loaded == values
+    assert [json.loads(r) if r[:1] in "[{" else r for r in map(str, refused)] == [
+        json.loads(r) if r[:1] in "[{" else r for r in rejects
+    ]
+
+
+def test_a_dictionary_without_room_rejects_what_is_too_much(here: Desk) -> None:
+    values, rejects = _column(here, [f'"{n}"' for n in range(130)], pa.dictionary(pa.int8(), pa.string()))
+    assert (values, rejects) == ([str(n) for n in range(128)], ["128", "129"])
+
+
+@pytest.mark.parametrize("deep", ['{"a":' * 400 + "1" + "}" * 400, '{"a":' + "[" * 900 + "]" * 900 + "}"])
+def test_what_is_nested_too_deeply_is_rejected(here: Desk, deep: str) -> None:
+    found = here.convert(f'{{"a": 1}}\n{deep}'.encode(), "json", on_error="quarantine")
+    assert here.table(found).to_pylist() == [{"a": 1}]
+    assert here.rejects(found)[0]["reason"] == "nested too deeply"
+
+
+def test_names_that_are_no_text_are_rejected(here: Desk) -> None:
+    found = here.convert(b'{"\\ud7a3": 1}\n{"\\ud800": 1}', "json", on_error="quarantine")
+    assert here.table(found).to_pylist() == [{"\ud7a3": 1}]
+    assert "surrogate" in here.rejects(found)[0]["reason"]
