@@ -193,9 +193,9 @@ class Drama:
                         while file.write(b"\0" * block):
                             pass
             time.sleep(self.random.uniform(1.0, 5.0))
+            ballast.unlink()
 
         self.play(fill)
-        ballast.unlink()
         self.counts["full disks"] += 1
         self.settle()
 
