@@ -92,3 +92,8 @@ def test_any_text_is_a_type_or_refused(text: str) -> None:
     except InvalidArgumentError:
         return
     assert parse_type(type_name(type_)) == type_
+
+
+def test_a_struct_has_every_name_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        parse_type("struct<a: int, a: int>")

@@ -178,6 +178,8 @@ class _Parser:
         while self._take(","):
             fields.append(self._field())
         self._expect(">")
+        if len({field.name for field in fields}) < len(fields):
+            raise self._wrong("A name stands twice in a struct.")
         return pa.struct(fields)
 
     def _field(self) -> pa.Field:

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from inlay.pipeline import documents
+from inlay.errors import UnreadableUploadError
+from inlay.pipeline import InlineFile, documents, preview
 from inlay.pipeline.cells import Reading, convert
 from inlay.type_grammar import parse_type
 from tests.pipeline.conftest import Desk
 from tests.pipeline.test_cells import NUMBERS, decimals
+from tests.pipeline_data import parquet_bytes
 
 _DAY = dt.date(2024, 1, 31)
 _MORNING = dt.datetime.fromisoformat("2024-01-31T10:00")
@@ -104,3 +106,35 @@ def test_names_that_are_no_text_are_rejected(here: Desk) -> None:
     found = here.convert(b'{"\\ud7a3": 1}\n{"\\ud800": 1}', "json", on_error="quarantine")
     assert here.table(found).to_pylist() == [{"\ud7a3": 1}]
     assert "surrogate" in here.rejects(found)[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("content", "layout", "rows"),
+    [
+        ('{"a":1}{"a":2}', "objects", [{"a": 1}, {"a": 2}]),
+        ('{\n"a":\n{"b": 1}\n}', "objects", [{"a": {"b": 1}}]),
+        ('{"a": 1}\n{"a": 2}', "lines", [{"a": 1}, {"a": 2}]),
+    ],
+)
+def test_layouts_are_told_by_the_first_record(here: Desk, content: str, layout: str, rows: list[Any]) -> None:
+    found = here.convert(content.encode(), "json")
+    assert (found.options.layout, here.table(found).to_pylist()) == (layout, rows)
+
+
+def test_types_may_be_chosen_for_fields_that_the_sample_does_not_show(here: Desk) -> None:
+    found = here.convert(b"[]", "json", overrides={"a": pa.date32()})
+    assert (found.rows, found.schema) == (0, pa.schema([("a", pa.date32())]))
+    found = here.convert(b'{"b": 1}', "json", overrides={"a": pa.date32()})
+    assert here.table(found).to_pylist() == [{"b": 1, "a": None}]
+
+
+def test_a_file_without_one_record_is_refused(here: Desk) -> None:
+    with pytest.raises(UnreadableUploadError):
+        here.convert(b'{"a": 1, "a": 2}', "json", on_error="quarantine")
+    assert here.everything() == []
+
+
+def test_years_that_python_does_not_know_are_shown_as_text(here: Desk) -> None:
+    days = pa.array([-719_529, 3_000_000], pa.int32()).cast(pa.date32())
+    found = preview(None, InlineFile(parquet_bytes(pa.table({"d": days}))))
+    assert [row["d"] for row in found.rows] == found.columns[0].samples == ["-0001-12-31", "10183-09-21"]

@@ -113,8 +113,9 @@ def convert(
 def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.Schema | None) -> list[Column]:
     """The columns with the types that were found, or that somebody chose for them."""
     kinds = survey.kinds
-    if like is not None and survey.options.format == "json":  # a field that no record has is NULL, not missing
-        kinds = {field.name: kinds.get(field.name, NULL) for field in like} | kinds
+    if survey.options.format == "json":  # a field that no record has, or only a late one, is NULL and not missing
+        wanted = [*(like.names if like is not None else []), *kinds, *overrides]
+        kinds = {name: kinds.get(name, NULL) for name in wanted}
     names = list(kinds)
     if unknown := [name for name in overrides if name not in kinds]:
         raise InvalidArgumentError(
@@ -179,7 +180,7 @@ def _check(
             hint='Correct them, choose other types, or load the rest with on_error="quarantine".',
         )
     is_typed = survey.schema is not None or (bool(columns) and all(column.fixed for column in columns))
-    if not rows and not rejected and not is_typed:
+    if not rows and not is_typed and not (rejected and columns):
         raise UnreadableUploadError(
             "The file has no data rows.", hint="Without rows every column must be given a type."
         )

@@ -121,9 +121,18 @@ def _layout(content: Content) -> str:
         raise UnreadableUploadError(
             "The file is neither a JSON array nor JSON objects.", hint=f"It starts with {sample[:20]!r}."
         )
+    return "lines" if _is_line_wise(sample) else "objects"
+
+
+def _is_line_wise(sample: bytes) -> bool:
+    """Whether the first line is a record; if it is none, then neither is an object that begins there."""
     lines = [line for line in sample.split(b"\n", 10)[:10] if line.strip()]
-    is_line_wise = any(isinstance(_decode_leniently(line), dict) for line in lines)
-    return "lines" if is_line_wise or len(lines) == 1 else "objects"
+    if isinstance(_decode_leniently(lines[0]), dict):
+        return True
+    spans = find_objects(sample)
+    if len(spans.ends) and isinstance(_decode_leniently(sample[: int(spans.ends[0])]), dict):
+        return False
+    return len(lines) == 1 or any(isinstance(_decode_leniently(line), dict) for line in lines)
 
 
 def _decode_leniently(line: bytes) -> Any:

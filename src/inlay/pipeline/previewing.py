@@ -83,7 +83,7 @@ class _Previewer:
             format=options.format,
             options=survey.options,
             columns=[_describe(field, table.column(at)) for at, field in enumerate(table.schema)],
-            rows=shown.to_pylist(),
+            rows=_as_rows(shown),
             bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
             warnings=guessed + survey.warnings + [column.warning for column in columns if column.warning],
         )
@@ -123,8 +123,22 @@ def _first_rows(parsed: Parsed, survey: Survey, columns: list[Column]) -> pa.Tab
     return tables[0] if tables else schema.empty_table()
 
 
+def _as_rows(table: pa.Table) -> list[dict[str, Any]]:
+    columns = [_as_python(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _as_python(values: pa.ChunkedArray) -> list[Any]:
+    """Values as Python has them; years that it does not know are shown as text."""
+    try:
+        found: list[Any] = values.to_pylist()
+    except (OverflowError, ValueError):
+        found = [str(scalar.cast(pa.string())) if scalar.is_valid else None for scalar in values]
+    return found
+
+
 def _describe(field: pa.Field, values: pa.ChunkedArray) -> PreviewColumn:
-    head = values.slice(0, 1_000).to_pylist()
+    head = _as_python(values.slice(0, 1_000))
     samples: list[Any] = []
     for value in head:
         if value is not None and value not in samples and len(samples) < _SAMPLES:
