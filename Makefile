@@ -65,13 +65,13 @@ test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (a
 test-all: setup setup-test lint ## The same with the long profiles
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=thorough INLAY_TEST_LONG=1
 
-# Spark tests share one session in a process of their own. Exit code 5: no such test (yet, or after -k).
+# Spark tests share one session in each of their processes. Exit code 5: no such test (yet, or after -k).
 .PHONY: pytest
 pytest: export HYPOTHESIS_PROFILE ?= quick
 pytest: export INLAY_TEST_LONG ?=
 pytest:
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
-	$(PYTEST) -m spark $(PYTEST_ARGS) || test $$? -eq 5
+	$(PYTEST) -m spark $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
 
 .PHONY: lint
 lint: setup ## Check style, types and the direction of imports
