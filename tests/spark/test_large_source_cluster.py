@@ -42,8 +42,9 @@ class Slow(spark_verbs.Receive):
 spark_verbs.Receive = Slow
 spark = get_session(master)
 frame = spark.range(0, {TOTAL + NEW}, 2, 5).selectExpr("id", "concat('new ', id) as text")
+source = sys.argv[4] if len(sys.argv) > 4 else frame
 print("ready", flush=True)
-result = inlay.merge(frame, path, "upsert", ["id"],
+result = inlay.merge(source, path, "upsert", ["id"], engine="spark",
                      progress=lambda p: print(p.phase, p.done, p.total, flush=True) or True)
 print(json.dumps([result.updated, result.inserted, result.target_count_after, len(result.rewritten_files)]))
 """
@@ -152,6 +153,22 @@ def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3):
     store.mkdir("large")
     store.put(target(tmp_path / "d"), "large/d", recursive=True)
     assert cluster.run_driver(MERGE, "s3://large/d", standalone.master, "0", folder=tmp_path, **s3) == EXPECTED
+    assert is_merged("s3://large/d")
+    store.invalidate_cache()
+    assert not [name for name in store.find("large") if ".staging" in name]
+
+
+def test_executors_read_large_files_from_s3(tmp_path, standalone, s3):
+    store = s3fs.S3FileSystem(endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True)
+    store.mkdir("large")
+    store.put(target(tmp_path / "d"), "large/d", recursive=True)
+    ids = np.arange(0, TOTAL + NEW, 2)
+    source = pa.table({"id": ids, "text": [f"new {i}" for i in ids]})
+    for at, part in enumerate(np.array_split(np.arange(len(ids)), 3)):
+        rows = source.slice(part[0], len(part))
+        pq.write_table(rows, f"large/news/{at}.parquet", row_group_size=5_000, filesystem=store)
+    arguments = ["s3://large/d", standalone.master, "0", "s3://large/news"]
+    assert cluster.run_driver(MERGE, *arguments, folder=tmp_path, seconds=300, **s3) == EXPECTED
     assert is_merged("s3://large/d")
     store.invalidate_cache()
     assert not [name for name in store.find("large") if ".staging" in name]
