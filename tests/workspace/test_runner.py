@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from inlay.errors import (
     JobCancelledError,
     JobInterruptedError,
     ServiceStoppingError,
+    StorageUnavailableError,
 )
 from inlay.workspace.runner import JobHandle, JobRunner
 
@@ -77,6 +79,16 @@ def test_a_failure_that_nobody_foresaw_is_a_failure_too(catalog: Catalog, runner
     with pytest.raises(InlayError, match="ZeroDivisionError: by zero"):
         runner.submit(job, work).result(10)
     assert catalog.jobs.get(job.id).state == "failed"
+
+
+def test_a_full_disk_is_nothing_the_client_did(catalog: Catalog, runner: JobRunner) -> None:
+    def work(_: JobHandle) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    job = catalog.jobs.create("create", {}, dataset_id=new_id("dataset"), idempotency_key="a").job
+    with pytest.raises(StorageUnavailableError, match="No space left"):
+        runner.submit(job, work).result(10)
+    assert not catalog.jobs.knows_key("a")  # the same request may be sent again
 
 
 def test_one_job_at_a_time_changes_a_dataset(catalog: Catalog, runner: JobRunner) -> None:

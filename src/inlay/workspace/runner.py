@@ -18,6 +18,7 @@ from inlay.errors import (
     JobEndedError,
     JobInterruptedError,
     ServiceStoppingError,
+    StorageUnavailableError,
 )
 
 __all__ = ["JobHandle", "JobRunner"]
@@ -243,4 +244,6 @@ def _known(handle: JobHandle, error: BaseException) -> InlayError:
     if isinstance(error, InlayError):
         return error
     log.error("job %s failed", handle.id, exc_info=error)
+    if isinstance(error, OSError):  # a full disk, a store that does not answer
+        return StorageUnavailableError(f"The storage failed: {error.strerror or error}", hint="Try again later.")
     return InlayError(f"The job failed unexpectedly: {type(error).__name__}: {error}")
