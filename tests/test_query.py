@@ -38,6 +38,7 @@ from inlay.errors import (
     QueryTimeoutError,
 )
 from inlay.query import QueryEngine, QueryResult, Table
+from inlay.query.messages import explain
 from inlay.query.pool import Patience, Turns
 from inlay.query.statements import first_word, position_of, respelled
 
@@ -221,6 +222,12 @@ def test_a_corrupt_data_file_is_no_fault_of_the_query(db: QueryEngine, shelf: Sh
     shelf.put("t", pa.table({"a": [1]}))
     Path(shelf.versions["t"][0].files[0]).write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     assert isinstance(failure(db, "SELECT a FROM datasets.t"), QueryFailedError)
+
+
+def test_a_full_disk_is_not_a_wrong_query() -> None:
+    said = "[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
+    assert isinstance(explain(said, "SELECT 1", list), QueryFailedError)
+    assert not isinstance(explain("a value '[Errno 28]' is wrong", "SELECT 1", list), QueryFailedError)
 
 
 def test_a_failing_lookup_is_passed_on_and_the_next_query_works(

@@ -30,7 +30,7 @@ _NOISE = re.compile(
 _BUG_REPORT = re.compile(r"\.?\s*This issue was likely caused by a bug in DataFusion.*", re.DOTALL)
 _OUR_FAULT = re.compile(
     r"No files found|No such file|Object Store error|Parquet error|Internal error: (?!Function)|IO error|os error"
-    r"|External error"
+    r"|External error|\[Errno \d+\]"
 )
 _EXHAUSTED = re.compile(r"Resources exhausted|used disk space .* exceeded")
 _QUOTED = re.compile(r"'[^']*'")  # may be anything
