@@ -307,13 +307,13 @@ def test_merge_output_to_staging_file(tmp_path, monkeypatch):
                 connection.execute(statement)
     path = dataset(tmp_path)
     staged = []
-    rewrite = DuckDBEngine.rewrite
+    stage = DuckDBEngine.stage
 
-    def spy(self, location, source, edits, *, dry_run):
+    def spy(self, location, source, edits, appends, *, dry_run):
         staged.extend(edit.stage for edit in edits)
-        return rewrite(self, location, source, edits, dry_run=dry_run)
+        return stage(self, location, source, edits, appends, dry_run=dry_run)
 
-    monkeypatch.setattr(DuckDBEngine, "rewrite", spy)
+    monkeypatch.setattr(DuckDBEngine, "stage", spy)
     inlay.DuckDBDatasetIO().merge(SOURCE, path, "upsert", ["id"])
     assert len(staged) == 2
     assert not any(Path(stage).exists() or stage.startswith(path + "/") for stage in staged)

@@ -258,6 +258,7 @@ class MergeRun:
     ) -> tuple[list[tuple[Decision, Slot, Written]], list[tuple[Slot, Written]]]:
         """Without a transaction a dry run: what would differ is found out, nothing is written."""
         touched = decisions.touched
+        self._report("rewrite", 0, len(touched))
         paths = [decision.footer.file.path for decision in touched]
         slots = [Slot("", path) if files is None else files.rewriting(path) for path in paths]
         edits = [
@@ -268,13 +269,14 @@ class MergeRun:
         outcomes = self.engine.stage(
             self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
         )
-        rewritten = zip(touched, slots, self._told("rewrite", len(edits), outcomes), strict=True)
+        rewritten = list(zip(touched, slots, self._told("rewrite", len(edits), outcomes), strict=True))
+        if files is not None:
+            self._report("append", 0, len(appends))
         added = [slot for slot, _ in appends]
-        return list(rewritten), list(zip(added, self._told("append", len(added), outcomes), strict=True))
+        return rewritten, list(zip(added, self._told("append", len(added), outcomes), strict=True))
 
     def _told(self, phase: str, count: int, outcomes: Iterator[Written]) -> Iterator[Written]:
         """The next so many outcomes, each reported."""
-        self._report(phase, 0, count)
         for done, written in enumerate(itertools.islice(outcomes, count), 1):
             self._report(phase, done, count)
             yield written
