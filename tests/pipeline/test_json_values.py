@@ -40,6 +40,7 @@ def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[lis
     st.one_of(decimals(), st.sampled_from([pa.float64(), pa.float32(), pa.float16(), pa.int64(), pa.int16()])),
     st.sampled_from(["%s", "[%s]", '{"y": %s}']),
 )
+@example(["4"], pa.decimal128(1, 1), "%s")
 @example(["9" * 39], pa.decimal128(38, 0), "%s")
 @example(["9" * 10], pa.decimal128(38, 30), "%s")
 @example(["1e39", "1e-60", "16777217", "1.5"], pa.float32(), "%s")

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -271,10 +272,18 @@ def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if not array.type.equals(column.type):
             array = _converted(array, column)
-        if array is None:
+        if array is None or _exceeds_precision(array):
             return None
         typed.append(array)
     return pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+
+
+def _exceeds_precision(array: pa.Array) -> bool:
+    """Arrow's parser minds the scale of a decimal, but not its digits: 4 passes for a decimal(1,1)."""
+    if not pa.types.is_decimal(array.type):
+        return False
+    limit = Decimal(10) ** (array.type.precision - array.type.scale)
+    return any(bound is not None and not -limit < bound < limit for bound in pc.min_max(array).as_py().values())
 
 
 def _converted(array: pa.Array, column: Column) -> pa.Array | None:
