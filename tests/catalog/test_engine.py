@@ -154,3 +154,23 @@ def test_connections_that_the_server_closed_are_replaced(postgres: PostgresServe
     assert catalog.datasets.get(made.id) == made
     catalog.close()
     postgres.drop_database(name)
+
+
+def test_a_writer_that_falls_silent_is_given_up(postgres: PostgresServer) -> None:
+    """A process that is stopped half-way would keep all others from writing."""
+    url = postgres.url(postgres.create_database())
+    database, other = Database(url), Database(url)
+
+    def fall_silent() -> None:
+        with database.write() as connection:
+            assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "15s"
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '200ms'")
+            with other.write() as waiting:  # it has the lock only when the silent one has lost it
+                assert waiting.exec_driver_sql("SELECT 1").scalar() == 1
+
+    with pytest.raises(CommitStateUnknownError):
+        fall_silent()
+    with database.write() as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    database.close()
+    other.close()

@@ -23,13 +23,16 @@ from inlay.errors import CatalogUnavailableError, CommitStateUnknownError, Confl
 __all__ = ["Database", "utc_now"]
 
 _LOCK_WAIT_SECONDS = 30
+_SILENCE_SECONDS = 15  # after which PostgreSQL gives up a writer that stopped half-way, before those who wait do
 _WRITERS_LOCK = 0x696E6C6179  # "inlay": any constant that all writers share
 # What opens a transaction. SQLite's driver would otherwise begin late, and not at all before DDL.
 _BEGIN = {
     ("sqlite", "read"): "BEGIN",
     ("sqlite", "write"): "BEGIN IMMEDIATE",
     ("postgresql", "write"): (
-        f"SET LOCAL lock_timeout = '{_LOCK_WAIT_SECONDS}s'; SELECT pg_advisory_xact_lock({_WRITERS_LOCK})"
+        f"SET LOCAL lock_timeout = '{_LOCK_WAIT_SECONDS}s'; "
+        f"SET LOCAL idle_in_transaction_session_timeout = '{_SILENCE_SECONDS}s'; "
+        f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})"
     ),
 }
 # A reader's snapshot lasts the transaction. A writer must see what was committed while it waited for the lock.
