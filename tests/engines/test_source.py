@@ -621,3 +621,9 @@ def test_the_last_row_of_each_key_is_kept(given_rows: list[tuple[float, int | No
                                        given_rows[best[key]][2], best[key]):  # fmt: skip
             best[key] = number
     assert last_per_key(table, ["k"], ["o", "p"]).tolist() == sorted(best.values())
+
+
+def test_a_dataset_that_was_filtered_gives_what_it_shows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "a.parquet")
+    shown = ds.dataset(tmp_path).filter(ds.field("id") > 1)
+    assert open_batches(shown).read_all()["id"].to_pylist() == [2, 3]

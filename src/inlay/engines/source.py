@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,15 +68,16 @@ def _open_dataset(data: Any) -> pa.RecordBatchReader:
     if not isinstance(data, (ds.Dataset, ds.Scanner)):
         return _open_foreign(data)
     if isinstance(data, ds.FileSystemDataset):
-        return pa.RecordBatchReader.from_batches(data.schema, _file_after_file(data))
+        with contextlib.suppress(ValueError):  # a dataset that was filtered keeps its files to itself
+            return pa.RecordBatchReader.from_batches(data.schema, _file_after_file(data.get_fragments(), data.schema))
     scanner = data if isinstance(data, ds.Scanner) else data.scanner(**_SCANNING)
     return scanner.to_reader()
 
 
-def _file_after_file(dataset: Any) -> Iterator[pa.RecordBatch]:
+def _file_after_file(fragments: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A scan of many files at once holds many row groups at once, however it is told not to."""
-    for fragment in dataset.get_fragments():
-        yield from scanned(fragment, dataset.schema)
+    for fragment in fragments:
+        yield from scanned(fragment, schema)
 
 
 def scanned(fragment: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
