@@ -26,6 +26,7 @@ def bearer(secret: str) -> dict[str, str]:
 def locked(tmp_path: Path) -> Iterator[Api]:
     """A service with one static key."""
     with running(Workspace(Settings(data_dir=str(tmp_path), api_keys=("another", STATIC))), spark=False) as api:
+        assert api.http.get("/v1/files", headers=bearer(STATIC)).json()["uploads"] == []  # it is open
         yield api
 
 
