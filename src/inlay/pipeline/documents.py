@@ -24,10 +24,18 @@ from inlay.pipeline.cells import Reading, are_kept, convert, reason
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.fitting import DATED, fit
 from inlay.pipeline.kinds import NULL, Kind, type_of
-from inlay.pipeline.objects import find_objects, object_splits
+from inlay.pipeline.objects import find_elements, find_objects, has_plain_gaps, object_splits
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
-from inlay.pipeline.records import Dialect, Split, find_records, make_splits, positions_of
+from inlay.pipeline.records import (
+    Dialect,
+    Split,
+    count_line_ends,
+    find_records,
+    line_ends,
+    make_splits,
+    positions_of,
+)
 from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.values import BadRecordError, as_text, columns_of, decode_value, kind_of
 from inlay.schema import family
@@ -35,7 +43,6 @@ from inlay.schema import family
 __all__ = ["JsonRecords", "survey"]
 
 _LINES = Dialect(quote="")
-_BETWEEN = b" \t\r\n,"
 _BLANK = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _CACHED = 256 << 10  # so much at a time stays in the processor's cache
@@ -54,22 +61,16 @@ class _Record(NamedTuple):
 
 
 def _records(data: bytes, split: Split, layout: str) -> Iterator[_Record]:
-    """The records of a split; what stands between the values of an array and is none comes too, to be rejected."""
+    """The records of a split; whatever else stands there comes too, to be rejected."""
     if layout == "lines":
         found = find_records(data, _LINES, split.line)
         for start, end, line in zip(found.starts.tolist(), found.ends.tolist(), found.lines.tolist(), strict=True):
             if not data[start:end].isspace():
                 yield _Record(line, data[start:end], end)
         return
-    spans = find_objects(data)
-    lines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-    last = 0
-    for start, end in [*zip(spans.starts.tolist(), spans.ends.tolist(), strict=True), (len(data), len(data))]:
-        between = data[last:start].lstrip(_BETWEEN)
-        for at, stop in ((start - len(between), start), (start, end)):
-            if raw := data[at:stop].strip(_BETWEEN):
-                yield _Record(split.line + int(np.searchsorted(lines, at)), raw, stop)
-        last = end
+    lines = line_ends(data)
+    for start, end in find_elements(data, split, layout):
+        yield _Record(split.line + int(np.searchsorted(lines, start)), data[start:end], end)
 
 
 def _decode(record: _Record) -> dict[str, Any] | BadCell:
@@ -89,11 +90,11 @@ def _decode(record: _Record) -> dict[str, Any] | BadCell:
 # ---------------------------------------------------------------------------------------------------------- survey
 def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
     """Columns in the order in which they appear, with what their values are."""
-    options = given.with_found(layout=_layout(content), encoding=content.encoding)
+    options = given.with_found(layout=given.layout or _layout(content), encoding=content.encoding)
     layout = str(options.layout)
     head = content.read(content.skip, min(content.size, content.skip + SAMPLE_BYTES[0]))
     skipped = _array_start(head) if layout == "array" else 0
-    start, line = content.skip + skipped, 1 + head.count(b"\n", 0, skipped)
+    start, line = content.skip + skipped, 1 + count_line_ends(head[:skipped])
     sample = read_sample(content, limits)[0] if layout == "lines" else _complete_objects(content, start, limits)
     rows = list(itertools.islice(_records(sample, Split(0, start, content.size, line), layout), SAMPLE_ROWS))
     objects = [value for record in rows for value in [_decode(record)] if isinstance(value, dict)]
@@ -154,7 +155,7 @@ def _complete_objects(content: Content, start: int, limits: Limits) -> bytes:
         end = min(content.size, start + size)
         data = content.read(start, end)
         spans = find_objects(data)
-        data = data[: spans.end]
+        data = data[: spans.end if spans.closed is None else spans.closed]
         if end == content.size or spans.closed is not None or len(spans.ends) > SAMPLE_ROWS:
             break
         if len(spans.ends) and size >= SAMPLE_BYTES[-1]:
@@ -185,15 +186,16 @@ class JsonRecords:
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
-        table = self._at_once(data, columns)
+        table = self._at_once(data, columns, split)
         if table is not None:
             return Parsed([table], [], {})
         return self._one_by_one(data, columns, split)
 
-    def _at_once(self, data: bytes, columns: Sequence[Column]) -> pa.Table | None:
+    def _at_once(self, data: bytes, columns: Sequence[Column], split: Split) -> pa.Table | None:
         """All of a split by Arrow's parser, or None if anything in it needs a closer look."""
+        layout = str(self.options.layout)
         physical = [_physical(column) for column in columns]
-        text = data if self.options.layout == "lines" else _as_lines(data)
+        text = data if layout == "lines" else _as_lines(data, split, layout)
         if not columns or not text or any(type_ is None for type_ in physical):
             return None
         inexact = {leaf for type_ in physical for leaf in _leaves(type_) if family(leaf) in ("float", "decimal")}
@@ -308,15 +310,13 @@ def _convert_text(array: pa.Array, column: Column) -> pa.Array | None:
     return converted.values if converted.bad is None else None
 
 
-def _as_lines(data: bytes) -> bytes | None:
-    """The values of an array, one after the other; None if something else stands between them."""
+def _as_lines(data: bytes, split: Split, layout: str) -> bytes | None:
+    """The values of a split, one in a line; None if there is anything else in it."""
     spans = find_objects(data)
-    edges = [0, *spans.ends.tolist()]
-    starts = [*spans.starts.tolist(), len(data)]
-    if any(data[end:start].strip(_BETWEEN) for end, start in zip(edges, starts, strict=True)):
+    if not has_plain_gaps(data, spans, split, layout):
         return None
-    lines = [data[start:end] for start, end in zip(starts[:-1], edges[1:], strict=True)]
-    return b"\n".join(line.replace(b"\n", b" ") for line in lines)
+    lines = [data[start:end] for start, end in zip(spans.starts.tolist(), spans.ends.tolist(), strict=True)]
+    return b"\n".join(line.replace(b"\n", b"\t") for line in lines)  # within a text both are wrong, a blank is not
 
 
 def _count_lines(text: bytes) -> int:

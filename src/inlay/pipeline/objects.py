@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from inlay.pipeline.decode import Content
 from inlay.pipeline.options import Limits
 from inlay.pipeline.records import Split, count_line_ends
 
-__all__ = ["Spans", "find_objects", "object_splits"]
+__all__ = ["Spans", "find_elements", "find_objects", "has_plain_gaps", "object_splits"]
 
 _BLOCK = 8 << 20
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _DEPTH = np.zeros(256, np.int8)
 _DEPTH[[ord("{"), ord("[")]] = 1
 _DEPTH[[ord("}"), ord("]")]] = -1
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^,"]+|,', re.DOTALL)
 
 
 class Spans(NamedTuple):
@@ -68,6 +70,79 @@ def _backslashes(array: np.ndarray, at: int) -> int:
     return count
 
 
+# -------------------------------------------------------------------------------------------------------- elements
+def has_plain_gaps(data: bytes, spans: Spans, split: Split, layout: str) -> bool:
+    """Whether nothing but objects, blanks and the commas that belong there makes up a split."""
+    comma = b"," if layout == "array" else b""
+    wanted = [b"" if split.number == 0 else comma, *[comma] * (len(spans.starts) - 1), b""]
+    if not len(spans.starts):
+        wanted = [b""]
+    return all(data[a:b].strip() == between for (a, b), between in zip(_gaps(data, spans), wanted, strict=True))
+
+
+def _gaps(data: bytes, spans: Spans) -> Iterator[tuple[int, int]]:
+    return zip([0, *spans.ends.tolist()], [*spans.starts.tolist(), len(data)], strict=True)
+
+
+def find_elements(data: bytes, split: Split, layout: str) -> Iterator[tuple[int, int]]:
+    """Where the values of a split start and end, and so does any other text among them, in order.
+
+    In an array that text is what stands between two commas, and commas that are missing or too many are an error.
+    """
+    spans = find_objects(data)
+    values = [*zip(spans.starts.tolist(), spans.ends.tolist(), strict=True), None]
+    is_behind = split.number > 0
+    for (start, end), value in zip(_gaps(data, spans), values, strict=True):
+        if layout == "array":
+            yield from _between(data, start, end, split, is_behind=is_behind, is_before=value is not None)
+        elif text := _stripped(data, start, end):
+            yield text
+        if value is not None:
+            yield value
+        is_behind = True
+
+
+def _between(
+    data: bytes, start: int, end: int, split: Split, *, is_behind: bool, is_before: bool
+) -> Iterator[tuple[int, int]]:
+    """Values that are neither objects nor arrays, in the gap behind one of those, before one, or both."""
+    pieces = _pieces(data, start, end)
+    if len(pieces) == 1 and not is_behind and not is_before and _stripped(data, *pieces[0]) is None:
+        return  # an empty array
+    for number, piece in enumerate(pieces):
+        ends_value, starts_value = is_behind and number == 0, is_before and number == len(pieces) - 1
+        found = _stripped(data, *piece)
+        if ends_value or starts_value:
+            if found or (ends_value and starts_value):
+                at = found[0] if found else piece[1]
+                raise _misplaced(data, at, split, "a comma is missing between two values")
+        elif found is None:
+            raise _misplaced(data, piece[1], split, "a value is missing beside a comma")
+        else:
+            yield found
+
+
+def _pieces(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """What stands between the commas that are in no text."""
+    commas = [m.start() for m in _TOKEN.finditer(data, start, end) if m[0] == b","]
+    return list(zip([start, *(comma + 1 for comma in commas)], [*commas, end], strict=True))
+
+
+def _stripped(data: bytes, start: int, end: int) -> tuple[int, int] | None:
+    text = data[start:end].lstrip()
+    start = end - len(text)
+    return (start, start + len(text.rstrip())) if text else None
+
+
+def _misplaced(data: bytes, at: int, split: Split, why: str) -> UnreadableUploadError:
+    return _broken(split.line + count_line_ends(data[:at]), split.start + at, why)
+
+
+def _broken(line: int, offset: int, why: str) -> UnreadableUploadError:
+    return UnreadableUploadError(f"The JSON is broken on line {line}, at offset {offset}: {why}.")
+
+
+# ---------------------------------------------------------------------------------------------------------- splits
 def object_splits(
     content: Content, start: int, line: int, split_bytes: int, limits: Limits, *, in_array: bool
 ) -> list[Split]:
@@ -102,14 +177,24 @@ def _cuts(
             position += settled
             held = data[settled:]
             if spans.closed is not None:
-                _check_rest(held[1:] + file.read(1 << 20), line, in_array=in_array)
+                _check_end(held, file, line, position, in_array=in_array)
                 yield position, line
                 return
     if in_array:
-        raise UnreadableUploadError("The array is never closed: the file seems to be cut short.")
+        why = "the array is never closed: the file seems to be cut short"
+        raise _broken(line + count_line_ends(held), content.size, why)
     yield position + len(held), line
 
 
-def _check_rest(rest: bytes, line: int, *, in_array: bool) -> None:
-    if not in_array or rest.strip():
-        raise UnreadableUploadError(f"Line {line}: a bracket closes what was never opened, or text follows the array.")
+def _check_end(held: bytes, file: BinaryIO, line: int, position: int, *, in_array: bool) -> None:
+    """A bracket closes the array, and nothing follows."""
+    if not in_array or held[:1] != b"]":
+        raise _broken(line, position, f"{held[:1].decode()} closes what was never opened")
+    block, position = held[1:], position + 1
+    while block:
+        blank = len(block) - len(block.lstrip())
+        if blank < len(block):
+            why = "text follows the array"
+            raise _broken(line + count_line_ends(block[:blank]), position + blank, why)
+        line, position = line + count_line_ends(block), position + len(block)
+        block = file.read(_BLOCK)

@@ -26,6 +26,7 @@ __all__ = [
     "count_line_ends",
     "ends_in_escape",
     "find_records",
+    "line_ends",
     "make_splits",
     "open_quote",
     "positions_of",
@@ -161,7 +162,7 @@ def count_line_ends(data: bytes | memoryview) -> int:
     return count
 
 
-def _line_ends(data: bytes) -> np.ndarray:
+def line_ends(data: bytes) -> np.ndarray:
     """The last byte of every line end."""
     array = np.frombuffer(data, np.uint8)
     ends = array == _LF
@@ -182,7 +183,7 @@ class Records(NamedTuple):
 
 
 def find_records(data: bytes, dialect: Dialect, first_line: int) -> Records:
-    lines = _line_ends(data)
+    lines = line_ends(data)
     cuts = lines[~scan_quotes(data, dialect).hold(lines)]
     if dialect.escape:
         cuts = np.setdiff1d(cuts, _escaped(data, dialect.escape), assume_unique=True)

@@ -1,0 +1,125 @@
+"""JSON arrays without Spark: every value is a row or a reject of its own, and broken punctuation is an error."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from inlay.errors import UnreadableUploadError
+from inlay.pipeline import InlineFile, preview
+from tests.pipeline.conftest import Desk
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "offset", "why"),
+    [
+        ('[{"a":1},\n{"a":2}}', 2, 17, "} closes what was never opened"),
+        ('[{"a":1}},\n{"a":2}]', 1, 8, "} closes what was never opened"),
+        ('[,{"a":1}]', 1, 1, "a value is missing beside a comma"),
+        ('[{"a":1},\n,{"a":2}]', 2, 10, "a value is missing beside a comma"),
+        ('[{"a":1},\n]', 2, 10, "a value is missing beside a comma"),
+        ('[\n{"a":1}\n{"a":2}]', 3, 10, "a comma is missing between two values"),
+        ('[{"a":1} 5, {"a":2}]', 1, 9, "a comma is missing between two values"),
+        ('[{"a":1}, 5 {"a":2}]', 1, 10, "a comma is missing between two values"),
+        ('[{"a":1}]\r\n\r\nx', 3, 13, "text follows the array"),
+        ('[{"a":1}][{"a":2}]', 1, 9, "text follows the array"),
+        ('[{"a":1}],', 1, 9, "text follows the array"),
+        ('[{"a":1},\n{"a":2}', 2, 17, "the array is never closed: the file seems to be cut short"),
+        ('{"a":\n1}}\n{"a":2}', 2, 8, "} closes what was never opened"),
+    ],
+)
+@pytest.mark.parametrize("split_bytes", [1, 1 << 20])
+def test_broken_punctuation_is_told_by_its_place(
+    here: Desk, content: str, line: int, offset: int, why: str, split_bytes: int
+) -> None:
+    wanted = f"The JSON is broken on line {line}, at offset {offset}: {why}."
+    with pytest.raises(UnreadableUploadError, match=re.escape(wanted)):
+        here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert here.everything() == []
+
+
+def test_text_far_behind_an_array_is_seen(here: Desk) -> None:
+    with pytest.raises(UnreadableUploadError, match="at offset 20000009: text follows"):
+        here.convert(b'[{"a":1}]' + b" " * 20_000_000 + b"x", "json")
+
+
+@pytest.mark.parametrize("split_bytes", [1, 1 << 20])
+def test_every_value_that_is_no_object_is_a_reject_of_its_own(here: Desk, split_bytes: int) -> None:
+    content = '[1, 2,\n{"a": 1}, "x, {y}", null,\n[3, 4], {"a": 2}, 5 6]'
+    found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert here.table(found).to_pylist() == [{"a": 1}, {"a": 2}]
+    assert [(reject["line"], reject["raw"]) for reject in here.rejects(found)] == [
+        (1, "1"), (1, "2"), (2, '"x, {y}"'), (2, "null"), (3, "[3, 4]"), (3, "5 6"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("split_bytes", [1, 1 << 20])
+def test_lines_are_counted_whatever_ends_them(here: Desk, end: str, split_bytes: int) -> None:
+    content = end.join(["", "[", '{"a": 1},', '{"a":', '2, "a": 3},', "4,", '{"a": 5}', "]"])
+    found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert [reject["line"] for reject in here.rejects(found)] == [4, 6]
+
+
+def test_objects_with_commas_between_them_are_no_sequence_of_objects(here: Desk) -> None:
+    found = here.convert(b'{"a":1},\n{"a":2}', "json", on_error="quarantine")
+    assert (found.options.layout, found.rows, found.rejected) == ("objects", 2, 1)
+    assert here.rejects(found)[0]["raw"] == ","
+
+
+def test_a_line_end_within_a_text_is_never_made_a_blank(here: Desk) -> None:
+    found = here.convert(b'[{"a": "x"}, {"a": "y\nz"}]', "json", on_error="quarantine")
+    assert here.table(found).to_pylist() == [{"a": "x"}]
+    assert "control character" in here.rejects(found)[0]["reason"]
+
+
+def test_a_preview_shows_all_of_a_small_array(here: Desk) -> None:
+    found = preview(None, InlineFile(b'[{"a": 1}, 5,\n6]'))
+    assert (found.rows, [cell.line for cell in found.bad_cells]) == ([{"a": 1}], [1, 2])
+    with pytest.raises(UnreadableUploadError, match="line 1, at offset 9: a comma"):
+        preview(None, InlineFile(b'[{"a": 1}{"a": 2}]'))
+
+
+_TOKENS = st.sampled_from(
+    [",", ",", ",", ",\n", '{"a": 1}', '{"a": 2}', '{"a": {"b": [1, "]"]}}', "{}", "5", "null", '"x,y"', '"[\\"{"',
+     "[1]", "\r\n", "x", "{", "}", "[", "]", '"', ":"]
+)  # fmt: skip
+
+
+@st.composite
+def _arrays(draw: st.DrawFn) -> str:
+    """Mostly what is right."""
+    if draw(st.booleans()):
+        return "[" + "".join(draw(st.lists(_TOKENS, max_size=12))) + "]"
+    values = draw(st.lists(_TOKENS.filter(lambda token: token[0] not in ",x{}[]:" or len(token) > 2), max_size=10))
+    return "[" + draw(st.sampled_from([",", ", ", "\n,\r"])).join(values) + "]"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(_arrays(), st.integers(1, 60))
+@example("[]", 1)
+@example('[{"a": 1},]', 1)
+@example('[{"a": 1}{"a": 1}]', 80)
+def test_arrays_against_the_json_module(here: Desk, content: str, split_bytes: int) -> None:
+    content = '[{"a": 0},' + content[1:] if content != "[]" else '[{"a": 0}]'
+    try:
+        wanted = json.loads(content)
+    except ValueError:
+        wanted = None
+    try:
+        found = here.convert(
+            content.encode(), "json", {"layout": "array"}, on_error="quarantine", split_bytes=split_bytes
+        )
+    except UnreadableUploadError:
+        assert wanted is None
+        return
+    if wanted is None:
+        assert found.rejected
+    else:
+        bad = [value for value in wanted if not isinstance(value, dict)]
+        assert (found.rows, found.rejected) == (len(wanted) - len(bad), len(bad))
+        assert [json.loads(reject["raw"]) for reject in here.rejects(found)] == bad
