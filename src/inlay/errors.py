@@ -61,7 +61,8 @@ line ends with, `http_status` what the service answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
@@ -121,6 +122,8 @@ __all__ = [
     "UploadTooLargeError",
 ]
 
+_LONGEST_NAME = 200  # comparing takes quadratic time
+
 
 class InlayError(Exception):
     """Base of all errors; `hint` says what to do about it."""
@@ -155,6 +158,28 @@ class InvalidArgumentError(InlayError, ValueError):
     code = "invalid_argument"
     exit_code = 2
     http_status = 400
+
+
+def closest(name: object, known: Iterable[str], most: int = 1) -> list[str]:
+    """Those of the known names that this one was probably meant to be; case does not matter."""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return []
+    spelled = {each.casefold(): each for each in known}
+    return [spelled[each] for each in difflib.get_close_matches(name.casefold(), spelled, most)]
+
+
+def did_you_mean(name: object, known: Iterable[str], most: int = 1, shown: Callable[[str], str] = repr) -> str | None:
+    """The hint for a name that is not known, if it is close to one that is."""
+    meant = [shown(each) for each in closest(name, known, most)]
+    return f"Did you mean {' or '.join(meant)}?" if meant else None
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> InvalidArgumentError:
+    """The error for a name that is none of the known ones."""
+    names = list(known)
+    return InvalidArgumentError(
+        f"Unknown {what} {name!r}; known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
+    )
 
 
 class InvalidRequestError(InvalidArgumentError):

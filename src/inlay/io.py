@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from inlay.engines import get_engine
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import (
     MergePlan,
     MergeResult,
@@ -92,7 +92,7 @@ class _DatasetIO:
     ) -> MergeResult | WriteResult:
         """Write rows; with a strategy this is `merge`, whichever rewrite mode is asked for."""
         if rewrite_mode not in ("incremental", "full"):
-            raise InvalidArgumentError(f"Unknown rewrite_mode {rewrite_mode!r}; known: incremental, full.")
+            raise unknown("rewrite_mode", rewrite_mode, ["incremental", "full"])
         if strategy is None:
             if rewrite_mode == "incremental":
                 raise InvalidArgumentError('rewrite_mode="incremental" needs a strategy and key_columns.')

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, did_you_mean
 
 __all__ = ["Settings"]
 
@@ -107,7 +107,8 @@ def _read_file(file: str | os.PathLike[str] | None) -> dict[str, tuple[str, Any]
     unknown = sorted(set(content) - set(_types()))
     if unknown:
         raise InvalidArgumentError(
-            f"Unknown setting {unknown[0]!r} in {str(path)!r}.", hint=f"Known: {', '.join(sorted(_types()))}."
+            f"Unknown setting {unknown[0]!r} in {str(path)!r}.",
+            hint=did_you_mean(unknown[0], _types()) or f"Known: {', '.join(sorted(_types()))}.",
         )
     return {name: (f"{name} in {path}", value) for name, value in content.items()}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, did_you_mean
 
 __all__ = ["KNOWN_TYPES", "parse_type", "type_name"]
 
@@ -109,7 +109,7 @@ class _Parser:
             return self._decimal(numbers)
         known = _NAMED.get(name)
         if known is None:
-            raise self._wrong()
+            raise self._wrong(meant=did_you_mean(name, [*_NAMED, *_DECIMALS, *_NESTED]))
         if not numbers:
             return known
         if pa.types.is_timestamp(known) or pa.types.is_time(known):
@@ -208,10 +208,10 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _wrong(self, why: str = "") -> InvalidArgumentError:
+    def _wrong(self, why: str = "", meant: str | None = None) -> InvalidArgumentError:
         shown = self._text if len(self._text) <= 100 else f"{self._text[:100]}..."
         return InvalidArgumentError(
-            f"Unknown type {shown!r}. {why}".rstrip(), hint=f"Known types: {', '.join(KNOWN_TYPES)}."
+            f"Unknown type {shown!r}. {why}".rstrip(), hint=meant or f"Known types: {', '.join(KNOWN_TYPES)}."
         )
 
 

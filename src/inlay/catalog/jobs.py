@@ -24,8 +24,8 @@ from inlay.errors import (
     ConflictError,
     IdempotencyKeyReusedError,
     InlayError,
-    InvalidArgumentError,
     JobEndedError,
+    unknown,
 )
 
 __all__ = ["CREATE", "Jobs"]
@@ -169,7 +169,7 @@ class Jobs:
         """Newest first."""
         records.check_page(limit, offset)
         if state is not None and state not in _SO_FAR:
-            raise InvalidArgumentError(f"Unknown state {state!r}; known: {', '.join(_SO_FAR)}.")
+            raise unknown("state", state, _SO_FAR)
         wanted = {
             "state": state,
             "dataset_id": dataset_id and require_id("dataset", dataset_id),

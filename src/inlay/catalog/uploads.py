@@ -13,7 +13,7 @@ from inlay.catalog.context import Context
 from inlay.catalog.ids import is_id, not_found, require_id, upload_directory
 from inlay.catalog.records import Page, Upload
 from inlay.catalog.text import require_text
-from inlay.errors import InvalidArgumentError, UploadConsumedError, UploadInUseError
+from inlay.errors import UploadConsumedError, UploadInUseError, unknown
 
 __all__ = ["Uploads"]
 
@@ -57,7 +57,7 @@ class Uploads:
         """Newest first."""
         records.check_page(limit, offset)
         if status not in get_args(Status):
-            raise InvalidArgumentError(f"Unknown status {status!r}; known: {', '.join(get_args(Status))}.")
+            raise unknown("status", status, get_args(Status))
         query = records.select(Upload, _uploads).order_by(_uploads.c.created_at.desc(), _uploads.c.id)
         if status != "all":
             query = query.where(_uploads.c.status == status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import stat
@@ -19,7 +18,7 @@ from inlay.cli import answers, output
 from inlay.cli import options as o
 from inlay.cli.client import Client, Step
 from inlay.cli.connection import ApiKey, DataDir, Service, Url
-from inlay.errors import InvalidArgumentError, NotFoundError
+from inlay.errors import InvalidArgumentError, NotFoundError, did_you_mean
 
 __all__ = ["datasets", "load", "query", "upload"]
 
@@ -265,11 +264,8 @@ def _find(client: Client, dataset: str) -> Any:
     for each in every:
         if dataset == each["id"] or dataset.lower() == each["table_name"].lower():
             return each
-    near = difflib.get_close_matches(dataset.lower(), [each["table_name"] for each in every], 1)
-    raise NotFoundError(
-        f"There is no dataset {dataset!r}.",
-        hint=f"Did you mean {near[0]!r}?" if near else "`inlay datasets` lists them.",
-    )
+    meant = did_you_mean(dataset, [each["table_name"] for each in every])
+    raise NotFoundError(f"There is no dataset {dataset!r}.", hint=meant or "`inlay datasets` lists them.")
 
 
 # ---------------------------------------------------------------------------------------------------------------- load

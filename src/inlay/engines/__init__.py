@@ -7,7 +7,7 @@ import os
 from typing import Any, cast
 
 from inlay.engines.base import Engine
-from inlay.errors import EngineNotInstalledError, InvalidArgumentError
+from inlay.errors import EngineNotInstalledError, unknown
 
 __all__ = ["get_engine"]
 
@@ -33,7 +33,7 @@ def get_engine(name: str | Engine = "auto", data: Any = None, **settings: Any) -
         return name
     chosen = _choose(data) if name == "auto" else name
     if chosen not in _ENGINES:
-        raise InvalidArgumentError(f"Unknown engine {name!r}; known: auto, {', '.join(_ENGINES)}.")
+        raise unknown("engine", name, ["auto", *_ENGINES])
     module, class_, install = _ENGINES[chosen]
     try:
         return cast(Engine, getattr(importlib.import_module(module), class_)(**settings))

@@ -20,7 +20,7 @@ from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
 from inlay.engines.source import load_source
 from inlay.errors import SchemaMismatchError
 from inlay.incremental.commit import read_consistently
-from inlay.incremental.validate import normalize_keys
+from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footer_cache import Footers
 from inlay.parquet.footers import open_parquet, python_range, ranges_in, whole_range
 from inlay.parquet.layout import parse_hive_partition_path, typed_partition_value
@@ -249,9 +249,9 @@ def confirm_affected_files(
 
 
 def _as_keys_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = []
-    for name in table.column_names:
-        if schema.get_field_index(name) < 0:
-            raise SchemaMismatchError(f"The key column {name!r} does not exist in the dataset.")
-        columns.append(lossless_cast(table.column(name), schema.field(name).type, name, as_key=True))
-    return pa.table(columns, table.column_names)
+    require_columns(table.column_names, schema, "the dataset", "key column")
+    fitted = {
+        name: lossless_cast(table.column(name), schema.field(name).type, name, as_key=True)
+        for name in table.column_names
+    }
+    return pa.table(fitted)

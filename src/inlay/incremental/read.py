@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from inlay.errors import NotFoundError
 from inlay.incremental.commit import footer_cache, holding, locate_dataset, read_consistently
 from inlay.incremental.failures import failing_as
 from inlay.incremental.target import TargetState
+from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
 from inlay.storage import FileStat, Location, ObjectStore
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 __all__ = ["open_dataset", "parquet_dataset", "read_parquet"]
+
+_UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((?P<name>.*?)\) in ", re.DOTALL)
 
 
 def read_parquet(
@@ -35,7 +39,9 @@ def read_parquet(
 
     def read(files: Sequence[FileStat]) -> pa.Table:
         wanted = None if columns is None else list(columns)
-        return _dataset(location, files).to_table(columns=wanted, filter=filter)
+        dataset = _dataset(location, files)
+        with _naming_unknown_columns(dataset.schema):
+            return dataset.to_table(columns=wanted, filter=filter)
 
     with failing_as("read"):
         return read_consistently(location, read)
@@ -56,6 +62,17 @@ def open_dataset(
     location = locate_dataset(path, filesystem, storage_options)
     with failing_as("read"), holding(location) as files:
         yield _dataset(location, files)
+
+
+@contextlib.contextmanager
+def _naming_unknown_columns(schema: pa.Schema) -> Iterator[None]:
+    """pyarrow says which column it did not find, in words of its own."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if unknown := _UNKNOWN_COLUMN.match(str(error)):
+            require_columns([unknown["name"]], schema, "the dataset", "column")
+        raise
 
 
 def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import unknown
 
 __all__ = ["STRATEGIES", "MergeStrategy", "Strategy", "get_strategy"]
 
@@ -64,5 +64,5 @@ STRATEGIES: dict[str, Strategy] = {
 def get_strategy(name: str) -> Strategy:
     found = STRATEGIES.get(cast(str, getattr(name, "value", name)))
     if found is None:
-        raise InvalidArgumentError(f"Unknown merge strategy {name!r}; known: {', '.join(STRATEGIES)}.")
+        raise unknown("merge strategy", name, STRATEGIES)
     return found

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Source
-from inlay.errors import InvalidArgumentError, UnreadableFileError
+from inlay.errors import InvalidArgumentError, UnreadableFileError, did_you_mean
 from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
 from inlay.parquet.footers import ReadMany
 from inlay.parquet.layout import hive_segment, parse_hive_partition_path, typed_partition_value
@@ -67,8 +67,10 @@ def _partition_columns(footers: Footers, given: Sequence[str] | None) -> list[st
     if given is None:
         return found
     if found and list(given) != found:
+        other = next((name for name in given if name not in found), None)
         raise InvalidArgumentError(
-            f"The dataset is partitioned by {', '.join(found)}, not by {', '.join(given) or 'nothing'}."
+            f"The dataset is partitioned by {', '.join(found)}, not by {', '.join(given) or 'nothing'}.",
+            hint=did_you_mean(other, found) or "Without partition_columns the paths say it.",
         )
     return list(given)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
@@ -19,6 +18,9 @@ from inlay.errors import (
     NullKeyError,
     PartitionMoveError,
     SchemaMismatchError,
+    closest,
+    did_you_mean,
+    unknown,
 )
 from inlay.schema import lossless_cast, storage_type
 
@@ -64,7 +66,7 @@ def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -
 
 def check_schema_mode(mode: str) -> None:
     if mode not in get_args(SchemaMode):
-        raise InvalidArgumentError(f"Unknown schema_mode {mode!r}; known: {', '.join(get_args(SchemaMode))}.")
+        raise unknown("schema_mode", mode, get_args(SchemaMode))
 
 
 def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: str) -> None:
@@ -73,8 +75,7 @@ def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: s
             continue
         if schema.names.count(name) > 1:
             raise SchemaMismatchError(f"The {what} {name!r} exists more than once in {where}.")
-        close = difflib.get_close_matches(name, schema.names, 1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Columns: {', '.join(schema.names[:20])}."
+        hint = did_you_mean(name, schema.names) or f"Columns: {', '.join(schema.names[:20])}."
         raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
 
 
@@ -252,7 +253,7 @@ def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
     if missing:
         parts.append(f"the source lacks {_listed(missing)}")
     if extra:
-        close = {name: difflib.get_close_matches(name, missing, 1) for name in extra}
+        close = {name: closest(name, missing) for name in extra[:10]}
         parts.append(
             "the dataset does not have "
             + ", ".join(f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10])

@@ -10,7 +10,7 @@ import numpy as np
 
 from inlay.engines import get_engine
 from inlay.engines.base import Engine, Written
-from inlay.errors import InvalidArgumentError
+from inlay.errors import unknown
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.result import MergeFileMetadata, WriteResult
@@ -45,7 +45,7 @@ def write_dataset(
     Without `partition_columns` the dataset keeps the partitions that it has.
     """
     if mode not in ("append", "overwrite"):
-        raise InvalidArgumentError(f"Unknown mode {mode!r}; known: append, overwrite.")
+        raise unknown("mode", mode, ["append", "overwrite"])
     check_choices(compression, row_group_size, max_rows_per_file)
     check_schema_mode(schema_mode)
     if partition_columns:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
 from inlay.schema import storage_type
 
@@ -202,7 +202,7 @@ def _physical_choices(schema: pq.ParquetSchema) -> dict[str, Any]:
 def check_choices(compression: str | None, row_group_size: int | None, max_rows_per_file: int) -> None:
     """Refuse what the writer could only fail on later."""
     if compression is not None and str(compression).lower() not in _CODECS:
-        raise InvalidArgumentError(f"Unknown compression {compression!r}; known: {', '.join(_CODECS)}.")
+        raise unknown("compression", compression, _CODECS)
     for name, value in (("row_group_size", row_group_size), ("max_rows_per_file", max_rows_per_file)):
         if value is not None and value < 1:
             raise InvalidArgumentError(f"{name} must be at least 1, not {value!r}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 
 __all__ = ["FORMATS", "Limits", "ReadOptions"]
 
@@ -46,12 +46,13 @@ class ReadOptions:
         """Options as people give them, checked."""
         name = str(format).strip().lower()
         if name not in FORMATS:
-            raise InvalidArgumentError(f"Unknown format {format!r}; known: {', '.join(FORMATS)}.")
+            raise unknown("format", format, FORMATS)
         known = _OPTIONS[name]
         given = dict(options or {})
-        if unknown := sorted(str(key) for key in given if key not in known):
+        for key in sorted(str(key) for key in given if key not in known):
             raise InvalidArgumentError(
-                f"Unknown option {unknown[0]!r} for {name}; known: {', '.join(sorted(known)) or 'none'}."
+                f"Unknown option {key!r} for {name}; known: {', '.join(sorted(known)) or 'none'}.",
+                hint=did_you_mean(key, known),
             )
         checked = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
         return _distinct(cls(name, **checked))
@@ -118,7 +119,9 @@ def _encoding(name: str, value: Any) -> str:
 
 def _layout(name: str, value: Any) -> str:
     if value not in _LAYOUTS:
-        raise InvalidArgumentError(f"{name} must be one of {', '.join(_LAYOUTS)}, not {value!r}.")
+        raise InvalidArgumentError(
+            f"{name} must be one of {', '.join(_LAYOUTS)}, not {value!r}.", hint=did_you_mean(value, _LAYOUTS)
+        )
     return str(value)
 
 

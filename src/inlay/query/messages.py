@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from inlay.errors import QueryError, QueryFailedError, QueryLimitError
+from inlay.errors import QueryError, QueryFailedError, QueryLimitError, did_you_mean
 from inlay.query.statements import position_of
 
 __all__ = ["died", "explain", "mistaken_case"]
@@ -93,22 +92,20 @@ def _unknown_table(said: _Said) -> QueryError:
     bare, _, version = name.lower().partition("@")
     if version and bare in tables:
         return QueryError(f"The table datasets.{tables[bare]} has no version {version}.", position=position)
-    near = difflib.get_close_matches(bare, tables, n=3)
+    meant = did_you_mean(bare, tables.values(), 3, lambda table: f"datasets.{table}")
     return QueryError(
         f"There is no table {name if schema == 'none' else f'datasets.{name}'}.",
         position=position,
-        hint=_did_you_mean([f"datasets.{tables[one]}" for one in near]) or _there_are("tables", [*tables.values()]),
+        hint=meant or _there_are("tables", [*tables.values()]),
     )
 
 
 def _unknown_column(said: _Said) -> QueryError:
     name, known = _name(said.found["name"]), _known(said.found)
-    by_fold = {column.lower(): column for column in known}
-    near = difflib.get_close_matches(name.lower(), by_fold, n=3)
     return QueryError(
         f"There is no column {_written(name)}.",
         position=position_of(said.sql, name),
-        hint=_did_you_mean([_written(by_fold[one]) for one in near]) or _there_are("columns", [*map(_written, known)]),
+        hint=did_you_mean(name, known, 3, _written) or _there_are("columns", [*map(_written, known)]),
     )
 
 
@@ -117,7 +114,7 @@ def _unknown_function(said: _Said) -> QueryError:
     return QueryError(
         f"There is no function {name}.",
         position=position_of(said.sql, name),
-        hint=_did_you_mean(difflib.get_close_matches(name, [known])),
+        hint=did_you_mean(name, [known], shown=str),
     )
 
 
@@ -166,10 +163,6 @@ def _known(found: re.Match[str]) -> list[str]:
 def _written(column: str) -> str:
     """A column's name as it must be written in a query."""
     return column if re.fullmatch(r"[a-z_][a-z0-9_]*", column) else '"' + column.replace('"', '""') + '"'
-
-
-def _did_you_mean(names: Sequence[str]) -> str | None:
-    return f"Did you mean {' or '.join(names)}?" if names else None
 
 
 def _there_are(what: str, names: Sequence[str]) -> str | None:
