@@ -55,7 +55,7 @@ serve: setup ## Run the service on http://127.0.0.1:8000: make serve SERVE_ARGS=
 
 .PHONY: setup-test
 setup-test: ## Install the Debian packages that tests need, if we may; otherwise say what is missing
-	@scripts/need curl strace
+	@scripts/need chromium curl strace
 
 .PHONY: test
 test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 20 minutes on 2 cores)

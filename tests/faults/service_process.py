@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,12 +45,13 @@ class Stand:
     catalog: str = ""
     storage: str = ""
     lease_seconds: float = 600.0  # longer than any patience: what the dead held must be free at once
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
 
     def environment(self) -> dict[str, str]:
         places = {"INLAY_DATA_DIR": str(self.folder / "data"), "INLAY_SPARK_MASTER": self.spark}
         places |= {"INLAY_LEASE_SECONDS": str(self.lease_seconds)}
         named = {"INLAY_CATALOG_URL": self.catalog, "INLAY_STORAGE_URL": self.storage}
-        return SETTINGS | places | {name: value for name, value in named.items() if value}
+        return {**self.settings} | places | {name: value for name, value in named.items() if value}
 
     def files(self) -> set[str]:
         """Every file in the storage, by the address that the service would give it; and directories that hold none."""
@@ -143,6 +144,16 @@ class ServiceProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[ServiceProcess]:
+        """It runs and is ready while the block runs."""
+        self.start()
+        try:
+            self.wait_until_ready()
+            yield self
+        finally:
+            self.end()
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-6000:]

@@ -14,7 +14,7 @@ from inlay.server import models
 from inlay.server.dependencies import known_parameters
 from inlay.server.middleware import Limited, Observed
 from inlay.server.problems import handle_errors, response_of
-from inlay.server.routes import about, datasets, files, jobs, query
+from inlay.server.routes import about, datasets, files, jobs, query, session
 from inlay.server.service import Service
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app"]
 
-_ROUTERS = (files.router, datasets.router, query.router, jobs.router)
+_ROUTERS = (files.router, datasets.router, query.router, jobs.router, session.router)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 _DESCRIPTION = """Upload a file, make it a dataset, ask SQL, load tomorrow's file by key, go back if it was wrong.
 

@@ -1,4 +1,7 @@
-"""Who asks, and whether they may, by `Authorization: Bearer`. While no key exists, a loopback service is open."""
+"""Who asks, and whether they may: by `Authorization: Bearer`, or by the cookie that signing in on the page sets.
+
+While no key exists, a loopback service is open.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,21 @@ from inlay.server.service import Service
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
 
-__all__ = ["Caller", "Reader", "Writer", "is_trusted"]
+__all__ = [
+    "SESSION_COOKIE",
+    "Caller",
+    "Reader",
+    "Scope",
+    "Writer",
+    "caller_of",
+    "identify",
+    "is_trusted",
+    "require",
+    "require_same_origin",
+]
 
 Scope = Literal["read", "write"]
+SESSION_COOKIE = "inlay_key"
 _bearer = HTTPBearer(
     scheme_name="ApiKey", description="A key from `inlay keys create` or INLAY_API_KEYS.", auto_error=False
 )
@@ -37,20 +52,35 @@ class Caller(NamedTuple):
 _ANYBODY = Caller("", frozenset({"read", "write"}))
 
 
-async def _identify(request: Request, given: str | None) -> Caller:
-    service: Service = request.app.state.service
+async def identify(service: Service, given: str | None) -> Caller:
+    """Whose key this is; without a key, anybody, as long as the service is open."""
     settings = (await service.workspace()).settings
     if given is not None:
         found = _static(given, settings.api_keys) or await service.run(lambda w: _stored(w, given))
         if found is not None:
             return found
     if not settings.api_keys and settings.is_loopback and not await service.run(lambda w: w.catalog.keys.exist()):
-        _require_same_site(request)
         return _ANYBODY
     raise UnauthorizedError(
         "The API key is not valid." if given else "An API key is needed.",
         hint="Send Authorization: Bearer KEY. `inlay keys create` makes one.",
     )
+
+
+def require(caller: Caller, scope: Scope) -> None:
+    if scope not in caller.scopes:
+        raise ForbiddenError(f"This key may not {scope}.", hint=f"Use a key with the scope {scope}.")
+
+
+async def caller_of(request: Request, bearer: str | None = None) -> Caller:
+    """Who sent a request. What a browser sends by itself, a cookie or nothing, counts only from our own page."""
+    cookie = request.cookies.get(SESSION_COOKIE)
+    caller = await identify(request.app.state.service, bearer or cookie)
+    if caller == _ANYBODY:
+        _require_loopback_name(request)
+    if bearer is None or caller == _ANYBODY:
+        require_same_origin(request)
+    return caller
 
 
 def _static(given: str, keys: Sequence[str]) -> Caller | None:
@@ -69,8 +99,8 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------- open services
-def _require_same_site(request: Request) -> None:
+# --------------------------------------------------------------------------------------------------- foreign web sites
+def _require_loopback_name(request: Request) -> None:
     """An open service serves this machine, not the web sites that its browsers happen to show."""
     host = request.headers.get("host", "")
     if not _is_loopback(_hostname(host)):
@@ -78,11 +108,14 @@ def _require_same_site(request: Request) -> None:
             f"Without API keys the service answers only under a loopback name, not {host[:100]!r}.",
             hint="Use http://127.0.0.1 or http://localhost, or set INLAY_API_KEYS.",
         )
+
+
+def require_same_origin(request: Request) -> None:
     origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != host:
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
         raise ForbiddenError(
-            f"Without API keys the service takes nothing from the web site {origin[:100]!r}.",
-            hint="Set INLAY_API_KEYS, and send a key.",
+            f"Without an API key in its headers, a request from the web site {origin[:100]!r} is not taken.",
+            hint="Send Authorization: Bearer KEY.",
         )
 
 
@@ -103,9 +136,8 @@ def _is_loopback(name: str) -> bool:
 # -------------------------------------------------------------------------------------------------------- dependencies
 def _requires(scope: Scope) -> Callable[[Request, HTTPAuthorizationCredentials | None], Awaitable[Caller]]:
     async def check(request: Request, bearer: Bearer) -> Caller:
-        caller = await _identify(request, bearer.credentials if bearer is not None else None)
-        if scope not in caller.scopes:
-            raise ForbiddenError(f"This key may not {scope}.", hint=f"Use a key with the scope {scope}.")
+        caller = await caller_of(request, bearer.credentials if bearer is not None else None)
+        require(caller, scope)
         return caller
 
     return check
@@ -119,7 +151,7 @@ async def is_trusted(request: Request) -> bool:
     """Whether the one who asks may read; for answers that tell others less."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     try:
-        caller = await _identify(request, secret.strip() if scheme.lower() == "bearer" else None)
+        caller = await caller_of(request, secret.strip() if scheme.lower() == "bearer" else None)
     except (UnauthorizedError, ForbiddenError):
         return False
     return "read" in caller.scopes

@@ -31,10 +31,12 @@ def serve(settings: Settings) -> None:
     """Run the service in this process; returns when it was asked to stop and everything has ended."""
     from inlay.server import logs
     from inlay.server.app import create_app
+    from inlay.web import mount
 
     _require_keys(settings)
     logs.set_up()
     app = create_app(lambda: _workspace(settings))
+    mount(app)
     with _bind(settings) as listener:
         log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn tells it again when everything has ended

@@ -1,0 +1,36 @@
+"""Asking for an API key where the service wants one."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from nicegui import ui
+
+from inlay.web.shell import frame, heading
+
+__all__ = ["show"]
+
+# The key goes from the browser straight to the HTTP interface, whose answer sets a cookie that no script reads.
+_SIGN_IN = """async () => {
+  const box = document.querySelector('input[name=key]'), told = document.getElementById('told');
+  told.textContent = '';
+  const answer = await fetch('/v1/session', {method: 'POST', headers: {'Content-Type': 'application/json'},
+    body: JSON.stringify({key: box.value})});
+  if (answer.ok) {
+    const next = new URLSearchParams(location.search).get('next') || '/';
+    location.href = /^\\/(?![\\/\\\\])/.test(next) ? next : '/';
+  } else {
+    told.textContent = answer.status === 401 ? 'That key is not valid.' : (await answer.json()).detail;
+    box.focus();
+  }
+}"""
+
+
+@ui.page("/login", title="Sign in · inlay")
+def show(request: Request) -> None:
+    with frame(request, "Sign in", navigation=False):
+        heading("Sign in", "This service wants an API key. `inlay keys create NAME` makes one.")
+        with ui.card().classes("inlay-card").style("max-width: 28rem"):
+            box = ui.input("API key", password=True, password_toggle_button=True).classes("w-full")
+            box.props('name=key autofocus autocomplete="current-password"').on("keydown.enter", js_handler=_SIGN_IN)
+            ui.element("div").props("id=told role=alert").style("color: var(--bad)")
+            ui.button("Sign in").on("click", js_handler=_SIGN_IN)

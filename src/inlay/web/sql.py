@@ -1,0 +1,11 @@
+"""To be written."""
+
+from __future__ import annotations
+
+from inlay.web.shell import heading, page
+from inlay.web.visitor import Visitor
+
+
+@page("/sql", "Sql")
+async def show(visitor: Visitor) -> None:  # noqa: ARG001
+    heading("Sql")

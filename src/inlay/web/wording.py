@@ -1,0 +1,42 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["ago", "count", "plural", "size"]
+
+_STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (30, "day"), (12, "month"))
+
+
+def size(number: int) -> str:
+    """Bytes: 999 bytes, 1.5 MB, 120 GB."""
+    amount, unit = float(number), "bytes"
+    for larger in ("KB", "MB", "GB", "TB", "PB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return (
+        f"{number:,} {plural(number, 'byte')}" if unit == "bytes" else f"{amount:.{0 if amount >= 100 else 1}f} {unit}"
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """1 row, 2,000 rows."""
+    return f"{number:,} {plural(number, noun)}"
+
+
+def plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """just now, 5 minutes ago, 2 days ago."""
+    amount = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
+    if amount < 10:
+        return "just now"
+    for limit, noun in _STEPS:
+        if amount < limit:
+            return f"{count(amount, noun)} ago"
+        amount //= limit
+    return f"{count(amount, 'year')} ago"
