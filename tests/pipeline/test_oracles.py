@@ -175,6 +175,7 @@ _ESCAPES = st.lists(st.one_of(_PIECES, st.sampled_from(["\\", '\\"', "\\,", "\\\
 @example(('x\\,"y,1\nz,2\nw,3\n', "\\"), 80)
 @example(('""\\,', "\\"), 1)
 @example(("a,b\nc,\\", "\\"), 80)
+@example(('""\n"""\n""', ""), 1)
 def test_cells_lines_and_rejects_are_exact_wherever_the_cuts_fall(written: tuple[str, str], split_bytes: int) -> None:
     text, escape = written
     records = _reference(text, escape)

@@ -75,6 +75,14 @@ class Quotes(NamedTuple):
         held[known] = positions[known] <= self.closes[span[known]]
         return held
 
+    @property
+    def opened(self) -> int:
+        """Where the last field in quotes opens; a doubled quote closes and opens again within one."""
+        at = len(self.opens) - 1
+        while at > 0 and self.opens[at] == self.closes[at - 1] + 1:
+            at -= 1
+        return int(self.opens[at])
+
 
 def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quotes:
     """The quoted spans of a block that starts at the start of a line."""
@@ -211,7 +219,7 @@ def open_quote(data: bytes, dialect: Dialect) -> int | None:
     if not dialect.quote or dialect.quote.encode() not in data:
         return None
     quotes = scan_quotes(data, dialect)
-    return int(quotes.opens[-1]) if quotes.inside else None
+    return quotes.opened if quotes.inside else None
 
 
 # ---------------------------------------------------------------------------------------------------------- splits
@@ -245,8 +253,8 @@ def _cuts(
         view = memoryview(data)
         quotes = scan_quotes(data, dialect, inside=inside)
         opens, closes = quotes.opens.tolist(), quotes.closes.tolist()
-        if quotes.inside and opens[-1] >= 0:
-            suspect = line + count_line_ends(view[: opens[-1]])
+        if quotes.inside and quotes.opened >= 0:
+            suspect = line + count_line_ends(view[: quotes.opened])
         done = 0
         while (cut := _cut(data, opens, closes, last + split_bytes - position - 1, dialect)) is not None:
             line += count_line_ends(view[done:cut])
