@@ -139,3 +139,49 @@ def test_years_that_python_does_not_know_are_shown_as_text(here: Desk) -> None:
     days = pa.array([-719_529, 3_000_000], pa.int32()).cast(pa.date32())
     found = preview(None, InlineFile(parquet_bytes(pa.table({"d": days}))))
     assert [row["d"] for row in found.rows] == found.columns[0].samples == ["-0001-12-31", "10183-09-21"]
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "type_", "values"),
+    [
+        ("[]", "[1, 2]", "list<bigint>", [[], [1, 2]]),
+        ("[null]", "[1.5]", "list<double>", [[None], [1.5]]),
+        ("[null, null]", "null", "list<text>", [[None, None], None]),
+        ("[[]]", '[["x"]]', "list<list<text>>", [[[]], [["x"]]]),
+        ('{"x": null}', '{"x": true}', "struct<x: boolean>", [{"x": None}, {"x": True}]),
+        ('{"x": []}', '{"x": [7]}', "struct<x: list<bigint>>", [{"x": []}, {"x": [7]}]),
+        ("{}", '{"x": 1}', "struct<x: bigint>", [{"x": None}, {"x": 1}]),
+        ("[{}]", '[{"x": 1}]', "list<struct<x: bigint>>", [[{"x": None}], [{"x": 1}]]),
+        ('{"x": {}}', '{"x": {"y": "z"}}', "struct<x: struct<y: text>>", [{"x": {"y": None}}, {"x": {"y": "z"}}]),
+        ("{}", "5", "text", ["{}", "5"]),
+        ("{}", "[]", "text", ["{}", "[]"]),
+        ("[{}]", "[{}]", "list<text>", [["{}"], ["{}"]]),
+    ],
+)
+def test_places_that_are_empty_in_the_sample_are_typed_by_later_values(
+    here: Desk, monkeypatch: pytest.MonkeyPatch, early: str, late: str, type_: str, values: list[Any]
+) -> None:
+    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+    found = here.convert(f'{{"a": {early}}}\n{{"a": {late}}}'.encode(), "json")
+    assert found.schema.field("a").type == parse_type(type_)
+    assert here.table(found).column("a").to_pylist() == values
+
+
+_NESTED = st.recursive(
+    st.sampled_from([None, None, True, 1, 2.5, 10**25, "x", "", []]),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from("xy"), inner, max_size=2)),
+    max_leaves=4,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.dictionaries(st.sampled_from("ab"), _NESTED, max_size=2), min_size=2, max_size=8), st.integers(1, 60)
+)
+def test_what_the_sample_shows_changes_nothing(here: Desk, rows: list[dict[str, Any]], split_bytes: int) -> None:
+    content = "\n".join(map(json.dumps, [{"k": 1}, *rows])).encode()
+    whole = here.table(here.convert(content, "json"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "SAMPLE_ROWS", 2)
+        found = here.table(here.convert(content, "json", split_bytes=split_bytes))
+    assert found.equals(whole)

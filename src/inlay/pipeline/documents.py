@@ -208,6 +208,7 @@ class JsonRecords:
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
                 parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
             )
+            table.validate()  # of several NULLs in a list, Arrow's parser keeps one
         except pa.ArrowException:
             return None
         return _typed(table, columns) if table.num_rows == _count_lines(text) else None
@@ -246,6 +247,8 @@ def _physical_of(kind: Kind) -> pa.DataType | None:
         items = _physical_of(kind.items or Kind("null"))
         return None if items is None else pa.list_(items)
     if kind.family == "struct":
+        if not kind.fields:
+            return None
         fields = [(name, _physical_of(field)) for name, field in kind.fields]
         return None if any(type_ is None for _, type_ in fields) else pa.struct(fields)
     type_ = pa.string() if kind.family in _TEXTUAL else type_of(kind)

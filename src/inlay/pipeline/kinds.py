@@ -36,6 +36,15 @@ class Kind:
     items: Kind | None = None  # of a list
     fields: tuple[tuple[str, Kind], ...] = ()  # of a struct
 
+    @property
+    def is_open(self) -> bool:
+        """Some place holds nothing yet but NULLs, empty lists or empty objects: its first values say what it is."""
+        if self.family == "list":
+            return self.items is None or self.items.is_open
+        if self.family == "struct":
+            return not self.fields or any(field.is_open for _, field in self.fields)
+        return self.family == "null"
+
 
 NULL = Kind("null")
 TEXT = Kind("text")

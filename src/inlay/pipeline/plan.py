@@ -40,8 +40,8 @@ class Column:
 
     @property
     def is_open(self) -> bool:
-        """Nothing but NULLs so far: its first values will say what it is."""
-        return self.kind.family == "null" and not self.fixed
+        """Its type, or a part of it, is still to be found."""
+        return self.kind.is_open and not self.fixed
 
     def widened(self, kind: Kind) -> Column:
         return Column.inferred(self.name, join(self.kind, kind))

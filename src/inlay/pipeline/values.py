@@ -129,7 +129,7 @@ def _kind_of_lists(values: Sequence[Any], _: bool | None, depth: int) -> Kind:
 
 
 def _kind_of_objects(values: Sequence[Any], _: bool | None, depth: int) -> Kind:
-    if depth >= _MAX_DEPTH or not any(values):
+    if depth >= _MAX_DEPTH:
         return MIXED
     fields = {name: kind_of(items, None, depth + 1) for name, items in columns_of(values).items()}
     return Kind("struct", fields=tuple(fields.items()))
