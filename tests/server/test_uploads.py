@@ -215,10 +215,21 @@ def test_a_preview_with_other_options_and_types(api: Api) -> None:
     assert api.get(f"/v1/files/{upload_id}")["status"] == "pending"
 
 
+def test_a_preview_for_a_dataset_has_its_types(api: Api) -> None:
+    dataset = api.create("code,price\n007,1.50\n", schema={"columns": [{"name": "price", "type": "decimal(8,2)"}]})
+    upload_id = api.upload("code,price,more\n8,2.5,x\n9,much,y\n")
+    found = expect(api.http.post(f"/v1/files/{upload_id}/preview", json={"dataset_id": dataset["id"]}), 200)
+    types = [(column["name"], column["type"]) for column in found["columns"]]
+    assert types == [("code", "text"), ("price", "decimal(8,2)"), ("more", "text")]
+    assert found["rows"] == [["8", "2.50", "x"]]
+    assert [(cell["line"], cell["column"], cell["value"]) for cell in found["bad_cells"]] == [(3, "price", "much")]
+
+
 def test_a_wrong_preview_is_a_problem(api: Api) -> None:
     upload_id = api.upload("a\n1\n")
     url = f"/v1/files/{upload_id}/preview"
+    expect_problem(api.http.post(url, json={"dataset_id": "data_nope"}), 404, "not_found")
     expect_problem(api.http.post(url, json={"options": {"delimeter": ";"}}), 400)
     unknown = {"schema": {"columns": [{"name": "a", "type": "integr"}]}}
-    assert "Known types" in expect_problem(api.http.post(url, json=unknown), 400)["hint"]
+    assert "Did you mean 'integer'?" in expect_problem(api.http.post(url, json=unknown), 400)["hint"]
     expect_problem(api.http.post("/v1/files/upld_nope/preview"), 404, "not_found")

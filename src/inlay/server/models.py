@@ -187,6 +187,9 @@ class PreviewBody(Request):
     format: Literal["csv", "json", "parquet"] | None = None
     options: Annotated[dict[str, Any], Field(description=_OPTIONS, examples=[{"delimiter": ";"}])] = {}
     schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
+    dataset_id: Annotated[
+        str | None, Field(description="A dataset to load it into: its columns have their types here.")
+    ] = None
 
 
 class QueryBody(Request):

@@ -26,6 +26,7 @@ from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
+from inlay.workspace.data import Data
 from inlay.workspace.maintenance import Maintenance
 from inlay.workspace.places import Places
 from inlay.workspace.requests import Inline, Load, NewDataset, Source, overrides_of
@@ -150,9 +151,14 @@ class Workspace:
         format: str | None = None,  # noqa: A002
         options: Mapping[str, Any] | None = None,
         columns: Sequence[tuple[str, str]] = (),
+        dataset_id: str | None = None,
     ) -> Preview:
-        """What a conversion would make of an upload's first rows. Here, and only here, a format may be guessed."""
-        return self._conversions.preview(upload_id, format, options or {}, columns)
+        """What a conversion would make of an upload's first rows, or with a dataset what a load into it would.
+
+        Here, and only here, a format may be guessed.
+        """
+        like = None if dataset_id is None else self.catalog.datasets.get(dataset_id).schema
+        return self._conversions.preview(upload_id, format, options or {}, columns, like)
 
     # ------------------------------------------------------------------------------------------------------- datasets
     def create_dataset(self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
@@ -170,11 +176,23 @@ class Workspace:
             idempotency_key=idempotency_key, scope=scope,
         )  # fmt: skip
 
-    def datasets(self, limit: int = 100, offset: int = 0) -> Page[Dataset]:
-        return self.catalog.datasets.list(limit=limit, offset=offset)
+    def datasets(self, limit: int = 100, offset: int = 0, search: str = "") -> Page[Dataset]:
+        return self.catalog.datasets.list(search=search, limit=limit, offset=offset)
+
+    def row_counts(self, dataset_ids: Sequence[str], most: int = 20) -> dict[str, Sequence[int]]:
+        """How many rows the last versions of each dataset had, the latest at the end."""
+        return self.catalog.versions.row_counts(dataset_ids, most=most)
+
+    def suggest_table_name(self, label: str) -> str:
+        """The table name that a new dataset with this label would get."""
+        return self.catalog.datasets.suggest_table_name(label)
 
     def dataset(self, dataset_id: str, version: int | None = None) -> Snapshot:
         return self.catalog.versions.snapshot(dataset_id, version)
+
+    def data(self, dataset_id: str, version: int | None = None) -> Data:
+        """All rows of a version, or some of them, in the order in which they are stored."""
+        return Data(self.catalog.versions.snapshot(dataset_id, version), self.places)
 
     def rename_dataset(self, dataset_id: str, label: str | None = None, table_name: str | None = None) -> Dataset:
         return self.catalog.datasets.rename(dataset_id, label=label, table_name=table_name)

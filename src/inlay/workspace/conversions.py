@@ -205,7 +205,12 @@ class Conversions:
             ReadOptions.of(source.inline.format, source.options)
 
     def preview(
-        self, upload_id: str, stated: str | None, options: Mapping[str, Any], columns: Sequence[tuple[str, str]]
+        self,
+        upload_id: str,
+        stated: str | None,
+        options: Mapping[str, Any],
+        columns: Sequence[tuple[str, str]],
+        like: pa.Schema | None,
     ) -> Preview:
         upload = self._services.catalog.uploads.get(upload_id)
         if upload.status != "pending":
@@ -213,7 +218,7 @@ class Conversions:
         is_told = stated or options or is_known_type(upload.content_type)
         read = _options(Source(upload_id, format=stated, options=options), upload) if is_told else None
         types = overrides_of(columns)
-        return preview(self._services.spark.session(), self.raw_upload(upload), read, overrides=types)
+        return preview(self._services.spark.session(), self.raw_upload(upload), read, overrides=types, like=like)
 
     def raw_upload(self, upload: Upload) -> RawFile:
         places = self._services.places

@@ -111,7 +111,9 @@ async def preview_file(
     """What a dataset made of it would look like, from its first rows; options and types may be tried out."""
     how = body or models.PreviewBody()
     columns = how.schema_.pairs() if how.schema_ is not None else []
-    found = await service.run(lambda w: w.preview(upload_id, how.format, how.options, columns), "queries")
+    found = await service.run(
+        lambda w: w.preview(upload_id, how.format, how.options, columns, how.dataset_id), "queries"
+    )
     return models.Preview.of(found)
 
 
