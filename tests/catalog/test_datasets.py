@@ -252,3 +252,24 @@ def test_awkward_schemas_and_configurations_come_back_exactly(catalog: Catalog) 
     assert got.schema.equals(schema, check_metadata=True)
     assert got.source_config == config
     assert got.label == "🦆 Ente"
+
+
+def test_datasets_are_found_by_words_of_their_names(catalog: Catalog) -> None:
+    for label, table_name in (("Große Städte", "cities"), ("Sales 2024", "sales_24"), ("Sales 2025", "sales_25")):
+        steps.dataset(catalog, label, table_name=table_name)
+
+    def found(search: str, **page: int) -> list[str]:
+        return [dataset.table_name for dataset in catalog.datasets.list(search=search, **page).items]
+
+    assert found("  ") == found("s") == ["sales_25", "sales_24", "cities"]
+    assert found("STÄDTE gross") == ["cities"]  # every word, in whatever case, of any letter
+    assert found("les_25 sales") == ["sales_25"]
+    assert found("%") == found("_2%") == found("sales cities") == []
+    page = catalog.datasets.list(search="sales", limit=1, offset=1)
+    assert ([dataset.table_name for dataset in page.items], page.count) == (["sales_24"], 2)
+
+
+def test_the_suggested_table_name_is_the_one_that_creating_chooses(catalog: Catalog) -> None:
+    for expected in ("sales", "sales_2", "sales_3"):
+        assert catalog.datasets.suggest_table_name("Sales") == expected
+        assert steps.dataset(catalog, "Sales").table_name == expected

@@ -257,3 +257,14 @@ def test_what_a_version_needs_leaves_the_garbage(catalog: Catalog, clock: Clock)
     steps.load(catalog, made.id)
     clock.advance(days=1)
     assert {item.path for item in catalog.garbage.due()} == set(stale[1:])
+
+
+def test_row_counts_of_the_last_versions_of_many_datasets(catalog: Catalog) -> None:
+    long, short = steps.dataset(catalog, "Long"), steps.dataset(catalog, "Short")
+    for _ in range(4):
+        steps.load(catalog, long.id)
+    assert catalog.versions.row_counts([long.id, short.id, "data_unknown"], most=3) == {
+        long.id: (30, 40, 50),
+        short.id: (10,),
+    }
+    assert catalog.versions.row_counts([], most=3) == {}

@@ -79,17 +79,26 @@ class Datasets:
             dataset = _by_name(connection, table_name)
             return None if dataset is None else versions.snapshot(connection, dataset, version)
 
-    def list(self, *, limit: int = 100, offset: int = 0) -> Page[Dataset]:
-        """Newest first."""
+    def list(self, *, search: str = "", limit: int = 100, offset: int = 0) -> Page[Dataset]:
+        """Newest first; with `search` those whose label or table name has all its words, in whatever case."""
         records.check_page(limit, offset)
         query = records.select(Dataset, _datasets).order_by(_datasets.c.created_at.desc(), _datasets.c.id)
         with self._context.read() as connection:
-            return records.page(connection, Dataset, query, limit, offset)
+            if not search.strip():
+                return records.page(connection, Dataset, query, limit, offset)
+            matching = _matching(connection, search)
+            chosen = query.where(_datasets.c.id.in_(matching[offset : offset + limit]))
+            return Page(records.every(connection, Dataset, chosen), len(matching), limit, offset)
 
     def table_names(self) -> Sequence[str]:
         with self._context.read() as connection:
             names = sa.select(_datasets.c.table_name).order_by(_datasets.c.table_key)
             return connection.execute(names).scalars().all()
+
+    def suggest_table_name(self, label: str) -> str:
+        """What a dataset with this label would be called now."""
+        with self._context.read() as connection:
+            return _choose_name(connection, label, None)
 
     def check_table_name(self, table_name: str) -> None:
         """Refuse a name that no new dataset could have, before any work is done for it."""
@@ -137,6 +146,15 @@ def _by_name(connection: Connection, table_name: str) -> Dataset | None:
         return None  # PostgreSQL could not even be asked
     query = records.select(Dataset, _datasets).where(_datasets.c.table_key == table_name.lower())
     return records.first(connection, Dataset, query)
+
+
+def _matching(connection: Connection, search: str) -> Sequence[str]:
+    """The ids, newest first. No database folds the case of every letter as Python does."""
+    words = search.casefold().split()
+    columns = (_datasets.c.id, _datasets.c.label, _datasets.c.table_name)
+    rows = connection.execute(sa.select(*columns).order_by(_datasets.c.created_at.desc(), _datasets.c.id))
+    named = ((dataset_id, f"{label}\n{table_name}".casefold()) for dataset_id, label, table_name in rows)
+    return [dataset_id for dataset_id, names in named if all(word in names for word in words)]
 
 
 def _choose_name(connection: Connection, label: str, wanted: str | None) -> str:

@@ -45,6 +45,19 @@ class Versions:
             find_dataset(connection, dataset_id)
             return records.page(connection, Version, query.order_by(_versions.c.version.desc()), limit, offset)
 
+    def row_counts(self, dataset_ids: Iterable[str], *, most: int) -> dict[str, Sequence[int]]:
+        """How many rows the last versions of each dataset had, the latest at the end."""
+        place = sa.func.row_number().over(partition_by=_versions.c.dataset_id, order_by=_versions.c.version.desc())
+        columns = (_versions.c.dataset_id, _versions.c.version, _versions.c.row_count, place.label("place"))
+        found: dict[str, list[int]] = {}
+        with self._context.read() as connection:
+            for some in records.chunks(dataset_ids):
+                ranked = sa.select(*columns).where(_versions.c.dataset_id.in_(some)).subquery()
+                counts = sa.select(ranked.c.dataset_id, ranked.c.row_count).where(ranked.c.place <= most)
+                for dataset_id, rows in connection.execute(counts.order_by(ranked.c.version)):
+                    found.setdefault(dataset_id, []).append(rows)
+        return {dataset_id: tuple(counts) for dataset_id, counts in found.items()}
+
     def commit(
         self,
         dataset_id: str,

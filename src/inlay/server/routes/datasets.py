@@ -57,9 +57,14 @@ async def create_dataset(body: models.DatasetBody, service: ServiceOf, caller: W
 
 
 @router.get("/v1/datasets", responses=problems(), summary="List datasets")
-async def list_datasets(service: ServiceOf, _: Reader, page: Paging) -> models.Datasets:
+async def list_datasets(
+    service: ServiceOf,
+    _: Reader,
+    page: Paging,
+    search: Annotated[str, Query(max_length=1000, description="Words of the label or the table name.")] = "",
+) -> models.Datasets:
     """Newest first."""
-    return models.Datasets.of(await service.run(lambda w: w.datasets(*page)))
+    return models.Datasets.of(await service.run(lambda w: w.datasets(*page, search)))
 
 
 @router.get("/v1/datasets/{dataset_id}", responses=problems(404), summary="Show a dataset")
