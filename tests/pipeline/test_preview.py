@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, UnreadableUploadError
 from inlay.pipeline import InlineFile, ReadOptions, preview
 from tests.pipeline_data import parquet_bytes
 
@@ -69,3 +69,26 @@ def test_large_files_are_not_read_whole(desk: Any) -> None:
 def test_parquet_types_are_not_altered(desk: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="altering parquet schema is currently unsupported"):
         _preview(desk, parquet_bytes(pa.table({"p": [1]})), overrides={"p": pa.int8()})
+
+
+@pytest.mark.parametrize(
+    ("content", "format_", "names"),
+    [
+        (b"[]", "json", []),
+        (b" [\n] ", "json", []),
+        (b"\n \r\n", "json", []),
+        (b"", "json", []),
+        (b"a,b\n", "csv", ["a", "b"]),
+    ],
+)
+def test_files_without_rows_are_shown_with_a_warning(here: Any, content: bytes, format_: str, names: list[str]) -> None:
+    found = _preview(here, content, ReadOptions.of(format_))
+    assert ([column.name for column in found.columns], found.rows, found.bad_cells) == (names, [], [])
+    assert found.warnings == [
+        "The file has no data rows. Without rows it becomes a dataset only if every column is given a type."
+    ]
+    with pytest.raises(UnreadableUploadError, match="no data rows"):
+        here.convert(content, format_)
+    types = dict.fromkeys(names or ["a"], pa.int64())
+    assert here.convert(content, format_, overrides=types).rows == 0
+    assert _preview(here, content, ReadOptions.of(format_), overrides=types).warnings == []

@@ -33,10 +33,11 @@ from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_tab
 from inlay.pipeline.survey import Surveyor
 from inlay.storage import LocalStore, Location
 
-__all__ = ["Conversion", "ConvertedFile", "convert", "plan_columns"]
+__all__ = ["NO_ROWS", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
 
 SPLIT_BYTES = 16 << 20
 OnError = Literal["fail", "quarantine"]
+NO_ROWS = "The file has no data rows."
 
 
 class ConvertedFile(NamedTuple):
@@ -179,11 +180,14 @@ def _check(
             rejected=rejected,
             hint='Correct them, choose other types, or load the rest with on_error="quarantine".',
         )
+    if lacks_rows(rows, rejected, columns, survey):
+        raise UnreadableUploadError(NO_ROWS, hint="Without rows every column must be given a type.")
+
+
+def lacks_rows(rows: int, rejected: int, columns: Sequence[Column], survey: Survey) -> bool:
+    """Whether a file has neither rows nor, by its own or chosen types, a schema that does without them."""
     is_typed = survey.schema is not None or (bool(columns) and all(column.fixed for column in columns))
-    if not rows and not is_typed and not (rejected and columns):
-        raise UnreadableUploadError(
-            "The file has no data rows.", hint="Without rows every column must be given a type."
-        )
+    return not rows and not is_typed and not (rejected and columns)
 
 
 # ----------------------------------------------------------------------------------------------------------- stages

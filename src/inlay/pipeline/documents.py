@@ -119,11 +119,11 @@ def _layout(content: Content) -> str:
             break
     if sample.startswith(b"["):
         return "array"
-    if not sample.startswith(b"{"):
+    if sample and not sample.startswith(b"{"):
         raise UnreadableUploadError(
             "The file is neither a JSON array nor JSON objects.", hint=f"It starts with {sample[:20]!r}."
         )
-    return "lines" if _is_line_wise(sample) else "objects"
+    return "lines" if not sample or _is_line_wise(sample) else "objects"
 
 
 def _is_line_wise(sample: bytes) -> bool:

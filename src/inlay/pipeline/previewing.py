@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, NotUtf8Error
-from inlay.pipeline.conversion import plan_columns
+from inlay.pipeline.conversion import NO_ROWS, lacks_rows, plan_columns
 from inlay.pipeline.decode import Content, InlineFile, RawFile, decode
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
@@ -79,13 +79,16 @@ class _Previewer:
         parsed, columns = _parse(survey, columns)
         table = _first_rows(parsed, survey, columns)
         shown = table.slice(0, _ROWS)
+        warnings = guessed + survey.warnings + [column.warning for column in columns if column.warning]
+        if lacks_rows(len(table), len(parsed.rejects), columns, survey):
+            warnings.append(f"{NO_ROWS} Without rows it becomes a dataset only if every column is given a type.")
         return Preview(
             format=options.format,
             options=survey.options,
             columns=[_describe(field, table.column(at)) for at, field in enumerate(table.schema)],
             rows=_as_rows(shown),
             bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
-            warnings=guessed + survey.warnings + [column.warning for column in columns if column.warning],
+            warnings=warnings,
         )
 
     def _survey(self, raw: RawFile | InlineFile, options: ReadOptions) -> tuple[Survey, list[str]]:

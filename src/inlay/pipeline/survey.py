@@ -35,7 +35,7 @@ class Surveyor:
     def __call__(self, raw: RawFile | InlineFile) -> Survey:
         is_text = self.options.format != "parquet"
         content = decode(raw, self.limits, self.decoded, self.options.encoding, text=is_text)
-        if content.size <= content.skip:
+        if content.size <= content.skip and self.options.format != "json":  # no lines are no records
             raise UnreadableUploadError("The file is empty.")
         survey = _SURVEYS[self.options.format]
         return survey(content, self.options, self.limits, self.split_bytes if self.decoded else None)
