@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from inlay.errors import NotFoundError, UnreadableUploadError
-from inlay.pipeline.decode import InlineFile, Place, RawFile, check_utf8, decode
+from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
+from inlay.pipeline.decode import InlineFile, Place, RawFile, check_utf8, decode, guess_encoding
 from inlay.pipeline.options import Limits
 from inlay.storage import locate
 
@@ -110,3 +110,25 @@ def test_bytes_that_are_gone(place: Place) -> None:
 
 def test_small_text_travels_in_memory(place: Place) -> None:
     assert isinstance(decode(_raw(place, gzip.compress(b"a,b\n")), Limits(), place).source, InlineFile)
+
+
+_WIDE = ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+_SHEETS = ["a,b\n1,2\n", "имя,год\nилья,5\n", '[{"a": 1}]', "名前,年\n一郎,5\n", LONG[:10_001]]
+
+
+@pytest.mark.parametrize("text", _SHEETS)
+@pytest.mark.parametrize("charset", _WIDE)
+def test_wide_encodings_without_a_mark_must_be_said(place: Place, text: str, charset: str) -> None:
+    content = text.encode(charset)
+    for packed in (content, gzip.compress(content)):
+        with pytest.raises(NotUtf8Error, match=charset) as caught:
+            _decoded(place, packed)
+        assert f'{{"encoding": "{charset}"}}' in str(caught.value.hint)
+        assert _decoded(place, packed, charset=charset).decode() == text
+    assert guess_encoding(_raw(place, content)) == charset
+
+
+@pytest.mark.parametrize("text", [*_SHEETS, "", "a", "a\0b,x\n", "a,b\na\0b,\0\n", "a,b\n" + "1,\0x\n" * 50])
+def test_nul_characters_alone_make_no_wide_encoding(place: Place, text: str) -> None:
+    assert _decoded(place, text.encode()).decode() == text
+    assert guess_encoding(_raw(place, text.encode())) == "cp1252"

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from inlay.errors import InvalidArgumentError, UnreadableUploadError
+from inlay.errors import InvalidArgumentError, NotUtf8Error, UnreadableUploadError
 from inlay.pipeline import InlineFile, ReadOptions, preview
 from tests.pipeline_data import parquet_bytes
 
@@ -56,6 +56,16 @@ def test_other_encodings_are_guessed_with_a_warning(desk: Any) -> None:
     assert found.rows == [{"a": "é", "b": 1}]
     assert found.options.encoding == "cp1252"
     assert "offset 4" in found.warnings[0]
+
+
+@pytest.mark.parametrize("content", ["a,b\né,1\n", '[{"a": "é", "b": 1}]'])
+def test_wide_encodings_without_a_mark_are_guessed_too(here: Any, content: str) -> None:
+    found = _preview(here, content.encode("utf-16-le"))
+    assert (found.rows, found.options.encoding) == ([{"a": "é", "b": 1}], "utf-16-le")
+    assert "seems to be utf-16-le without a byte order mark" in found.warnings[0]
+    with pytest.raises(NotUtf8Error):
+        here.convert(content.encode("utf-16-le"), found.format)
+    assert here.convert(content.encode("utf-16-le"), found.format, {"encoding": "utf-16-le"}).rows == 1
 
 
 def test_large_files_are_not_read_whole(desk: Any) -> None:

@@ -20,9 +20,10 @@ from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
 from inlay.pipeline.options import Limits
 from inlay.storage import Location
 
-__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode"]
+__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode", "guess_encoding"]
 
 _STEP = 4 << 20
+_HEAD = 4 << 10
 _KEPT_IN_MEMORY = 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _BOMS = (
@@ -33,6 +34,8 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _PLAIN = frozenset({"utf-8", "ascii", "utf-8-sig"})
+# wide encodings: bytes of a character, and which of them is the one that ASCII has
+_WIDE = {"utf-16-le": (2, 0), "utf-16-be": (2, 1), "utf-32-le": (4, 0), "utf-32-be": (4, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,11 @@ def decode(
     with raw.open() as file:
         compression = raw.encoding or _compression_of(file.read(4))
     with _plain_stream(raw, compression) as stream:
-        head = _read(stream, 4, compression)
+        head = _read(stream, _HEAD, compression)
         mark, found = _byte_order_mark(head) if text else (b"", None)
         charset = found or encoding or "utf-8"
+        if text and not found and not encoding:
+            _refuse_wide(head)
         if compression is None and (not text or charset in _PLAIN):
             return Content(raw, raw.size, charset, len(mark))
         chunks = _counted(_chunks(stream, head, compression), raw.size if compression else 0, limits)
@@ -132,6 +137,36 @@ def check_utf8(data: bytes, start: int = 0) -> None:
             f"The file is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start}.",
             hint='Say how it is encoded, for example {"encoding": "cp1252"}.',
         ) from error
+
+
+def guess_encoding(raw: RawFile | InlineFile) -> str:
+    """For text that is not UTF-8, to be shown and confirmed."""
+    with raw.open() as file:
+        compression = raw.encoding or _compression_of(file.read(4))
+    with _plain_stream(raw, compression) as stream:
+        return _wide_encoding(_read(stream, _HEAD, compression)) or "cp1252"
+
+
+def _refuse_wide(head: bytes) -> None:
+    """As UTF-8 it would be text full of NUL characters."""
+    if wide := _wide_encoding(head):
+        raise NotUtf8Error(
+            f"The file is not UTF-8: it seems to be {wide} without a byte order mark.",
+            hint=f'Say how it is encoded: {{"encoding": "{wide}"}}.',
+        )
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    return next((name for name, (width, at) in _WIDE.items() if _is_wide(head, width, at)), None)
+
+
+def _is_wide(head: bytes, width: int, at: int) -> bool:
+    """Whether most line ends, or where there is none most characters, have the NULs that ASCII has in wide text."""
+    units = [head[start : start + width] for start in range(0, len(head) - width + 1, width)]
+    ascii_ = bytes(unit[at] for unit in units if unit[at] and unit.count(0) == width - 1)
+    wide_ends, ends = (sum(text.count(end) for end in (b"\r", b"\n")) for text in (ascii_, head))
+    is_most = wide_ends * 2 > ends if ends else len(ascii_) * 2 > len(units)
+    return is_most and bytes(width) not in units
 
 
 def _compression_of(head: bytes) -> str | None:

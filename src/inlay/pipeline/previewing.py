@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, NotUtf8Error
 from inlay.pipeline.conversion import NO_ROWS, lacks_rows, plan_columns
-from inlay.pipeline.decode import Content, InlineFile, RawFile, decode
+from inlay.pipeline.decode import InlineFile, RawFile, decode, guess_encoding
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Column, Parsed, Survey
@@ -71,39 +71,38 @@ class _Previewer:
     limits: Limits
 
     def __call__(self, raw: RawFile | InlineFile) -> Preview:
-        options = self.options or ReadOptions(_suggest_format(raw, self.limits))
+        stated = self.options.encoding if self.options else None
+        try:
+            return self._shown(raw, stated, [])
+        except NotUtf8Error as error:
+            if stated is not None:
+                raise
+            guess = guess_encoding(raw)
+            return self._shown(raw, guess, [f"{error.message} It is shown as {guess}: say so to load it."])
+
+    def _shown(self, raw: RawFile | InlineFile, encoding: str | None, warnings: list[str]) -> Preview:
+        options = self.options or ReadOptions(_suggest_format(raw, self.limits, encoding))
         if options.format == "parquet" and self.overrides:
             raise InvalidArgumentError("altering parquet schema is currently unsupported")
-        survey, guessed = self._survey(raw, options)
+        survey: Survey = Surveyor(replace(options, encoding=encoding), self.limits, 0, None)(raw)
         columns = plan_columns(survey, self.overrides, self.like)
         parsed, columns = _parse(survey, columns)
         table = _first_rows(parsed, survey, columns)
-        shown = table.slice(0, _ROWS)
-        warnings = guessed + survey.warnings + [column.warning for column in columns if column.warning]
+        warnings = warnings + survey.warnings + [column.warning for column in columns if column.warning]
         if lacks_rows(len(table), len(parsed.rejects), columns, survey):
             warnings.append(f"{NO_ROWS} Without rows it becomes a dataset only if every column is given a type.")
         return Preview(
             format=options.format,
             options=survey.options,
             columns=[_describe(field, table.column(at)) for at, field in enumerate(table.schema)],
-            rows=_as_rows(shown),
+            rows=_as_rows(table.slice(0, _ROWS)),
             bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
             warnings=warnings,
         )
 
-    def _survey(self, raw: RawFile | InlineFile, options: ReadOptions) -> tuple[Survey, list[str]]:
-        try:
-            return Surveyor(options, self.limits, 0, None)(raw), []
-        except NotUtf8Error as error:
-            if options.encoding is not None:
-                raise
-            guess = replace(options, encoding="cp1252")
-            warning = f"{error.message} It is shown as cp1252: say so to load it."
-            return Surveyor(guess, self.limits, 0, None)(raw), [warning]
 
-
-def _suggest_format(raw: RawFile | InlineFile, limits: Limits) -> str:
-    content: Content = decode(raw, limits, None)
+def _suggest_format(raw: RawFile | InlineFile, limits: Limits, encoding: str | None) -> str:
+    content = decode(raw, limits, None, encoding)
     head = content.read(0, min(content.size, 1 << 16))
     if head.startswith(b"PAR1"):
         return "parquet"
