@@ -390,7 +390,7 @@ class _Assembly:
         self.out: BinaryIO | None = None
         self.splicer: Splicer | None = None
         self.kept: list[int] = []
-        self.rows = self.unchanged = self.rewritten = self.taken_over = 0
+        self.rows = self.unchanged = self.rewritten = self.taken_over = self.copyable = 0
         self.changed = False
 
     def copy(self, group: int) -> None:
@@ -410,6 +410,8 @@ class _Assembly:
         self.rewritten += 1
         if self.splicer is not None:
             self.splicer.replace(self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns)
+        elif group.columns is not None:
+            self.copyable += self.raw.copyable_bytes(group.group, group.columns)
 
     def take_over(self, source: ParquetBytes, group: int, rows: int) -> None:
         """A row group that was edited already."""
@@ -436,12 +438,13 @@ class _Assembly:
     def finish(self) -> Written:
         if not self.changed:
             return Written(None, self.rows, unchanged=self.unchanged)
-        size = copied = 0
-        if self.splicer is not None and self.out is not None:
-            self.splicer.finish()
-            self.out.close()
-            size, copied = self.splicer.bytes_written, self.splicer.bytes_copied - self.taken_over
-        return Written(self.stage or "", self.rows, size, self.unchanged, copied, self.rewritten)
+        if self.splicer is None or self.out is None:
+            copyable = self.copyable + sum(map(self.raw.copyable_bytes, self.kept))
+            return Written("", self.rows, 0, self.unchanged, copyable, self.rewritten)
+        self.splicer.finish()
+        self.out.close()
+        copied = self.splicer.bytes_copied - self.taken_over
+        return Written(self.stage or "", self.rows, self.splicer.bytes_written, self.unchanged, copied, self.rewritten)
 
     def close(self) -> None:
         if self.out is not None:

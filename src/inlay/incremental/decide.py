@@ -41,10 +41,6 @@ class Decision:
     def rows_touched(self) -> int:
         return sum(group.rows for group in self.match.groups) if self.match else self.footer.rows
 
-    @property
-    def bytes_touched(self) -> int:
-        return round(self.footer.file.size * self.rows_touched / max(self.footer.rows, 1))
-
 
 @dataclass(slots=True)
 class Decisions:

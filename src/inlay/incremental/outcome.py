@@ -31,7 +31,9 @@ def result_of(
             entry = MergeFileMetadata(location.shown(file.path), 0, "removed", None)
         elif file.path in changed:
             slot, written = changed[file.path]
-            entry = MergeFileMetadata(location.shown(slot.path), written.rows, "rewritten", written.size)
+            entry = MergeFileMetadata(
+                location.shown(slot.path), written.rows, "rewritten", written.size, written.bytes_copied
+            )
         else:
             entry = MergeFileMetadata(location.shown(file.path), rows, "preserved", file.size)
         files.append(entry)
@@ -67,14 +69,14 @@ def plan_of(
     rewritten: Sequence[tuple[Decision, Slot, Written]],
 ) -> MergePlan:
     location = decisions.target.location
-    changed = {id(decision): decision for decision, _, written in rewritten if written.stage is not None}
+    changed = {id(decision): written for decision, _, written in rewritten if written.stage is not None}
     reasons = decisions.reasons_to_keep()
     files = [
         FilePlan(location.shown(file.path), "preserved", reason, rows, file.size)
         for (file, rows), reason in zip(decisions.target.footers.files_and_rows(), reasons, strict=True)
     ]
     for decision in decisions.files:
-        _explain(files[decision.at], decision, is_changed=id(decision) in changed)
+        _explain(files[decision.at], decision, changed.get(id(decision)))
     touched = [file for file in files if file.operation in ("rewritten", "removed")]
     return MergePlan(
         affected_files=[file.path for file in touched],
@@ -90,16 +92,17 @@ def plan_of(
         deleted=decisions.deleted,
         unchanged=sum(written.unchanged for _, _, written in rewritten),
         files=files,
-        rows_to_rewrite=sum(decision.rows_touched for decision in changed.values()),
-        bytes_to_rewrite=sum(decision.bytes_touched for decision in changed.values()),
+        rows_to_rewrite=sum(decision.rows_touched for decision in decisions.files if id(decision) in changed),
+        bytes_to_rewrite=sum((f.size_bytes or 0) - f.bytes_copied for f in touched if f.operation == "rewritten"),
     )
 
 
-def _explain(plan: FilePlan, decision: Decision, *, is_changed: bool) -> None:
-    plan.operation = "removed" if decision.remove else "rewritten" if is_changed else "preserved"
-    equal = "; all of them are equal already" if decision.edits and not is_changed else ""
+def _explain(plan: FilePlan, decision: Decision, changed: Written | None) -> None:
+    plan.operation = "removed" if decision.remove else "preserved" if changed is None else "rewritten"
+    equal = "; all of them are equal already" if decision.edits and changed is None else ""
     plan.reason = decision.reason + equal
     plan.matched_rows = decision.matched
+    plan.bytes_copied = 0 if changed is None else changed.bytes_copied
     plan.row_groups = tuple(group.group for group in decision.match.groups) if decision.match else ()
 
 

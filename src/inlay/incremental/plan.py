@@ -35,6 +35,7 @@ class FilePlan:
     size_bytes: int | None = None
     matched_rows: int = 0
     row_groups: tuple[int, ...] = ()  # those that hold matching keys
+    bytes_copied: int = 0  # of `size_bytes`: would be taken over without decoding, where surgery is possible
 
 
 @dataclass
@@ -51,7 +52,7 @@ class MergePlan(IncrementalRewritePlan):
     unchanged: int = 0
     files: list[FilePlan] = field(default_factory=list)
     rows_to_rewrite: int = 0
-    bytes_to_rewrite: int = 0  # of the row groups that would be encoded anew, as they are now
+    bytes_to_rewrite: int = 0  # of the files that would be rewritten, as they are now, without what would be copied
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +70,12 @@ class MergePlan(IncrementalRewritePlan):
             lines.append(f"  ... and {len(touched) - 20:,} more")
         lines.append(f"  {len(self.files) - len(touched):,} files stay as they are")
         return "\n".join([head, *lines])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from inlay.incremental.html import plan_html
+
+        return plan_html(self)
 
 
 def plan_incremental_rewrite(

@@ -22,6 +22,7 @@ class MergeFileMetadata:
     row_count: int
     operation: Operation
     size_bytes: int | None = None
+    bytes_copied: int = 0  # of `size_bytes`: taken over from the old file without decoding
 
 
 def _paths(files: Sequence[MergeFileMetadata], operation: Operation) -> list[str]:
@@ -71,6 +72,12 @@ class MergeResult:
             f" {len(self.inserted_files):,} new, {len(self.removed_files):,} removed,"
             f" {len(self.preserved_files):,} untouched)"
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from inlay.incremental.html import result_html
+
+        return result_html(self)
 
 
 @dataclass(slots=True)

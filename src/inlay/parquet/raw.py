@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -211,6 +211,14 @@ class ParquetBytes:
             raise FooterError("the length of a bloom filter contradicts its header")
         return start, used + bits, bits
 
+    def copyable_bytes(self, row_group: int, without: Collection[str] = ()) -> int:
+        """How many bytes of a row group a splice takes over that replaces these columns (top-level names)."""
+        replaced = {leaf for name in without for leaf in self.schema.column(name).leaves}
+        chunks = self.row_groups[row_group].structs(1)
+        with refusing(self.name):
+            kept = [self._ranges(chunk.struct(3)) for at, chunk in enumerate(chunks) if at not in replaced]
+        return sum(end - start for ranges in kept for start, end in ranges)
+
     def _read_footer(self) -> tuple[Struct, int]:
         size = self.input.size
         if size < 12:
@@ -258,18 +266,21 @@ class ParquetBytes:
         indexes: list[tuple[int, int]] = []
         for group in self.row_groups:
             for chunk in group.structs(1):
-                meta = chunk.struct(3)
-                taken.append(extent_of(meta))
-                if 15 in meta and 14 in meta:
-                    taken.append((meta.number(14), meta.number(14) + meta.number(15)))
-                elif bloom := self.bloom_filter(meta):
-                    taken.append((bloom[0], bloom[0] + bloom[1]))
+                taken += self._ranges(chunk.struct(3))
                 indexes += [(chunk.number(at), chunk.number(at) + chunk.number(at + 1)) for at in (4, 6) if at in chunk]
         taken += indexes
         _check_apart(taken, self.end)
         low, high = min((low for low, _ in indexes), default=0), max((high for _, high in indexes), default=0)
         dense = high - low <= min(_MAX_CACHED_INDEXES, 4 * sum(end - start for start, end in indexes))
         return low, high, dense
+
+    def _ranges(self, meta: Struct) -> list[tuple[int, int]]:
+        """Where a chunk's pages and its bloom filter lie."""
+        pages = extent_of(meta)
+        if 15 in meta and 14 in meta:
+            return [pages, (meta.number(14), meta.number(14) + meta.number(15))]
+        bloom = self.bloom_filter(meta)
+        return [pages, (bloom[0], bloom[0] + bloom[1])] if bloom else [pages]
 
     def _settings(self, chunk: Struct, path: str, rows: int) -> ChunkSettings:
         meta = chunk.struct(3)

@@ -1,0 +1,240 @@
+"""What notebooks show of plans and results: well-formed, inert, small, and with the numbers of the object itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import inlay
+from inlay.incremental import FilePlan, MergeFileMetadata, MergePlan, MergeResult
+from tests import lake
+
+INERT_TAGS = {"div", "span", "b", "table", "tr", "th", "td", "details", "summary"}
+INERT_ATTRIBUTES = {"style", "title", "role", "aria-label"}
+ATTACK = "<img src=x onerror=alert(1)>\"'&</span><script>"
+
+
+class Shown(HTMLParser):
+    """A page, read by somebody else than who wrote it; whatever is not inert or not closed is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[tuple[str, dict[str, str]]] = []
+        self.blocks: list[dict[str, str]] = []
+        self.rows: dict[str, int] = {}
+        self.kinds: dict[str, int] = {}
+        self.titles: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        assert tag in INERT_TAGS
+        assert len(found) == len(attrs)
+        assert all(name in INERT_ATTRIBUTES or name.startswith("data-") for name in found)
+        assert "url" not in found.get("style", "")
+        self.open.append((tag, found))
+        self.titles.append(found.get("title", ""))
+        if "data-kind" in found or "data-files" in found:
+            self.blocks.append(found)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+        _, attributes = self.open[-1]
+        for name, numbers in (("data-rows", self.rows), ("data-count", self.kinds)):
+            if name in attributes:
+                numbers[attributes[name]] = int(data.replace(",", ""))
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def shown(told: Any) -> Shown:
+    return Shown(told._repr_html_())
+
+
+def counts(told: MergePlan | MergeResult) -> dict[str, int]:
+    return {
+        "source": told.source_count,
+        "inserted": told.inserted,
+        "updated": told.updated,
+        "unchanged": told.unchanged,
+        "deleted": told.deleted,
+        "before": told.target_count_before,
+        "after": told.target_count_after,
+    }
+
+
+def result_with(files: list[MergeFileMetadata], **more: Any) -> MergeResult:
+    numbers = dict.fromkeys(
+        ("source_count", "target_count_before", "target_count_after", "inserted", "updated", "deleted"), 0
+    )
+    return MergeResult.of(files, **({"strategy": "upsert"} | numbers | more))
+
+
+# ------------------------------------------------------------------------------------------------------ a real dataset
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Five files: three row groups each, but for the last, which has one."""
+    files = {f"{i}.parquet": lake.table(range(30 * i, 30 * i + 30), w=pa.array(range(30))) for i in range(4)}
+    lake.write(tmp_path / "d", files, row_group_size=10)
+    return lake.write(tmp_path / "d", {"4.parquet": lake.table(range(120, 125), w=pa.array(range(5)))})
+
+
+def news(ids: list[int]) -> pa.Table:
+    """Rows that differ from the dataset's in every column but the key."""
+    return lake.table(ids, [f"new {i}" for i in ids], w=pa.array([-1 - i for i in ids], pa.int64()))
+
+
+def test_a_plan_and_its_result_show_the_same(path: str) -> None:
+    source = news([5, 6, 120, 121, 122, 123, 124, 500])
+    plan = inlay.plan_merge(source, path, "upsert", ["id"])
+    result = inlay.merge(source, path, "upsert", ["id"])
+    for told in (plan, result):
+        page = shown(told)
+        assert page.rows == counts(told)
+        assert page.kinds == {"untouched": 3, "spliced": 2, "new": 1}
+        assert [block["data-kind"] for block in page.blocks] == ["spliced", *["untouched"] * 3, "spliced", "new"]
+        assert "3 files touched" in page.text
+        assert path in page.text
+    assert "nothing was changed" in shown(plan).text
+    assert "2 matching rows in 1 of 3 row groups" in shown(plan).text
+
+
+def test_a_file_that_surgery_cannot_keep_is_rewritten(path: str) -> None:
+    source = news([0]).append_column("more", pa.array([1]))
+    plan = inlay.plan_merge(source, path, "upsert", ["id"], schema_mode="evolve")
+    result = inlay.merge(source, path, "upsert", ["id"], schema_mode="evolve")
+    for told in (plan, result):
+        assert shown(told).kinds == {"untouched": 4, "rewritten": 1}
+
+
+def test_files_that_go(path: str) -> None:
+    plan = inlay.plan_merge(lake.table([0]), path, "full_merge", ["id"], schema_mode="evolve")
+    result = inlay.merge(lake.table([0]), path, "full_merge", ["id"], schema_mode="evolve")
+    assert shown(plan).kinds == shown(result).kinds == {"rewritten": 1, "removed": 4}
+
+
+def test_bytes_are_those_that_were_written(path: str) -> None:
+    result = inlay.merge(news([5]), path, "upsert", ["id"])
+    left = sum(file.size_bytes or 0 for file in result.files if file.operation == "preserved")
+    share = left / (left + result.bytes_written)
+    told = shown(result).text
+    assert result.bytes_copied < result.bytes_written < 10_000
+    for count in (result.bytes_written, result.bytes_written - result.bytes_copied, result.bytes_copied, left):
+        assert f"{count / 1000:.1f} kB" in told or f"{count} bytes" in told
+    assert f"({share:.0%}) saved against rewriting the dataset" in told
+
+
+def test_a_plan_knows_what_will_be_copied(path: str) -> None:
+    """Key columns of matched rows and everything in other row groups; what differs is the rest."""
+    source = news([5, 65, 120])
+    plan = inlay.plan_merge(source, path, "upsert", ["id"])
+    result = inlay.merge(source, path, "upsert", ["id"])
+    planned = {file.path: file.bytes_copied for file in plan.files}
+    done = {file.path: file.bytes_copied for file in result.files}
+    assert planned == done
+    assert sum(done.values()) == result.bytes_copied > 0
+    touched = [file for file in plan.files if file.operation == "rewritten"]
+    assert plan.bytes_to_rewrite == sum((file.size_bytes or 0) - file.bytes_copied for file in touched)
+    assert [file.bytes_copied > 0 for file in plan.files] == [True, False, True, False, True]
+
+
+@given(
+    keys=st.lists(st.integers(0, 140), unique=True, max_size=12),
+    strategy=st.sampled_from(["insert", "update", "upsert", "full_merge", "deduplicate"]),
+    equal=st.booleans(),
+)
+def test_any_merge_is_shown_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[int], strategy: str, equal: bool
+) -> None:
+    root = tmp_path_factory.mktemp("lake")
+    files = {f"p={i}/x.parquet": lake.table(range(20 * i, 20 * i + 20)) for i in range(6)}
+    path = lake.write(root / "d", files, row_group_size=7)
+    parts = pa.array([min(key // 20, 5) for key in keys], pa.int64())
+    source = lake.table(keys, None if equal else ["new"] * len(keys), p=parts)
+    plan = inlay.plan_merge(source, path, strategy, ["id"])
+    result = inlay.merge(source, path, strategy, ["id"])
+    done = {file.path: file.bytes_copied for file in result.files}
+    assert all(done[file.path] == file.bytes_copied for file in plan.files)
+    pages = [shown(plan), shown(result)]
+    assert pages[0].kinds == pages[1].kinds
+    for told, page in zip((plan, result), pages, strict=True):
+        assert page.rows == counts(told)
+        assert Counter(block["data-kind"] for block in page.blocks) == page.kinds
+    assert sum(pages[1].kinds.values()) == len(result.files)
+
+
+# -------------------------------------------------------------------------------------------------------- hostile names
+def test_names_are_text_and_nothing_else() -> None:
+    path = f"d/p={ATTACK}/{ATTACK}.parquet"
+    result = result_with([MergeFileMetadata(path, 1, "rewritten", 10)], strategy=ATTACK)
+    plan = MergePlan([path], [], [path], 1, ATTACK, files=[FilePlan(path, "rewritten", ATTACK, 1, 10)])
+    for page in (shown(result), shown(plan)):
+        assert "<img src=x onerror=alert(1)>" in page.text
+        assert any("<script>" in title for title in page.titles)
+
+
+def test_a_real_directory_with_such_a_name(tmp_path: Path) -> None:
+    rows = lake.table([1, 2], p=pa.array(["<img src=x onerror=alert(1)>", "b"]))
+    path = str(tmp_path / "<img src=x onerror=alert(1)>")
+    inlay.write_dataset(rows, path, partition_columns=["p"])
+    page = shown(inlay.merge(rows.slice(0, 1), path, "upsert", ["id"]))
+    assert "<img src=x onerror=alert(1)>" in page.text
+
+
+@given(st.lists(st.tuples(st.text(), st.sampled_from(["rewritten", "inserted", "preserved", "removed"])), max_size=30))
+def test_any_path_can_be_shown(files: list[tuple[str, Any]]) -> None:
+    page = shown(result_with([MergeFileMetadata(path, 1, operation, 5) for path, operation in files]))
+    assert len(page.blocks) == len(files)
+    assert sum(page.kinds.values()) == len(files)
+
+
+# ------------------------------------------------------------------------------------------------------ many, and none
+def test_ten_thousand_files_are_a_small_page() -> None:
+    operations: list[Any] = ["preserved", "rewritten", "inserted", "removed", "preserved"]
+    files = [
+        MergeFileMetadata(f"s3://bucket/data/day={i // 40}/part-{i:06}.parquet", 1000, operations[i * 7919 % 5], 50_000)
+        for i in range(10_000)
+    ]
+    result = result_with(files)
+    assert len(result._repr_html_()) < 60_000
+    page = shown(result)
+    assert sum(int(block["data-files"]) for block in page.blocks) == 10_000
+    assert page.kinds == {"untouched": 4000, "rewritten": 2000, "new": 2000, "removed": 2000}
+    assert "... and 5,980 more" in page.text
+    assert "s3://bucket/data" in page.text
+
+
+def test_one_file_among_thousands_is_seen() -> None:
+    files = [MergeFileMetadata(f"d/{i:05}", 1, "rewritten" if i == 7777 else "preserved", 9) for i in range(10_000)]
+    marked = [block for block in shown(result_with(files)).blocks if "1 rewritten" in block["title"]]
+    assert len(marked) == 1
+    assert marked[0]["title"] == "files 7,750 to 7,812: 62 untouched, 1 rewritten"
+    assert "#d9822b" in marked[0]["style"]
+
+
+def test_long_names_do_not_make_a_long_page() -> None:
+    files = [MergeFileMetadata(f"d/{'<' * 5000}{i}", 1, "rewritten", 9) for i in range(160)]
+    assert len(result_with(files)._repr_html_()) < 200_000
+
+
+def test_nothing_can_be_shown_too() -> None:
+    page = shown(MergeResult("update", 0, 0, 0, 0, 0, 0))
+    assert page.blocks == []
+    assert "no files" in page.text
+    assert shown(MergePlan([], [], [], 0)).rows == dict.fromkeys(page.rows, 0)
