@@ -102,3 +102,60 @@ def test_files_without_rows_are_shown_with_a_warning(here: Any, content: bytes, 
     types = dict.fromkeys(names or ["a"], pa.int64())
     assert here.convert(content, format_, overrides=types).rows == 0
     assert _preview(here, content, ReadOptions.of(format_), overrides=types).warnings == []
+
+
+CODES_AND_MORE = """id,zip,amount,day,when,free
+1,01234,10,2024-01-05,2024-01-05,a
+2,00501,n/a,unknown,05.01.2024,1
+3,90210,12.5,2024-01-07,2024-01-07,b
+4,10001,7,2024-01-08,2024-01-08,c
+5,94105,8,2024-01-09,2024-01-09,d
+"""
+
+
+def test_columns_that_are_nearly_something_else_say_why_they_are_text(desk: Any) -> None:
+    found = _preview(desk, CODES_AND_MORE.encode())
+    assert [str(column.type) for column in found.columns] == ["int64"] + ["string"] * 5
+    assert found.warnings == [
+        "Column 'zip' looks like codes with leading zeros: kept as text.",
+        "Column 'amount' holds numbers, but also 'n/a': kept as text.",
+        "Column 'day' holds dates, but also 'unknown': kept as text.",
+        "Column 'when' holds dates that cannot all be read in one way: they stay text.",
+    ]
+    chosen = {"zip": pa.string(), "amount": pa.float64(), "day": pa.date32(), "when": pa.date32()}
+    assert _preview(desk, CODES_AND_MORE.encode(), overrides=chosen).warnings == []
+    assert _preview(desk, b'{"zip": "01234"}\n{"zip": "90210"}\n').warnings == []  # JSON says itself what is text
+
+
+def test_rejects_stand_where_their_rows_do(desk: Any) -> None:
+    content = b'a,b\n1,"two\nlines"\nx,y\n3\n4,z\n,w\n5,"open'
+    found = _preview(desk, content, overrides={"a": pa.int64()})
+    assert [(reject.row, reject.cells, reject.bad_cells[0].line) for reject in found.rejects] == [
+        (1, ["x", "y"], 4),
+        (2, ["3"], 5),
+        (5, [None, None], 8),  # what no quote closes cannot be cut into cells
+    ]
+    assert [row["b"] for row in found.rows] == ["two\nlines", "z", "w"]
+    assert (found.rows_seen, found.rows_rejected) == (6, 3)
+
+
+def test_rejects_of_json_stand_where_their_records_do(desk: Any) -> None:
+    found = _preview(desk, b'[{"a": 1, "b": {"c": 2}}, {"a": "x", "b": null}, 7, {"a": 3}]', overrides={"a": pa.int8()})
+    assert [(reject.row, reject.cells) for reject in found.rejects] == [(1, ["x", None]), (2, [None, None])]
+    assert [row["a"] for row in found.rows] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0", "a PNG image"),
+        (b"PK\x03\x04\x14\0\x06\0", "an Office document"),
+        (b"%PDF-1.7\n%...", "a PDF document"),
+        (parquet_bytes(pa.table({"p": [1, 2]})), "a Parquet file"),
+        (pa.compress(b"\xff\xd8\xff\xe0\0\x10JFIF", codec="gzip", asbytes=True), "a JPEG image"),
+    ],
+)
+def test_files_that_are_no_text_are_called_by_their_names(desk: Any, content: bytes, what: str) -> None:
+    for options in ({}, {"encoding": "latin-1"}):
+        with pytest.raises(UnreadableUploadError, match=what):
+            _preview(desk, content, ReadOptions.of("csv", options))

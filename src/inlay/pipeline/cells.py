@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.errors import InvalidArgumentError
-from inlay.pipeline.kinds import AMBIGUOUS, NULL, Kind
+from inlay.pipeline.kinds import AMBIGUOUS, CODES, NULL, Kind
 from inlay.schema import family, storage_type
 from inlay.type_grammar import type_name
 
@@ -31,6 +31,7 @@ __all__ = [
     "infer",
     "order_of",
     "reason",
+    "why_text",
 ]
 
 _EXACT_DIGITS = {64: 15, 32: 7, 16: 3}  # a float of so many bits keeps every number of so few characters
@@ -51,6 +52,8 @@ _FORMS: dict[str, tuple[str, str]] = {
     "month first": (r"([0-9]{2})[/-]([0-9]{2})[/-]([0-9]{4})", r"\3-\1-\2"),
 }
 _ORDERS = ("day first", "month first")
+_DATE = f"(?:{'|'.join(pattern for pattern, _ in _FORMS.values())})(?:{_TIME})?"
+_MOST_ODD = 0.2  # so small a share of odd cells makes others wonder why a column is text
 _REASONS = {
     "boolean": "not true or false",
     "integer": "not an integer",
@@ -91,7 +94,7 @@ def reason(type_: pa.DataType) -> str:
 # ------------------------------------------------------------------------------------------------------- inference
 def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     """The kind of a column of text."""
-    cells = pc.ascii_trim_whitespace(values.filter(pc.greater(pc.binary_length(values), 0)))
+    cells = _filled(values)
     if not len(cells):
         return NULL
     first = cells[0].as_py()
@@ -100,6 +103,24 @@ def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     if re.fullmatch(f"{_NUMBER}|{_SPECIAL}", first) and _all_match(cells, f"{_NUMBER}|{_SPECIAL}"):
         return _number_kind(cells)
     return _date_kind(cells, first, day_first)
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    return pc.ascii_trim_whitespace(values.filter(pc.greater(pc.binary_length(values), 0)))
+
+
+def why_text(values: pa.Array) -> str:
+    """Why a column that was found to be text is neither numbers nor dates, although it nearly is; or nothing."""
+    cells = _filled(values)
+    if _all_match(cells, "[0-9]+"):
+        return CODES
+    for what, pattern in (("numbers", _NUMBER), ("dates", _DATE)):
+        odd = cells.filter(pc.invert(pc.match_substring_regex(cells, f"^(?:{pattern})$")))
+        if not len(odd):
+            return f"holds {what} that cannot all be read in one way: they stay text"
+        if len(odd) <= len(cells) * _MOST_ODD:
+            return f"holds {what}, but also {odd[0].as_py()[:50]!r}: kept as text"
+    return ""
 
 
 def _all_match(cells: pa.Array, pattern: str) -> bool:

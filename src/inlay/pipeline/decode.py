@@ -20,7 +20,7 @@ from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
 from inlay.pipeline.options import Limits
 from inlay.storage import Location
 
-__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_utf8", "decode", "guess_encoding"]
+__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_text", "check_utf8", "decode", "guess_encoding"]
 
 _STEP = 4 << 20
 _HEAD = 4 << 10
@@ -33,6 +33,21 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_SHEET = "Save the sheet as CSV, or unpack the archive, and upload that."
+_NOT_TEXT = {  # files that people take for tables, by their first bytes
+    b"\x89PNG": ("a PNG image", None),
+    b"\xff\xd8\xff": ("a JPEG image", None),
+    b"GIF87a": ("a GIF image", None),
+    b"GIF89a": ("a GIF image", None),
+    b"%PDF-": ("a PDF document", None),
+    b"PK\x03\x04": ("an Office document or a ZIP archive", _SHEET),
+    b"\xd0\xcf\x11\xe0": ("an old Office document", _SHEET),
+    b"PAR1\x15": ("a Parquet file", "Say that its format is parquet."),
+    b"ARROW1\0": ("an Arrow file", "Write it as Parquet, and upload that."),
+    b"SQLite f": ("an SQLite database", "Export the table as CSV, and upload that."),
+    b"BZh91AY&": ("compressed with bzip2", "Compress it with gzip or zstd."),
+    b"\xfd7zXZ": ("compressed with xz", "Compress it with gzip or zstd."),
+}
 _PLAIN = frozenset({"utf-8", "ascii", "utf-8-sig"})
 # wide encodings: bytes of a character, and which of them is the one that ASCII has
 _WIDE = {"utf-16-le": (2, 0), "utf-16-be": (2, 1), "utf-32-le": (4, 0), "utf-32-be": (4, 3)}
@@ -124,6 +139,18 @@ def decode(
             chunks, mark = _transcoded(chunks, charset, len(mark)), b""
         kept = _keep(chunks, place) if place or text else InlineFile(b"".join(chunks))
     return Content(kept, kept.size, charset, len(mark))
+
+
+def check_text(raw: RawFile | InlineFile) -> None:
+    """Refuse what is known to be something else before it passes for text in a strange encoding."""
+    with raw.open() as file:
+        compression = raw.encoding or _compression_of(file.read(4))
+    with _plain_stream(raw, compression) as stream:
+        head = _read(stream, 8, compression)
+    for magic, (what, hint) in _NOT_TEXT.items():
+        if head.startswith(magic):
+            readable = "CSV, TSV, JSON and Parquet files can be read, also compressed with gzip or zstd."
+            raise UnreadableUploadError(f"The file is {what}, not text.", hint=hint or readable)
 
 
 def check_utf8(data: bytes, start: int = 0) -> None:

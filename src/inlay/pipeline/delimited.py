@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Reading, convert, infer, reason
+from inlay.pipeline.cells import Reading, convert, infer, reason, why_text
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
@@ -173,7 +173,11 @@ class DelimitedText:
 
     def kinds(self, table: pa.Table, names: Sequence[str]) -> dict[str, Kind]:
         """What the columns of a sample hold."""
-        return {name: infer(table.column(at).combine_chunks(), self.options.day_first) for at, name in enumerate(names)}
+        return {name: self._kind(table.column(at).combine_chunks()) for at, name in enumerate(names)}
+
+    def _kind(self, values: pa.Array) -> Kind:
+        kind = infer(values, self.options.day_first)
+        return replace(kind, note=why_text(values)) if kind.family == "text" and not kind.note else kind
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
@@ -222,9 +226,10 @@ class DelimitedText:
             opened, why = len(data) - 1, "the file ends in the escape character"
         else:
             return data
-        start = int(find_records(data, dialect, split.line).starts[-1])
-        line = split.line + count_line_ends(data[:opened])
-        rejects.append(Reject([BadCell.of(line, None, data[opened:].decode(), why)], data[start:].decode()))
+        starts = find_records(data, dialect, split.line).starts
+        start = int(starts[-1])
+        cell = BadCell.of(split.line + count_line_ends(data[:opened]), None, data[opened:].decode(), why)
+        rejects.append(Reject([cell], data[start:].decode(), len(starts) - 1))
         return data[:start]
 
 
@@ -254,7 +259,8 @@ def _rejected(
             value = cells.column(at)[int(row)].as_py()
             found.setdefault(number, []).append(BadCell.of(records.lines[number], column.name, value, why))
     rejects = [
-        Reject(found[number], data[records.starts[number] : records.ends[number]].decode()) for number in sorted(found)
+        Reject(found[number], data[records.starts[number] : records.ends[number]].decode(), number)
+        for number in sorted(found)
     ]
     drop = np.any(list(bad.values()), axis=0) if bad else None
     return rejects, None if drop is None else pa.array(~drop)

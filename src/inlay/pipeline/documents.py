@@ -40,7 +40,7 @@ from inlay.pipeline.rejects import BadCell, Reject
 from inlay.pipeline.values import BadRecordError, as_text, columns_of, decode_value, kind_of
 from inlay.schema import family
 
-__all__ = ["JsonRecords", "survey"]
+__all__ = ["JsonRecords", "read_object", "survey"]
 
 _LINES = Dialect(quote="")
 _BLANK = np.zeros(256, bool)
@@ -85,6 +85,12 @@ def _decode(record: _Record) -> dict[str, Any] | BadCell:
     if not isinstance(value, dict):
         return BadCell.of(record.line, None, None, "not an object")
     return value
+
+
+def read_object(raw: str) -> dict[str, str | None]:
+    """The values of a record as text; of what is no record, none."""
+    value = _decode(_Record(0, raw.encode(), 0))
+    return {name: as_text(item) for name, item in value.items()} if isinstance(value, dict) else {}
 
 
 # ---------------------------------------------------------------------------------------------------------- survey
@@ -216,12 +222,12 @@ class JsonRecords:
     def _one_by_one(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed:
         rows: list[_Row] = []
         undecoded: list[Reject] = []
-        for record in _records(data, split, str(self.options.layout)):
+        for number, record in enumerate(_records(data, split, str(self.options.layout))):
             value = _decode(record)
             if isinstance(value, dict):
-                rows.append(_Row(record, value))
+                rows.append(_Row(number, record, value))
             else:
-                undecoded.append(Reject([value], record.raw.decode()))
+                undecoded.append(Reject([value], record.raw.decode(), number))
         return _fit_rows(rows, undecoded, columns, self.options.day_first)
 
 
@@ -355,6 +361,7 @@ def _holds_odd_numbers(block: np.ndarray) -> bool:
 
 # ------------------------------------------------------------------------------------------------------ one by one
 class _Row(NamedTuple):
+    number: int
     record: _Record
     value: dict[str, Any]
 
@@ -399,23 +406,23 @@ def _loaded(
     table = pa.table(list(typed), schema=schema)
     if cells:
         table = table.filter(pa.array([row not in cells for row in range(len(rows))]))
-    rejects = [Reject(cells[row], rows[row].record.raw.decode()) for row in sorted(cells)] + list(undecoded)
-    rejects.sort(key=lambda reject: reject.cells[0].line)
+    bad = [Reject(cells[row], rows[row].record.raw.decode(), rows[row].number) for row in sorted(cells)]
+    rejects = sorted([*bad, *undecoded], key=lambda reject: reject.row)
     return Parsed([table], rejects, met)
 
 
 def _unknown_columns(rows: Sequence[_Row], columns: Sequence[Column], day_first: bool | None) -> dict[str, Kind]:
     known = {column.name for column in columns}
     found: dict[str, list[Any]] = {}
-    for _, value in rows:
-        for name in value.keys() - known:
-            found.setdefault(name, []).append(value[name])
+    for row in rows:
+        for name in row.value.keys() - known:
+            found.setdefault(name, []).append(row.value[name])
     return {name: kind_of(found[name], day_first) for name in _in_order(found, rows)}
 
 
 def _in_order(found: dict[str, Any], rows: Sequence[_Row]) -> list[str]:
     """Names as they first appear; sets have no order."""
     order: dict[str, None] = {}
-    for _, value in rows if found else ():
-        order |= dict.fromkeys(name for name in value if name in found)
+    for row in rows if found else ():
+        order |= dict.fromkeys(name for name in row.value if name in found)
     return list(order)

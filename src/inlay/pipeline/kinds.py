@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-__all__ = ["AMBIGUOUS", "MIXED", "NULL", "TEXT", "Kind", "join", "type_of"]
+__all__ = ["AMBIGUOUS", "CODES", "MIXED", "NULL", "TEXT", "Kind", "join", "type_of"]
 
 _DECIMAL_DIGITS = 38
-AMBIGUOUS = "ambiguous"
+# why a column is text: what follows its name in a warning
+AMBIGUOUS = "holds dates that can be read as day/month or month/day: they stay text (the option day_first says which)"
+CODES = "looks like codes with leading zeros: kept as text"
 
 
 @dataclass(frozen=True, slots=True)

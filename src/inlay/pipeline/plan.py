@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.kinds import AMBIGUOUS, Kind, join, type_of
+from inlay.pipeline.kinds import Kind, join, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import Reject
@@ -51,11 +51,8 @@ class Column:
         """Why the column is text, if somebody may wonder."""
         if self.fixed or not self.type.equals(pa.string()):
             return None
-        if self.kind.note == AMBIGUOUS:
-            return (
-                f"Column {self.name!r} holds dates that can be read as day/month or month/day: they stay text "
-                "(the option day_first says which)."
-            )
+        if self.kind.note:
+            return f"Column {self.name!r} {self.kind.note}."
         return f"Column {self.name!r} holds values of several sorts: it is text." if self.kind.mixed else None
 
 

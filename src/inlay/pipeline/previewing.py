@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,14 +12,16 @@ import pyarrow as pa
 from inlay.errors import InvalidArgumentError, NotUtf8Error
 from inlay.pipeline.conversion import NO_ROWS, lacks_rows, plan_columns
 from inlay.pipeline.decode import InlineFile, RawFile, decode, guess_encoding
+from inlay.pipeline.delimited import read_record
+from inlay.pipeline.documents import read_object
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Column, Parsed, Survey
 from inlay.pipeline.records import Split
-from inlay.pipeline.rejects import MAX_SHOWN, BadCell
+from inlay.pipeline.rejects import MAX_SHOWN, BadCell, Reject
 from inlay.pipeline.survey import Surveyor
 
-__all__ = ["Preview", "PreviewColumn", "preview"]
+__all__ = ["Preview", "PreviewColumn", "PreviewReject", "preview"]
 
 _ROWS = 50
 _SAMPLES = 5
@@ -35,9 +37,17 @@ class PreviewColumn(NamedTuple):
     null_share: float
 
 
+class PreviewReject(NamedTuple):
+    """A row that would be rejected, by its number among the first rows, with its cells as they are written."""
+
+    row: int
+    cells: list[str | None]  # in the order of the columns, as many as there are
+    bad_cells: list[BadCell]
+
+
 @dataclass(frozen=True)
 class Preview:
-    """The first rows of an upload, and what was found out about it."""
+    """The first rows of an upload, and what was found out about it from the rows that were looked at."""
 
     format: str
     options: ReadOptions
@@ -45,6 +55,9 @@ class Preview:
     rows: list[dict[str, Any]]
     bad_cells: list[BadCell]
     warnings: list[str]
+    rejects: list[PreviewReject]  # those that stand among the first rows
+    rows_seen: int  # so many were looked at, rejected ones among them
+    rows_rejected: int
 
 
 def preview(
@@ -98,6 +111,9 @@ class _Previewer:
             rows=_as_rows(table.slice(0, _ROWS)),
             bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
             warnings=warnings,
+            rejects=[_describe_reject(r, table.column_names, survey.options) for r in parsed.rejects if r.row < _ROWS],
+            rows_seen=len(table) + len(parsed.rejects),
+            rows_rejected=len(parsed.rejects),
         )
 
 
@@ -123,6 +139,14 @@ def _first_rows(parsed: Parsed, survey: Survey, columns: list[Column]) -> pa.Tab
     schema = survey.schema or pa.schema([pa.field(column.name, column.type) for column in columns])
     tables = list(itertools.islice(parsed.tables or (), 1))
     return tables[0] if tables else schema.empty_table()
+
+
+def _describe_reject(reject: Reject, names: Sequence[str], options: ReadOptions) -> PreviewReject:
+    if options.format == "json":
+        cells = [read_object(reject.raw).get(name) for name in names]
+    else:
+        cells = read_record(reject.raw.encode(), options)[: len(names)]
+    return PreviewReject(reject.row, cells, reject.cells)
 
 
 def _as_rows(table: pa.Table) -> list[dict[str, Any]]:

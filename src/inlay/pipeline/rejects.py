@@ -43,10 +43,11 @@ class BadCell(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """A row that was not loaded: its bad cells and its text."""
+    """A row that was not loaded: its bad cells, its text, and its number among the rows of its split."""
 
     cells: list[BadCell]
-    raw: str | None
+    raw: str
+    row: int
 
 
 def reject_table(rejects: Sequence[Reject]) -> pa.Table:

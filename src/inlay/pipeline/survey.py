@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inlay.errors import UnreadableUploadError
 from inlay.pipeline import columnar, delimited, documents
-from inlay.pipeline.decode import Content, InlineFile, Place, RawFile, decode
+from inlay.pipeline.decode import Content, InlineFile, Place, RawFile, check_text, decode
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Survey
 
@@ -34,6 +34,8 @@ class Surveyor:
 
     def __call__(self, raw: RawFile | InlineFile) -> Survey:
         is_text = self.options.format != "parquet"
+        if is_text:
+            check_text(raw)
         content = decode(raw, self.limits, self.decoded, self.options.encoding, text=is_text)
         if content.size <= content.skip and self.options.format != "json":  # no lines are no records
             raise UnreadableUploadError("The file is empty.")
