@@ -17,6 +17,7 @@ from tests.faults.service_process import ServiceProcess, Stand
 
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 PATIENCE_MS = 60_000  # the machine may be busy; what comes in time is not waited for
+SPARK_PATIENCE = 180.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -25,14 +26,19 @@ expect.set_options(timeout=PATIENCE_MS)
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """`inlay serve` with its embedded defaults, for all tests of the page that do not need one of their own."""
-    with ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings={})).serving() as process:
+    process = ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings={}))
+    process.start()
+    try:
+        process.wait_until_open()  # what needs Spark waits for it
         yield process
+    finally:
+        process.end()
 
 
 @pytest.fixture
 def api(service: ServiceProcess) -> Iterator[httpx.Client]:
     """The same service for programs: tests make here what a page is to show."""
-    with httpx.Client(base_url=service.url, timeout=PATIENCE_MS / 1000) as client:
+    with httpx.Client(base_url=service.url, timeout=SPARK_PATIENCE) as client:
         yield client
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import socket
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -90,3 +93,86 @@ def test_signing_in_leads_nowhere_else(tmp_path: Path, open_window: Opener) -> N
             page.get_by_label("API key").fill("the-key")
             page.get_by_role("button", name="Sign in").click()
             page.wait_for_url(visit.url + "/")
+
+
+def test_an_unknown_address_is_told_with_a_way_on(visit: Visit) -> None:
+    page = visit.go("/no/<b>such</b>/page?at=all")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is nothing here")
+    expect(page.get_by_text("No page has the address")).to_contain_text("/no/<b>such</b>/page?at=all")
+    visit.shoot("not-found")
+    page.get_by_role("link", name="Back to the datasets").click()
+    page.wait_for_url(visit.url + "/")
+
+
+def test_what_is_not_there_is_answered_so(api: httpx.Client) -> None:
+    assert api.get("/no/such/page").status_code == 404
+    assert api.get("/_nicegui/no_such_part").json() == {"detail": "Not Found"}
+    assert api.get("/v1/no_such_thing").headers["content-type"] == "application/problem+json"
+
+
+# ------------------------------------------------------------------------------------------------------ other web sites
+def test_pages_are_not_shown_in_others_and_take_scripts_from_nobody(api: httpx.Client) -> None:
+    for path in ("/", "/sql", "/login", "/no/such/page"):
+        answer = api.get(path)
+        policy = answer.headers["content-security-policy"]
+        nonce = re.search(r"'nonce-([^']+)'", policy)
+        assert nonce is not None
+        assert "frame-ancestors 'none'" in policy
+        assert "script-src 'self' 'nonce-" in policy
+        assert (answer.headers["x-frame-options"], answer.headers["referrer-policy"]) == ("DENY", "same-origin")
+        scripts = re.findall(r"<script[^>]*", answer.text)
+        assert scripts
+        assert all(f'nonce="{nonce[1]}"' in script for script in scripts)
+    assert api.get("/").headers["content-security-policy"] != api.get("/").headers["content-security-policy"]
+
+
+def test_a_script_that_came_with_data_does_not_run(visit: Visit) -> None:
+    """Were a text ever taken for HTML, the browser would still refuse its scripts."""
+    page = visit.go("/")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.evaluate(
+        """() => { const box = document.createElement('div'); document.body.append(box);
+          box.innerHTML = '<img src="data:," onerror="window.ran = true">';
+          const script = document.createElement('script'); script.textContent = 'window.ran = true';
+          box.append(script) }"""
+    )
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.ran") is None
+    assert [fault for fault in visit.faults if "Content Security Policy" in fault]
+    visit.faults.clear()
+
+
+SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport="
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_taken"),
+    [
+        ({}, True),
+        ({"Origin": "http://127.0.0.1:{port}"}, True),
+        ({"Host": "localhost:{port}", "Origin": "http://localhost:{port}"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "http://127.0.0.1:1"}, False),
+        ({"Host": "evil.example"}, False),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, False),
+    ],
+)
+def test_the_socket_of_an_open_service_talks_to_its_own_pages_only(
+    service: ServiceProcess, headers: dict[str, str], is_taken: bool
+) -> None:
+    own = {name: value.format(port=service.port) for name, value in headers.items()}
+    told = {"Host": f"127.0.0.1:{service.port}"} | own
+    assert httpx.get(service.url + SOCKET + "polling", headers=told).status_code == (200 if is_taken else 403)
+    assert upgraded(service.port, SOCKET + "websocket", told) == (101 if is_taken else 403)
+
+
+def upgraded(port: int, path: str, headers: dict[str, str]) -> int:
+    """The status of the answer to a request for a web socket."""
+    asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    asked |= {"Sec-WebSocket-Key": base64.b64encode(b"0123456789abcdef").decode()} | headers
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items()), "", ""]
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        with connection.makefile("rb") as answer:
+            return int(answer.readline().split()[1])

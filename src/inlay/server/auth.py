@@ -5,6 +5,7 @@ While no key exists, a loopback service is open.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
 
 from inlay.errors import ForbiddenError, UnauthorizedError
 from inlay.server.service import Service
@@ -31,6 +33,7 @@ __all__ = [
     "identify",
     "is_trusted",
     "require",
+    "require_own_page",
     "require_same_origin",
 ]
 
@@ -72,7 +75,7 @@ def require(caller: Caller, scope: Scope) -> None:
         raise ForbiddenError(f"This key may not {scope}.", hint=f"Use a key with the scope {scope}.")
 
 
-async def caller_of(request: Request, bearer: str | None = None) -> Caller:
+async def caller_of(request: HTTPConnection, bearer: str | None = None) -> Caller:
     """Who sent a request. What a browser sends by itself, a cookie or nothing, counts only from our own page."""
     cookie = request.cookies.get(SESSION_COOKIE)
     caller = await identify(request.app.state.service, bearer or cookie)
@@ -81,6 +84,13 @@ async def caller_of(request: Request, bearer: str | None = None) -> Caller:
     if bearer is None or caller == _ANYBODY:
         require_same_origin(request)
     return caller
+
+
+async def require_own_page(connection: HTTPConnection) -> None:
+    """For what a page of ours opens by itself, also one that asks for a key."""
+    require_same_origin(connection)
+    with contextlib.suppress(UnauthorizedError):
+        await caller_of(connection)
 
 
 def _static(given: str, keys: Sequence[str]) -> Caller | None:
@@ -100,7 +110,7 @@ def _digest(secret: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------- foreign web sites
-def _require_loopback_name(request: Request) -> None:
+def _require_loopback_name(request: HTTPConnection) -> None:
     """An open service serves this machine, not the web sites that its browsers happen to show."""
     host = request.headers.get("host", "")
     if not _is_loopback(_hostname(host)):
@@ -110,7 +120,7 @@ def _require_loopback_name(request: Request) -> None:
         )
 
 
-def require_same_origin(request: Request) -> None:
+def require_same_origin(request: HTTPConnection) -> None:
     origin = request.headers.get("origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
         raise ForbiddenError(

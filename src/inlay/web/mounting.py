@@ -65,8 +65,10 @@ def _make(service: Service) -> FastAPI:
     from nicegui import ui
 
     from inlay.web import routes
+    from inlay.web.protection import Protected
 
     pages.state.service = service
+    pages.add_middleware(Protected)
     routes.register()
     host = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(host, title="inlay", favicon=routes.ICON, dark=None, language="en-US", show_welcome_message=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module, resources
 
+from fastapi.exceptions import RequestValidationError
 from nicegui import app
 
-from inlay.web.shell import ICON, STATIC
+from inlay.web.shell import ICON, STATIC, show_missing
 
 __all__ = ["ICON", "register"]
 
@@ -15,5 +16,7 @@ _PAGES = ("home", "sql", "jobs", "status", "login")
 
 def register() -> None:
     app.add_static_files(STATIC, str(resources.files("inlay.web").joinpath("static")))
+    for kind in (404, RequestValidationError):
+        app.add_exception_handler(kind, show_missing)
     for name in _PAGES:
         import_module(f"inlay.web.{name}")

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
-from nicegui import html, ui
+from nicegui import Client, html, ui
 
-from inlay.errors import InlayError, UnauthorizedError
+from inlay import __version__
+from inlay.errors import InlayError, ServiceUnreachableError, UnauthorizedError
 from inlay.server.auth import SESSION_COOKIE
 from inlay.web.visitor import Visitor
 
-__all__ = ["ICON", "STATIC", "frame", "guarded", "heading", "page", "show_error", "tell"]
+__all__ = [
+    "ICON",
+    "STATIC",
+    "frame",
+    "guarded",
+    "heading",
+    "page",
+    "show_error",
+    "show_missing",
+    "style_with",
+    "tell",
+]
 
 log = logging.getLogger("inlay.web")
 STATIC = "/static"
 ICON = resources.files("inlay.web").joinpath("static/icon.svg").read_text(encoding="utf-8")
 _SECONDS_TO_BUILD = 30.0
+_SECONDS_TO_OPEN = 20.0  # the workspace may still be opening
 _THEME_COOKIE = "inlay_theme"
 _THEMES = {"light": False, "dark": True}  # what is not chosen is what the system has
-_HEAD = f'<link rel="stylesheet" href="{STATIC}/inlay.css">'
+_PARTS = ("/_nicegui", STATIC)  # of pages
 _PLACES = (
     ("/", "Datasets", "dataset"),
     ("/sql", "SQL", "terminal"),
@@ -43,19 +58,15 @@ def page(path: str, title: str) -> Callable[[Body], Body]:
     def register(body: Body) -> Body:
         @functools.wraps(body)
         async def build(request: Request, **parameters: Any) -> Response | None:
+            content = frame(request, title)
             try:
-                visitor = await Visitor.of(request)
+                visitor = await asyncio.wait_for(Visitor.of(request), _SECONDS_TO_OPEN)
+                with content:
+                    await body(visitor, **parameters)
             except UnauthorizedError:
                 return RedirectResponse(f"/login?next={quote(_place_of(request))}", status_code=303)
-            except InlayError as error:
-                frame(request, title)
-                show_error(error)
-                return None
-            with frame(request, title):
-                try:
-                    await body(visitor, **parameters)
-                except InlayError as error:
-                    show_error(error)
+            except Exception as error:  # noqa: BLE001  (it is logged, and the page says so)
+                _show_failure(content, error)
             return None
 
         build.__signature__ = _signature(body)  # type: ignore[attr-defined]
@@ -81,7 +92,7 @@ def _place_of(request: Request) -> str:
 # --------------------------------------------------------------------------------------------------------------- frame
 def frame(request: Request, title: str, *, navigation: bool = True) -> ui.element:
     """The parts around a page's content, which goes into the element that comes back."""
-    ui.add_head_html(_HEAD)
+    style_with("inlay.css")
     ui.colors(primary="#0f766e", secondary="#475569", accent="#b45309", positive="#15803d", negative="#b91c1c")
     dark = ui.dark_mode(_THEMES.get(request.cookies.get(_THEME_COOKIE, "")))
     with ui.header().classes("inlay-header"):
@@ -103,6 +114,11 @@ def frame(request: Request, title: str, *, navigation: bool = True) -> ui.elemen
     return content
 
 
+def style_with(file: str) -> None:
+    """Add a style sheet of ours to the page; browsers keep it until the next version."""
+    ui.add_head_html(f'<link rel="stylesheet" href="{STATIC}/{file}?{__version__}">')
+
+
 def _is_here(path: str, place: str) -> bool:
     return path.startswith(place) if place != "/" else path == "/" or path.startswith(("/datasets", "/uploads"))
 
@@ -117,13 +133,11 @@ def _place(place: str, name: str, icon: str, *, is_here: bool) -> None:
 
 
 def _theme_menu(dark: ui.dark_mode) -> None:
-    def choose(name: str) -> None:
-        dark.set_value(_THEMES.get(name))
-        ui.run_javascript(f"document.cookie = '{_THEME_COOKIE}={name}; path=/; max-age=31536000; samesite=lax'")
-
     with ui.button(icon="contrast").props('flat round color=inherit aria-label="Colours"'), ui.menu():
         for name, label in (("light", "Light"), ("dark", "Dark"), ("system", "As the system")):
-            ui.menu_item(label, on_click=functools.partial(choose, name))
+            keep = f"document.cookie = '{_THEME_COOKIE}={name}; path=/; max-age=31536000; samesite=lax'"
+            item = ui.menu_item(label, on_click=functools.partial(dark.set_value, _THEMES.get(name)))
+            item.on("click", js_handler=f"() => {{ {keep} }}")
 
 
 def _sign_out_button() -> None:
@@ -146,6 +160,31 @@ def show_error(error: InlayError) -> None:
         if error.hint:
             ui.label(error.hint)
         ui.link("Back to the datasets", "/")
+
+
+def _show_failure(content: ui.element, error: Exception) -> None:
+    """In the place of a page that could not be built. What nobody expected is for the log, not for visitors."""
+    if not isinstance(error, InlayError):
+        log.error("a page could not be built", exc_info=error)
+        error = _STARTING if isinstance(error, TimeoutError) else _UNEXPECTED
+    content.client.status_code = error.http_status
+    content.clear()
+    with content:
+        show_error(error)
+
+
+_STARTING = ServiceUnreachableError("The service is still starting.", hint="Try again in a moment.")
+_UNEXPECTED = InlayError("This page failed unexpectedly.", hint="Try again. The log of the service says what happened.")
+
+
+async def show_missing(request: Request, error: Exception) -> Response:
+    """For an address that no page has."""
+    if request.url.path.startswith(_PARTS):
+        return await http_exception_handler(request, cast("HTTPException", error))
+    with Client(ui.page(""), request=request) as client, frame(request, "Not found"):
+        heading("There is nothing here", f"No page has the address {_place_of(request)[:200]}")
+        ui.link("Back to the datasets", "/")
+    return client.build_response(request, 404)
 
 
 def tell(error: InlayError) -> None:
