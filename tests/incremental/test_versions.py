@@ -75,7 +75,10 @@ def test_what_changes_nothing_writes_nothing(managed: Managed) -> None:
 
 
 def test_a_plan_writes_nothing(managed: Managed) -> None:
-    plan = plan_draft(lake.table([2, 9], ["B", "i"]), managed.draft(), options("upsert"), get_engine("pyarrow"))
+    plan, changes = plan_draft(
+        lake.table([2, 9], ["B", "i"]), managed.draft(), options("upsert"), get_engine("pyarrow"), most=5
+    )
+    assert [table.num_rows for table in (changes.inserted, changes.old, changes.new, changes.deleted)] == [1, 1, 1, 0]
     assert (plan.updated, plan.inserted, plan.deleted) == (1, 1, 0)
     assert [Path(path).name for path in plan.affected_files] == ["a.parquet"]
     assert not (managed.root / "v2").exists()

@@ -5,6 +5,7 @@ load     take the source in, in the dataset's types, with its keys indexed
 match    find source keys in files, reading key columns only
 stage    apply replacements and deletions to files, and write source rows as new ones, into staged files
 combine  write several files as one
+pick     read single rows of files
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "FileMatch",
     "GroupEdit",
     "GroupMatch",
+    "Pick",
     "Source",
     "Target",
     "Written",
@@ -110,8 +112,19 @@ class Combine:
 
 
 @dataclass(slots=True)
+class Pick:
+    """Rows of one row group: those at `positions`, or so many of the `others`."""
+
+    path: str
+    group: int
+    positions: np.ndarray
+    others: int = 0
+
+
+@dataclass(slots=True)
 class Written:
-    """What an engine did for one edit or append; `stage` is None when nothing had to change."""
+    """What an engine did for one edit or append; `stage` is None when nothing had to change. A dry run names
+    the first replaced rows that differ, for each row group as they are numbered in its edit."""
 
     stage: str | None
     rows: int
@@ -119,6 +132,7 @@ class Written:
     unchanged: int = 0
     bytes_copied: int = 0
     groups_rewritten: int = 0
+    differing: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -168,3 +182,6 @@ class Engine(Protocol):
         """What became of every edit, then of every append; a dry run finds out what would differ, and has none."""
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]: ...
+
+    def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows of every pick, in this schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Written
+from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, Written
 from inlay.errors import UnreadableFileError
 from inlay.parquet.footers import open_parquet
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
@@ -29,6 +29,7 @@ __all__ = [
     "edit_part",
     "file_settings",
     "join_parts",
+    "pick_rows",
     "replace_rows",
     "rewrite_file",
 ]
@@ -36,6 +37,8 @@ __all__ = [
 TakeRows = Callable[[np.ndarray], pa.Table]
 _JUDGED_ROWS = 1000  # as large as the rows after them
 _GATHERED_BYTES = 1 << 30
+MOST_DIFFERING = 20  # rows that a dry run names for each file
+_NOTHING = np.empty(0, np.int64)
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
 
 
@@ -173,13 +176,15 @@ def _items(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
 # --------------------------------------------------------------------------------------------------- row groups
 @dataclass(slots=True)
 class EditedGroup:
-    """An edited row group: `fresh` is its encoded file (None when nothing differs); `columns` None means all."""
+    """An edited row group: `fresh` is its encoded file (None when nothing differs); `columns` None means all.
+    Replaced rows that differ are numbered as in the edit."""
 
     group: int
     rows: int
     unchanged: int
     fresh: pa.Buffer | None = None
     columns: list[str] | None = None
+    differing: np.ndarray = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(slots=True)
@@ -187,6 +192,7 @@ class _Edited:
     table: pa.Table
     changed: list[str]
     unchanged: int
+    differing: np.ndarray
 
 
 def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
@@ -209,7 +215,7 @@ def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
             changed.append(name)
             columns.append(_plain(values))
     table = pa.Table.from_arrays(columns, schema=old.schema)
-    return _Edited(table, changed, int(same.sum()))
+    return _Edited(table, changed, int(same.sum()), np.flatnonzero(~same)[:MOST_DIFFERING])
 
 
 def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -376,7 +382,8 @@ def _edit_group(
         return EditedGroup(edit.group, old.num_rows, result.unchanged)
     columns = None if result.table.num_rows != old.num_rows else result.changed
     if dry_run:
-        return EditedGroup(edit.group, result.table.num_rows, result.unchanged, pa.py_buffer(b""), columns)
+        fresh = pa.py_buffer(b"")
+        return EditedGroup(edit.group, result.table.num_rows, result.unchanged, fresh, columns, result.differing)
     settings = WriterSettings.like(raw.chunk_settings(edit.group), file.parquet_schema, old.num_rows)
     table = result.table if columns is None else result.table.select(columns)
     return EditedGroup(edit.group, table.num_rows, result.unchanged, encode_row_group(table, settings), columns)
@@ -391,6 +398,7 @@ class _Assembly:
         self.splicer: Splicer | None = None
         self.kept: list[int] = []
         self.rows = self.unchanged = self.rewritten = self.taken_over = self.copyable = 0
+        self.differing: dict[int, np.ndarray] = {}
         self.changed = False
 
     def copy(self, group: int) -> None:
@@ -408,6 +416,7 @@ class _Assembly:
         self._begin()
         self.rows += group.rows
         self.rewritten += 1
+        _note(self.differing, group.group, group.differing)
         if self.splicer is not None:
             self.splicer.replace(self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns)
         elif group.columns is not None:
@@ -440,7 +449,7 @@ class _Assembly:
             return Written(None, self.rows, unchanged=self.unchanged)
         if self.splicer is None or self.out is None:
             copyable = self.copyable + sum(map(self.raw.copyable_bytes, self.kept))
-            return Written("", self.rows, 0, self.unchanged, copyable, self.rewritten)
+            return Written("", self.rows, 0, self.unchanged, copyable, self.rewritten, self.differing)
         self.splicer.finish()
         self.out.close()
         copied = self.splicer.bytes_copied - self.taken_over
@@ -451,11 +460,19 @@ class _Assembly:
             self.out.close()
 
 
+def _note(found: dict[int, np.ndarray], group: int, differing: np.ndarray) -> None:
+    """So many rows are named for a file, not more."""
+    left = MOST_DIFFERING - sum(map(len, found.values()))
+    if left > 0 and len(differing):
+        found[group] = differing[:left]
+
+
 def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) -> Written:
     """Decode and encode every row group; for files that surgery refuses or whose schema changes."""
     schema = edit.schema or file.schema
     wanted = {group.group: group for group in edit.groups}
     rows = unchanged = rewritten = 0
+    differing: dict[int, np.ndarray] = {}
     with contextlib.ExitStack() as stack:
         writer = None if dry_run else _staged_writer(stack, file, edit.stage, schema)
         for number in range(file.metadata.num_row_groups):
@@ -465,6 +482,7 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
                 new = _fit(take(group.sources), schema) if len(group.sources) else schema.empty_table()
                 result = _edit(table, group, new)
                 unchanged += result.unchanged
+                _note(differing, number, result.differing)
                 rewritten += bool(result.changed) or not len(group.positions)
                 table = result.table
             rows += table.num_rows
@@ -475,7 +493,7 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
             file.location.store.remove(edit.stage)
         return Written(None, rows, unchanged=unchanged)
     size = 0 if dry_run else _size(file.location, edit.stage)
-    return Written(edit.stage, rows, size, unchanged, 0, rewritten)
+    return Written(edit.stage, rows, size, unchanged, 0, rewritten, differing)
 
 
 def _staged_writer(
@@ -554,6 +572,16 @@ def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Tabl
             waiting, rows = [joined.slice(full)], rows - full
     if rows:
         yield pa.concat_tables(waiting)
+
+
+def pick_rows(location: Location, pick: Pick, schema: pa.Schema) -> pa.Table:
+    """Single rows of a row group."""
+    table = _fit(_OpenFile(location, pick.path).read_group(pick.group), schema)
+    positions = pick.positions
+    if pick.others:
+        positions = np.setdiff1d(np.arange(table.num_rows), positions)[: pick.others]
+    columns = [_take(_plain(column), positions) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def file_settings(location: Location, path: str) -> tuple[WriterSettings, int]:

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Target, Watch, Written
+from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, Target, Watch, Written
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
-from inlay.engines.kernels import combine_files
+from inlay.engines.kernels import combine_files, pick_rows
 from inlay.engines.source import ArrowSource, load_source, open_batches, open_path
 from inlay.engines.spark_files import IngestFiles, ParquetFiles
 from inlay.engines.spark_jobs import cancel_jobs, parallelism, tagged, watch
@@ -158,6 +158,9 @@ class SparkEngine:
         for bundle in self._run(_CombineKernel(location), [[job] for job in combines]):
             yield from bundle
 
+    def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
+        return self._run(_PickKernel(location, schema), picks)
+
     # ----------------------------------------------------------------------------------------------------- jobs
     def _bundles(self, items: Sequence[Any]) -> list[list[Any]]:
         """Neighbouring items, so many to a task that there are a few tasks for every core."""
@@ -272,6 +275,15 @@ class _FooterKernel:
 
     def __call__(self, files: list[FileStat]) -> list[Footer]:
         return read_many(self.location, files, self.columns)
+
+
+@dataclass(frozen=True)
+class _PickKernel:
+    location: Location
+    schema: pa.Schema
+
+    def __call__(self, pick: Pick) -> pa.Table:
+        return pick_rows(self.location, pick, self.schema)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, Watch, Written
-from inlay.engines.kernels import append_rows, combine_files, rewrite_file
+from inlay.engines.base import Append, Combine, Conform, FileEdit, Pick, Watch, Written
+from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
 from inlay.engines.source import ArrowSource, load_source, open_batches
 from inlay.parquet.footers import Footer, read_many
 from inlay.storage import FileStat, Location
@@ -87,6 +87,9 @@ class ThreadedKernels:
     def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
         with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
             yield from bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
+
+    def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
+        return (pick_rows(location, pick, schema) for pick in picks)
 
 
 def bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -19,6 +19,7 @@ from inlay.engines import get_engine
 from inlay.engines.base import Append, Engine, FileEdit, Written
 from inlay.engines.keys import canonical_type
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError
+from inlay.incremental.changes import Changes, some_changes
 from inlay.incremental.commit import (
     DEFAULT_LOCK_TIMEOUT,
     IncrementalFileManager,
@@ -180,9 +181,20 @@ class MergeRun:
         return result_of(decisions, self.options.strategy, self._source.num_given, rewritten, appended)
 
     def dry_run(self, files: Sequence[FileStat]) -> MergePlan:
+        return self._planned(*self._tried(files))
+
+    def dry_run_with_changes(self, files: Sequence[FileStat], most: int) -> tuple[MergePlan, Changes]:
+        """The same with some of the rows that would change, so many of each kind at most."""
+        decisions, tried = self._tried(files)
+        changes = some_changes(decisions, [(d, w) for d, _, w in tried], self._source, self.engine, most)
+        return self._planned(decisions, tried), changes
+
+    def _tried(self, files: Sequence[FileStat]) -> tuple[Decisions, list[tuple[Decision, Slot, Written]]]:
         decisions = self._plan(files)
-        rewritten, _ = self._stage(decisions, None)
-        return plan_of(decisions, self.options, self._source.num_given, rewritten)
+        return decisions, self._stage(decisions, None)[0]
+
+    def _planned(self, decisions: Decisions, tried: Sequence[tuple[Decision, Slot, Written]]) -> MergePlan:
+        return plan_of(decisions, self.options, self._source.num_given, tried)
 
     # ----------------------------------------------------------------------------------------------------- planning
     def _plan(self, files: Sequence[FileStat]) -> Decisions:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inlay.engines.base import Engine
+from inlay.incremental.changes import Changes
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.plan import MergePlan
@@ -19,11 +20,11 @@ from inlay.incremental.result import MergeResult
 from inlay.incremental.run import MergeRun
 from inlay.incremental.stage import Slot
 from inlay.incremental.target import TargetState
-from inlay.incremental.write import append_rows
+from inlay.incremental.write import append_rows, check_rows
 from inlay.parquet.footer_cache import FooterCache
 from inlay.storage import FileStat, LocalStore, Location
 
-__all__ = ["Draft", "append_draft", "make_durable", "merge_draft", "plan_draft"]
+__all__ = ["Draft", "append_draft", "check_append", "make_durable", "merge_draft", "plan_draft"]
 
 
 class Draft:
@@ -128,10 +129,18 @@ def plan_draft(
     options: MergeOptions,
     engine: Engine,
     *,
+    most: int,
     storage_options: Mapping[str, Any] | None = None,
     cache: FooterCache | None = None,
-) -> MergePlan:
-    """What `merge_draft` would do; nothing is written."""
+) -> tuple[MergePlan, Changes]:
+    """What `merge_draft` would do, with so many rows of each kind of change at most; nothing is written."""
     run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: cache)
     with failing_as("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
-        return run.dry_run(draft.snapshot())
+        return run.dry_run_with_changes(draft.snapshot(), most)
+
+
+def check_append(data: Any, draft: Draft, engine: Engine, *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Refuse what `append_draft` would refuse; nothing is written."""
+    with failing_as("plan"):
+        target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
+        check_rows(data, target, engine, storage_options)

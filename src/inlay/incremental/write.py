@@ -21,7 +21,7 @@ from inlay.parquet.layout import parse_hive_partition_path
 from inlay.parquet.writer import check_choices
 from inlay.storage import FileStat
 
-__all__ = ["append_rows", "write_dataset"]
+__all__ = ["append_rows", "check_rows", "write_dataset"]
 
 
 def write_dataset(
@@ -104,6 +104,14 @@ def append_rows(
             report("append", len(written), len(appends))
     verify_staged(location, [outcome for _, outcome in written])
     return written
+
+
+def check_rows(source: Any, target: TargetState, engine: Engine, storage_options: Mapping[str, Any] | None) -> None:
+    """Refuse rows that `append_rows` would refuse."""
+    runner = engine.merging(target.location, "append")
+    opened = runner.open(source, target.schema, storage_options)
+    conformer = Conformer(opened.schema, target.schema, [], target.partition_columns)
+    runner.load(opened, conformer, []).close()
 
 
 def _layout(found: Sequence[FileStat]) -> list[str]:

@@ -402,6 +402,28 @@ class PlannedFile(Answer):
     bytes: int
 
 
+class ChangedCell(Answer):
+    column: str
+    old: Any
+    new: Any
+
+
+class ChangedRow(Answer):
+    key: Annotated[dict[str, Any], Field(description="Key columns and their values.", examples=[{"id": 7}])]
+    cells: Annotated[list[ChangedCell], Field(description="Those that would get another value, 30 at most.")]
+    more_cells: Annotated[int, Field(description="How many more of them there are.")] = 0
+
+
+class Changes(Answer):
+    """Some of the rows that would change, 20 of each kind at most, out of the first places where there are any.
+    What is shown is exact, but for values of more than 200 characters, which are shortened."""
+
+    columns: Annotated[list[str], Field(description="Of whole rows: key columns first, 30 at most.")]
+    inserted: Annotated[list[list[Any]], Field(description="Rows as arrays in the order of `columns`.")]
+    updated: Annotated[list[ChangedRow], Field(description="Rows that would get other values than they have.")]
+    deleted: Annotated[list[list[Any]], Field(description="Rows as arrays in the order of `columns`.")]
+
+
 class LoadPlan(Counts):
     """What a load would do to the current version."""
 
@@ -410,6 +432,7 @@ class LoadPlan(Counts):
     files_rewritten: int
     bytes_rewritten: int
     files: list[PlannedFile]
+    changes: Changes
 
     @classmethod
     def of(cls, job: catalog.Job) -> Self:

@@ -20,10 +20,11 @@ from inlay.errors import CommitStateUnknownError, QueryLimitError, SchemaMismatc
 from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.read import parquet_dataset
-from inlay.incremental.versions import Draft, append_draft, merge_draft, plan_draft
+from inlay.incremental.versions import Draft, append_draft, merge_draft
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, ConvertedFile, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location
+from inlay.workspace.planning import Planner
 from inlay.workspace.requests import Load, NewDataset, Source, format_of, is_known_type, overrides_of
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
@@ -167,34 +168,18 @@ class Conversions:
     def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
         """What the load would do to the current version; nothing is kept."""
         snapshot = self._snapshot(handle)
-        with _told_of_loads(), self._staged(request, handle, snapshot) as (converted, rows):
-            base = _outcome(converted) | {"dry_run": True, "version": snapshot.version.version}
+        places = self._services.places
+        with (
+            _told_of_loads(),
+            self._staged(request, handle, snapshot) as (converted, rows),
+            self._services.spark.running(handle) as spark,
+        ):
+            planner = Planner(places, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
             if request.is_whole:
-                replaces = request.strategy == "replace"
-                old = snapshot.version.row_count
-                return base | {
-                    "inserted": converted.rows, "updated": 0, "deleted": old if replaces else 0, "unchanged": 0,
-                    "row_count": converted.rows + (0 if replaces else old),
-                    "files_rewritten": 0, "bytes_rewritten": 0, "files": [],
-                }  # fmt: skip
-            with self._services.spark.running(handle) as spark:
-                draft = self._draft(snapshot, "plan")
-                plan = plan_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
-        touched = [file for file in plan.files if file.operation != "preserved"]
-        return base | {
-            "inserted": plan.inserted,
-            "updated": plan.updated,
-            "deleted": plan.deleted,
-            "unchanged": plan.unchanged,
-            "row_count": plan.target_count_after,
-            "files_rewritten": len(touched),
-            "bytes_rewritten": plan.bytes_to_rewrite,
-            "files": [
-                {"path": self._shown(snapshot, file.path), "operation": file.operation, "reason": file.reason,
-                 "rows": file.row_count, "bytes": file.size_bytes}
-                for file in plan.files
-            ],
-        }  # fmt: skip
+                told = planner.whole(request.strategy, converted, places.scratch(handle.id), rows)
+            else:
+                told = planner.by_key(_merge_options(request, handle), rows)
+        return _outcome(converted) | {"dry_run": True, "version": snapshot.version.version} | told
 
     # ------------------------------------------------------------------------------------------------------ sources
     def check_readable(self, source: Source) -> None:
@@ -373,12 +358,6 @@ class Conversions:
             places.copy(f"scratch/{handle.id}/{path}", target)
             kept.append(target)
         return kept
-
-    def _shown(self, snapshot: Snapshot, shown: str) -> str:
-        location = self._services.places.dataset(snapshot.dataset.id)
-        return self._services.places.address(
-            self._services.places.in_storage(snapshot.dataset.id, location.relative(shown))
-        )
 
     @contextlib.contextmanager
     def _undone_on_failure(self, location: Location, directory: str) -> Iterator[None]:

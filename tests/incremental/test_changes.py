@@ -1,0 +1,103 @@
+"""Some of the rows that a merge would change, against a merge in plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inlay.engines.arrow import ArrowEngine
+from inlay.engines.base import Engine
+from inlay.incremental.changes import Changes
+from inlay.incremental.options import MergeOptions
+from inlay.incremental.plan import MergePlan
+from inlay.incremental.versions import Draft, plan_draft
+from inlay.storage import locate
+from tests import oracle
+from tests.spark import cluster
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("x", pa.float64())])
+Rows = list[dict[str, Any]]
+
+ids = st.integers(0, 30)
+values = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([0.0, -0.0, float("nan"), 1.5, None]))
+sources = st.dictionaries(ids, values, min_size=1, max_size=20)
+files_of = st.lists(st.lists(st.tuples(ids, values), max_size=12), min_size=1, max_size=3)
+strategies = st.sampled_from(sorted(oracle.TRUTH))
+
+
+def row(key: int, value: tuple[str | None, float | None]) -> dict[str, Any]:
+    return {"id": key, "name": value[0], "x": value[1]}
+
+
+def planned(
+    folder: Path, files: list[Rows], source: Rows, strategy: str, most: int, engine: Engine
+) -> tuple[MergePlan, Changes]:
+    named = []
+    for number, rows in enumerate(files):
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=5)
+        named.append((path.name, path.stat().st_size))
+    draft = Draft(locate(str(folder)), named, "plan")
+    options = MergeOptions.check(strategy, ["id"])
+    return plan_draft(pa.Table.from_pylist(source, SCHEMA), draft, options, engine, most=most)
+
+
+def exact(rows: Rows) -> list[Any]:
+    return [oracle.exact_row(each) for each in rows]
+
+
+def check(files: list[Rows], source: Rows, strategy: str, most: int, changes: Changes) -> None:
+    """Everything that is shown is true, and as much is shown as there is and may be."""
+    outcome = oracle.merge([(str(n), rows) for n, rows in enumerate(files)], source, strategy, ["id"])
+    by_key = {each["id"]: each for each in source}
+    touched = [files[int(path)][at] for path, positions in outcome.changed.items() for at in positions]
+    replaced = [each for each in touched if each["id"] in by_key]
+    gone = [each for each in touched if each["id"] not in by_key]
+    assert exact(changes.old.to_pylist()) == exact(replaced[:most])
+    assert exact(changes.new.to_pylist()) == exact([by_key[each["id"]] for each in replaced[:most]])
+    assert exact(changes.deleted.to_pylist()) == exact(gone[:most])
+    inserted = [each for rows in outcome.inserts.values() for each in rows]
+    assert exact(changes.inserted.to_pylist()) == exact(inserted[:most])
+
+
+@given(files=files_of, source=sources, strategy=strategies, most=st.sampled_from([1, 3, 20]))
+def test_what_is_shown_is_what_changes(
+    tmp_path_factory: pytest.TempPathFactory, files: Any, source: Any, strategy: str, most: int
+) -> None:
+    target = [[row(*each) for each in rows] for rows in files]
+    rows = [row(*each) for each in source.items()]
+    _, changes = planned(tmp_path_factory.mktemp("plan"), target, rows, strategy, most, ArrowEngine(2))
+    check(target, rows, strategy, most, changes)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("strategy", sorted(oracle.TRUTH))
+def test_executors_show_the_same(tmp_path: Path, strategy: str) -> None:
+    from inlay.engines.spark import SparkEngine
+
+    target = [[row(key, ("a", 1.0)) for key in range(start, start + 12)] for start in (0, 12)]
+    rows = [row(key, ("a" if key % 3 else "b", 1.0)) for key in range(5, 30)]
+    _, changes = planned(tmp_path, target, rows, strategy, 20, SparkEngine(cluster.local_session()))
+    check(target, rows, strategy, 20, changes)
+
+
+def test_few_places_are_looked_at(tmp_path: Path) -> None:
+    """However many files change, the rows come out of the first that hold enough of them."""
+
+    class Watched(ArrowEngine):
+        def pick(self, location: Any, picks: Any, schema: Any) -> Any:
+            seen.extend(picks)
+            return super().pick(location, picks, schema)
+
+    seen: list[Any] = []
+    target = [[row(10 * number + key, ("a", 1.0)) for key in range(10)] for number in range(30)]
+    rows = [row(key, ("b", 1.0)) for key in range(300)]
+    plan, changes = planned(tmp_path, target, rows, "upsert", 20, Watched(2))
+    assert (plan.updated, changes.old.num_rows, changes.new.num_rows) == (300, 20, 20)
+    assert len(seen) == 4
