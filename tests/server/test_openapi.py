@@ -26,6 +26,7 @@ EXPECTED = {
     "/v1/files/{upload_id}/preview": {"post": "preview_file"},
     "/v1/datasets": {"get": "list_datasets", "post": "create_dataset"},
     "/v1/datasets/{dataset_id}": {"get": "get_dataset", "put": "update_dataset", "delete": "delete_dataset"},
+    "/v1/datasets/{dataset_id}/data": {"get": "get_data"},
     "/v1/datasets/{dataset_id}/loads": {"post": "load_dataset"},
     "/v1/datasets/{dataset_id}/versions": {"get": "list_versions"},
     "/v1/datasets/{dataset_id}/restore": {"post": "restore_dataset"},

@@ -24,6 +24,8 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["datasets"])
 _CSV = "text/csv"
+_FORMATS = {"csv": _CSV, "parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.stream"}
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ACCEPTED = {"model": models.Job, "description": "The job, with `Prefer: respond-async`."}
 
 
@@ -75,6 +77,33 @@ async def get_dataset(dataset_id: str, service: ServiceOf, _: Reader, version: V
 
 def _described(workspace: Workspace, dataset_id: str, version: int | None = None) -> models.Dataset:
     return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace.places)
+
+
+@router.get(
+    "/v1/datasets/{dataset_id}/data",
+    response_class=Response,
+    responses={
+        200: {"description": "The file.", "content": dict.fromkeys(_FORMATS.values(), _BINARY)},
+        **problems(404, 406),
+    },
+    summary="Download the rows",
+)
+async def get_data(
+    dataset_id: str,
+    service: ServiceOf,
+    _: Reader,
+    version: Version = None,
+    format: Annotated[Literal["csv", "parquet", "arrow"] | None, Query(description="Else `Accept` decides.")] = None,  # noqa: A002
+    accept: Accept = None,
+) -> Response:
+    """All rows of a version in the order in which they are stored, as one file. There is no limit to its size."""
+    media = _FORMATS[format] if format is not None else choose(accept, list(_FORMATS.values()))
+    kind = next(name for name, each in _FORMATS.items() if each == media)
+    data = await service.run(lambda w: w.data(dataset_id, version))
+    found = data.snapshot
+    name = f"{found.dataset.table_name}-v{found.version.version}.{kind}"
+    told = {"Content-Disposition": f'attachment; filename="{name}"', "X-Row-Count": str(found.version.row_count)}
+    return await Stream.begin(service, getattr(data, f"to_{kind}")(), media, headers=told)
 
 
 @router.put("/v1/datasets/{dataset_id}", responses=problems(404, 409, 413, 415), summary="Rename a dataset")
