@@ -76,3 +76,61 @@ def test_an_order_that_was_said_holds_for_columns_that_the_sample_does_not_show(
 def test_a_header_that_is_never_closed_is_told(here: Any) -> None:
     with pytest.raises(UnreadableUploadError, match="Line 2: a quote opens in the first record"):
         here.convert(b'\n"a,b\n1,2\n')
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "region,2020,2021\nnorth,1,2\nsouth,3,4\n",
+        "region,2022,2021\nnorth,1,2\n",
+        ",2000,2005,2010\nnorth,1,,3\n",
+        "2019,2020,2021\n1,2,3\n4,5,6\n",
+        "country,2023\nDE,84.4\nFR,68.1\n",
+        "region,2024-01-31,2024-02-29\nnorth,1,2\n",
+        "region,2020,2021\nnorth,1,n/a\n",
+        "name,age\nann,5\n",
+        "a,b\nx,y\n",
+        "a,b\n,\n",
+    ],
+)
+def test_the_first_row_holds_names_unless_it_is_evidently_data(here: Any, content: str) -> None:
+    found = here.convert(content.encode(), options={"delimiter": ","})
+    assert (found.options.header, found.rows) == (True, content.count("\n") - 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1,x\n2,y\n",
+        "1,2,3\n4,5,6\n",
+        "1,2,3\n1.5,2.5,3.5\n",
+        "ann,1980\nbob,1990\n",
+        "north,2000\nsouth,1500\n",
+        "name,2020\n,5\nann,\n",
+        "north,2000,1950\nsouth,3,4\n",
+        "ann,2020,2021\nbob,2021,2022\n",
+        "2020,2020\n1,2\n",
+        "2024-01-31,x\n2024-02-29,y\n",
+        "true,1\nfalse,2\n",
+        "1,2024-01-31\n2,5\n",
+        "2020,2021\n",
+    ],
+)
+def test_a_first_row_that_is_evidently_data_is_loaded_with_a_warning(here: Any, content: str) -> None:
+    found = here.convert(content.encode(), options={"delimiter": ","})
+    assert (found.options.header, found.rows) == (False, content.count("\n"))
+    assert found.warnings[0] == (
+        "The first row seems to be data, not names: it is loaded, and the columns are called column_1, column_2 ... "
+        "(the option header says otherwise)."
+    )
+    said = here.convert(content.encode(), options={"delimiter": ",", "header": False})
+    assert not [warning for warning in said.warnings if "first row" in warning]
+
+
+def test_blank_names_are_generated(here: Any) -> None:
+    found = here.convert(b'a, ,"",column_3\nx,1,2,3\n')
+    assert found.schema.names == ["a", "column_2", "column_3_2", "column_3"]
+    assert found.warnings == [
+        "Column 2 has no name: it is loaded as 'column_2'.",
+        "Column 3 has no name: it is loaded as 'column_3_2'.",
+    ]

@@ -29,7 +29,7 @@ from inlay.pipeline.records import (
     open_quote,
 )
 from inlay.pipeline.rejects import BadCell, Reject
-from inlay.pipeline.sniff import column_names, sniff
+from inlay.pipeline.sniff import NO_HEADER, column_names, sniff
 
 __all__ = ["DelimitedText", "parse_cells", "survey"]
 
@@ -49,7 +49,9 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
     if open_quote(sample[: int(records.ends[0])], dialect) is not None:
         raise UnreadableUploadError(f"Line {records.lines[0]}: a quote opens in the first record and is never closed.")
     first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
-    names, warnings = column_names(first) if options.header else column_names([None] * len(first))
+    names, warnings = column_names(first if options.header else [None] * len(first))
+    if not options.header:
+        warnings = [NO_HEADER] if given.header is None else []
     rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))
     table = parse_cells(sample[rows.start : rows.end], options, len(names))
     reader = DelimitedText(options)
@@ -62,7 +64,7 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
         kinds=kinds,
         splits=make_splits(content, dialect, start, rows.line, split_bytes, limits) if split_bytes else [],
         repetitive=_repetitive(table, names),
-        warnings=warnings if options.header else [],
+        warnings=warnings,
         sample=Split(0, start, content.skip + rows.end, rows.line),
     )
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from inlay.pipeline.cells import infer
+from inlay.pipeline.kinds import Kind, join
 from inlay.pipeline.options import ReadOptions
 
-__all__ = ["column_names", "sniff"]
+__all__ = ["NO_HEADER", "column_names", "sniff"]
 
 _DELIMITERS = (",", "\t", ";", "|")
 _SNIFFED_RECORDS = 200
 _SNIFFED_BYTES = 256 << 10
+_UNTYPED = ("null", "text")
+_YEAR = re.compile("(?:19|20)[0-9]{2}")
 
+NO_HEADER = (
+    "The first row seems to be data, not names: it is loaded, and the columns are called column_1, column_2 ... "
+    "(the option header says otherwise)."
+)
 ParseCells = Callable[[bytes, ReadOptions], pa.Table]
 
 
@@ -69,16 +77,57 @@ def _score(text: str, delimiter: str, quote: str) -> tuple[float, int]:
 
 
 def _sniff_header(cells: pa.Table) -> bool:
-    """The first record is a header unless it looks like data: a typed cell on top, and no column that contradicts."""
+    """The first record holds names unless it is evidently data: typed like the cells below it, or at all."""
     if cells.num_columns == 0 or cells.num_rows == 0:
         return True
-    typed = contradicted = False
-    for column in cells.columns:
-        values = column.combine_chunks()
-        top, below = infer(values.slice(0, 1)), infer(values.slice(1))
-        typed |= top.family not in ("null", "text")
-        contradicted |= top.family == "text" and not top.note and below.family not in ("null", "text")
-    return contradicted or not typed
+    tops = [_Top.of(column.combine_chunks()) for column in cells.columns]
+    typed = [top for top in tops if top.kind.family not in _UNTYPED]
+    are_names = any(top.is_name for top in tops) or all(top.is_unlike for top in typed)
+    return are_names or _are_years(tops, typed)
+
+
+class _Top(NamedTuple):
+    """The first cell of a column, and what it is; and the same for the cells below."""
+
+    cell: str | None
+    kind: Kind
+    cells: pa.Array
+    below: Kind
+
+    @classmethod
+    def of(cls, values: pa.Array) -> _Top:
+        cells = values.slice(1)
+        return cls(values[0].as_py(), infer(values.slice(0, 1)), cells, infer(cells))
+
+    @property
+    def is_name(self) -> bool:
+        """Text above values that are something else."""
+        return self.kind.family == "text" and not self.kind.note and self.below.family not in _UNTYPED
+
+    @property
+    def is_unlike(self) -> bool:
+        """Something else than the values below: a date above numbers."""
+        return self.below.family not in _UNTYPED and join(self.kind, self.below).family == "text"
+
+    @property
+    def is_year(self) -> bool:
+        """A year above values that are none, if any."""
+        values = self.cells.drop_null().to_pylist()
+        return _YEAR.fullmatch(self.cell or "") is not None and not (values and all(map(_YEAR.fullmatch, values)))
+
+
+def _are_years(tops: Sequence[_Top], typed: Sequence[_Top]) -> bool:
+    """Names that are years, as in a table with a column for each: 2020, 2021 and so on above other numbers."""
+    names = [top.cell for top in tops]
+    if not all(top.is_year for top in typed) or not all(names[1:]) or len(set(names)) < len(names):
+        return False
+    if all(top.below.family == "null" for top in typed):
+        return False
+    years = [int(str(top.cell)) for top in typed]
+    steps = {later - earlier for earlier, later in itertools.pairwise(years)}
+    if len(years) == 1:
+        return not typed[0].below.integral
+    return len(steps) == 1 and (len(years) > 2 or steps <= {1, -1})
 
 
 # ---------------------------------------------------------------------------------------------------------- names
@@ -86,6 +135,7 @@ def column_names(cells: Sequence[str | None]) -> tuple[list[str], list[str]]:
     """Unique names for a header's cells, and warnings about those that were changed."""
     names: list[str] = []
     warnings: list[str] = []
+    cells = [cell if cell and not cell.isspace() else None for cell in cells]
     taken = {cell for cell in cells if cell}
     for number, cell in enumerate(cells, 1):
         name = cell or f"column_{number}"
