@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
+import s3fs
 
 import inlay
+from tests.s3 import s3  # noqa: F401
 from tests.spark import cluster
 
 FILES, ROWS = 12, 20_000
@@ -128,24 +129,11 @@ def test_spark_connect_does_the_same(tmp_path):
     assert state(path) == "after"
 
 
-def test_executors_read_and_write_s3_without_extra_jars(tmp_path, standalone, monkeypatch):
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    try:
-        host, port = moto.get_host_and_port()
-        aws = {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-        }  # fmt: skip
-        for name, value in aws.items():
-            monkeypatch.setenv(name, value)
-        import s3fs
-
-        s3 = s3fs.S3FileSystem(endpoint_url=aws["AWS_ENDPOINT_URL"], skip_instance_cache=True)
-        s3.mkdir("lake")
-        s3.put(target(tmp_path / "d"), "lake/d", recursive=True)
-        answer = cluster.run_driver(MERGE, "s3://lake/d", standalone.master, "0", folder=tmp_path, **aws)
-        assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
-        assert state("s3://lake/d") == "after"
-    finally:
-        moto.stop()
+def test_executors_read_and_write_s3_without_extra_jars(tmp_path, standalone, s3):  # noqa: F811
+    path = f"{s3.bucket()}/d"
+    s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True).put(
+        target(tmp_path / "d"), path, recursive=True
+    )
+    answer = cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path, **s3.environment())
+    assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
+    assert state(path) == "after"

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
 import inlay
+from tests.s3 import s3  # noqa: F401
 from tests.spark import cluster
 
 FILES, ROWS = 6, 20_000
@@ -132,43 +132,33 @@ def test_what_a_driver_that_died_laid_down_is_swept(tmp_path, standalone):
 
 
 @pytest.fixture
-def s3(monkeypatch):
-    s3fs.S3FileSystem.clear_instance_cache()  # clients remember addresses
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    aws = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
-    for name, value in aws.items():
-        monkeypatch.setenv(name, value)
-    yield aws
-    s3fs.S3FileSystem.clear_instance_cache()
-    moto.stop()
+def store(s3):  # noqa: F811
+    return s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True)
 
 
-def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3):
-    store = s3fs.S3FileSystem(endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True)
-    store.mkdir("large")
-    store.put(target(tmp_path / "d"), "large/d", recursive=True)
-    assert cluster.run_driver(MERGE, "s3://large/d", standalone.master, "0", folder=tmp_path, **s3) == EXPECTED
-    assert is_merged("s3://large/d")
+def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3, store):  # noqa: F811
+    path = f"{s3.bucket()}/d"
+    store.put(target(tmp_path / "d"), path, recursive=True)
+    answer = cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path, **s3.environment())
+    assert answer == EXPECTED
+    assert is_merged(path)
     store.invalidate_cache()
-    assert not [name for name in store.find("large") if ".staging" in name]
+    assert not [name for name in store.find(path) if ".staging" in name]
 
 
-def test_executors_read_large_files_from_s3(tmp_path, standalone, s3):
-    store = s3fs.S3FileSystem(endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True)
-    store.mkdir("large")
-    store.put(target(tmp_path / "d"), "large/d", recursive=True)
+def test_executors_read_large_files_from_s3(tmp_path, standalone, s3, store):  # noqa: F811
+    bucket = s3.bucket()
+    path = f"{bucket}/d"
+    store.put(target(tmp_path / "d"), path, recursive=True)
     ids = np.arange(0, TOTAL + NEW, 2)
     source = pa.table({"id": ids, "text": [f"new {i}" for i in ids]})
     for at, part in enumerate(np.array_split(np.arange(len(ids)), 3)):
         rows = source.slice(part[0], len(part))
-        pq.write_table(rows, f"large/news/{at}.parquet", row_group_size=5_000, filesystem=store)
-    arguments = ["s3://large/d", standalone.master, "0", "s3://large/news"]
-    assert cluster.run_driver(MERGE, *arguments, folder=tmp_path, seconds=300, **s3) == EXPECTED
-    assert is_merged("s3://large/d")
+        name = f"{bucket.removeprefix('s3://')}/news/{at}.parquet"
+        pq.write_table(rows, name, row_group_size=5_000, filesystem=store)
+    arguments = [path, standalone.master, "0", f"{bucket}/news"]
+    answer = cluster.run_driver(MERGE, *arguments, folder=tmp_path, seconds=300, **s3.environment())
+    assert answer == EXPECTED
+    assert is_merged(path)
     store.invalidate_cache()
-    assert not [name for name in store.find("large") if ".staging" in name]
+    assert not [name for name in store.find(bucket) if ".staging" in name]
