@@ -148,15 +148,7 @@ def progress(*, wanted: bool) -> Iterator[Callable[[Progress], object] | None]:
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from inlay.incremental.progress_bar import progress_bar
 
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("source", total=None)
-
-        def show(step: Progress) -> None:
-            bar.update(task, description=step.phase, completed=step.done, total=step.total)
-
+    with progress_bar() as show:
         yield show

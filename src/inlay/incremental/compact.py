@@ -13,6 +13,7 @@ from inlay.engines.base import Combine, Engine
 from inlay.errors import InvalidArgumentError, NotFoundError
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
+from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import Slot, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
@@ -36,7 +37,7 @@ def compact(
     row_group_size: int | None = None,
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
 ) -> WriteResult:
     """Combine small files of each partition, in path order, into files of about `target_file_size` bytes.
@@ -51,8 +52,12 @@ def compact(
     location = locate_dataset(path, filesystem, storage_options)
     if not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.given!r}.")
-    report = Reporter(progress)
-    with failing_as("compact"), IncrementalFileManager(lock_timeout=lock_timeout) as files:
+    with (
+        listening(progress) as told,
+        failing_as("compact"),
+        IncrementalFileManager(lock_timeout=lock_timeout) as files,
+    ):
+        report = Reporter(told)
         files.open(location)
         target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location))
         if target.schema is None:

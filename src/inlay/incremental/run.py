@@ -32,6 +32,7 @@ from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.outcome import plan_of, result_of
 from inlay.incremental.plan import MergePlan
+from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeResult
 from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import TargetState
@@ -67,7 +68,7 @@ def merge(
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
     dedup_order_by: str | Sequence[str] | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
 ) -> MergeResult:
     """Merge rows into a Parquet dataset, rewriting only what must change.
@@ -77,17 +78,21 @@ def merge(
 
     `compression` and `row_group_size` concern new files; None means as the dataset's own files are, and for a new
     dataset snappy and 500,000 rows. The whole change becomes visible in one moment, or not at all.
+
+    `progress=True` shows a bar in a terminal or a notebook; a function is told every step instead, and cancels the
+    merge by returning False.
     """
-    options = MergeOptions.check(
-        strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
-        schema_mode, dedup_order_by, progress,
-    )  # fmt: skip
-    location = locate_dataset(path, filesystem, storage_options)
-    with failing_as("merge", options.strategy.name, options.key_columns):
-        run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
-        with contextlib.closing(run):
-            result = _retrying(run, lock_timeout)
-    run.tell_committed()
+    with listening(progress) as told:
+        options = MergeOptions.check(
+            strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
+            schema_mode, dedup_order_by, told,
+        )  # fmt: skip
+        location = locate_dataset(path, filesystem, storage_options)
+        with failing_as("merge", options.strategy.name, options.key_columns):
+            run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
+            with contextlib.closing(run):
+                result = _retrying(run, lock_timeout)
+        run.tell_committed()
     return result
 
 
@@ -107,19 +112,20 @@ def plan_merge(
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
     dedup_order_by: str | Sequence[str] | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT,  # noqa: ARG001  (a dry run waits for nobody)
 ) -> MergePlan:
     """What `merge` with the same arguments would do; the same checks, and nothing is written."""
-    options = MergeOptions.check(
-        strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
-        schema_mode, dedup_order_by, progress,
-    )  # fmt: skip
-    location = locate_dataset(path, filesystem, storage_options)
-    with failing_as("plan", options.strategy.name, options.key_columns):
-        run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
-        with contextlib.closing(run):
-            return read_consistently(location, run.dry_run)
+    with listening(progress) as told:
+        options = MergeOptions.check(
+            strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
+            schema_mode, dedup_order_by, told,
+        )  # fmt: skip
+        location = locate_dataset(path, filesystem, storage_options)
+        with failing_as("plan", options.strategy.name, options.key_columns):
+            run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
+            with contextlib.closing(run):
+                return read_consistently(location, run.dry_run)
 
 
 def _retrying(run: MergeRun, lock_timeout: float) -> MergeResult:

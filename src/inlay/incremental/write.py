@@ -13,6 +13,7 @@ from inlay.engines.base import Engine, Written
 from inlay.errors import unknown
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
+from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
@@ -37,7 +38,7 @@ def write_dataset(
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
 ) -> WriteResult:
     """Write rows as new files. `append` leaves existing files alone; `overwrite` replaces all of them at once.
@@ -51,8 +52,11 @@ def write_dataset(
     if partition_columns:
         partition_columns = normalize_keys(partition_columns, "partition column")
     location = locate_dataset(path, filesystem, storage_options)
-    report = Reporter(progress)
-    with failing_as("write"), IncrementalFileManager(lock_timeout=lock_timeout) as files:
+    with (
+        listening(progress) as told,
+        failing_as("write"),
+        IncrementalFileManager(lock_timeout=lock_timeout) as files,
+    ):
         files.open(location)
         found = files.snapshot()
         keep = found if mode == "append" else []
@@ -60,7 +64,7 @@ def write_dataset(
         target = TargetState.read(location, keep, [], layout, footer_cache(location))
         # a dataset without rows still has a schema: one file without rows keeps it
         written = append_rows(
-            source, files, target, get_engine(engine, source), report, storage_options,
+            source, files, target, get_engine(engine, source), Reporter(told), storage_options,
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip

@@ -1,0 +1,181 @@
+"""`progress=True`: a bar on a terminal, in a real notebook kernel, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import start_new_kernel
+from rich.console import Console
+
+import inlay
+from inlay.errors import InvalidArgumentError, SchemaMismatchError
+from inlay.incremental.progress_bar import listening, progress_bar
+from tests import lake
+
+SOURCE = lake.table([15, 100], ["x", "y"])
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def plain(text: str) -> str:
+    """What is left to read without the control sequences."""
+    return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return lake.write(tmp_path / "d", {f"{i}.parquet": lake.table(range(10 * i, 10 * i + 10)) for i in range(4)})
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+# ------------------------------------------------------------------------------------------------------------ the bar
+def test_a_bar_shows_the_phase_and_how_far_it_is() -> None:
+    screen = io.StringIO()
+    with progress_bar(Console(file=screen, force_terminal=True, width=80, legacy_windows=False)) as show:
+        show(inlay.Progress("match", 0, 4))
+        show(inlay.Progress("rewrite", 3, 4))
+    assert re.search(r"rewrite\s+[━╸╺]+\s+3/4\s+0:00:0\d", plain(screen.getvalue()))
+    assert screen.getvalue().endswith("\x1b[1A\x1b[2K")  # the line is free again
+
+
+def test_a_bar_of_nothing_to_do_is_full() -> None:
+    screen = io.StringIO()
+    with progress_bar(Console(file=screen, force_terminal=True, width=80, legacy_windows=False)) as show:
+        show(inlay.Progress("rewrite", 0, 0))
+    assert "0/0" in plain(screen.getvalue())
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "merge": (lambda d, **o: inlay.merge(SOURCE, d, "upsert", ["id"], **o), "commit"),
+    "plan": (lambda d, **o: inlay.plan_merge(SOURCE, d, "upsert", ["id"], **o), "rewrite"),
+    "write": (lambda d, **o: inlay.write_dataset(SOURCE, d, **o), "append"),
+    "compact": (inlay.compact, "compact"),
+    "class": (lambda d, **o: inlay.DuckDBDatasetIO().merge(SOURCE, d, "upsert", ["id"], **o), "commit"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_draws_it_on_a_terminal(path: str, terminal: Terminal, name: str) -> None:
+    call, last = OPERATIONS[name]
+    with contextlib.redirect_stderr(terminal):
+        with_bar = call(path, progress=True)
+        assert sys.stderr is terminal
+    assert re.search(rf"{last}\s+━+\s+1/1", plain(terminal.getvalue()))
+    assert type(with_bar) is type(call(path))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("progress", [None, False], ids=repr)
+def test_without_it_nothing_is_drawn(path: str, terminal: Terminal, name: str, progress: Any) -> None:
+    with contextlib.redirect_stderr(terminal):
+        OPERATIONS[name][0](path, progress=progress)
+    assert terminal.getvalue() == ""
+
+
+def test_what_is_no_terminal_stays_clean(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inlay.merge(SOURCE, path, "upsert", ["id"], progress=True).inserted == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_cannot_draw_stays_clean(path: str, terminal: Terminal, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with contextlib.redirect_stderr(terminal):
+        inlay.merge(SOURCE, path, "upsert", ["id"], progress=True)
+    assert terminal.getvalue() == ""
+
+
+def test_a_failure_leaves_the_terminal_as_it_was(path: str, terminal: Terminal) -> None:
+    before = sys.stdout
+    with contextlib.redirect_stderr(terminal):
+        with pytest.raises(SchemaMismatchError):
+            inlay.merge(SOURCE, path, "upsert", ["nothing"], progress=True)
+        assert (sys.stdout, sys.stderr) == (before, terminal)
+    assert SHOW_CURSOR in terminal.getvalue()
+
+
+@pytest.mark.parametrize("progress", [1, 0, "yes", "", [], 1.5], ids=repr)
+def test_what_tells_nobody_is_refused(path: str, progress: Any) -> None:
+    before = lake.photograph(path)
+    with pytest.raises(InvalidArgumentError, match="progress must be True or a function"):
+        inlay.merge(SOURCE, path, "upsert", ["id"], progress=progress)
+    assert lake.photograph(path) == before
+
+
+def test_a_callback_is_passed_on_as_it_is() -> None:
+    def told(step: inlay.Progress) -> None:
+        raise AssertionError(step)
+
+    with listening(told) as found:
+        assert found is told
+
+
+# ---------------------------------------------------------------------------------------------------------- a notebook
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKernelClient]:
+    folder = tmp_path_factory.mktemp("notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+            patch.setenv(name, str(folder / name.lower()))
+        manager, client = start_new_kernel(kernel_name="python3", startup_timeout=120, cwd=str(folder))
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def outputs(notebook: BlockingKernelClient, code: str) -> list[tuple[str, dict[str, Any]]]:
+    """What a cell shows, as messages of a kind with their data."""
+    shown: list[tuple[str, dict[str, Any]]] = []
+
+    def take(message: dict[str, Any]) -> None:
+        content = message["content"]
+        assert message["msg_type"] not in ("error", "stream"), content
+        if "data" in content:
+            shown.append((message["msg_type"], content))
+
+    notebook.execute_interactive(code, timeout=120, output_hook=take)
+    return shown
+
+
+MERGE = """
+import pyarrow, inlay
+inlay.write_dataset(pyarrow.table({"id": range(1000)}), "d", max_rows_per_file=100, mode="overwrite")
+"""
+
+
+def test_a_notebook_shows_a_bar_that_changes_and_the_result(notebook: BlockingKernelClient) -> None:
+    call = 'inlay.merge(pyarrow.table({"id": [5, 5000]}), "d", "upsert", ["id"], progress=True)'
+    (first, bar), *updates, (last, result) = outputs(notebook, MERGE + call)
+    assert (first, last) == ("display_data", "execute_result")
+    assert {kind for kind, _ in updates} == {"update_display_data"}
+    assert all(update["transient"] == bar["transient"] for _, update in updates)
+    assert "source" in bar["data"]["text/html"]
+    assert re.search(r"commit.*1/1", updates[-1][1]["data"]["text/html"], re.DOTALL)
+    assert 'data-rows="inserted"' in result["data"]["text/html"]
+    assert result["data"]["text/plain"].startswith("MergeResult(upsert: 1 inserted, 1 updated")
+
+
+def test_a_notebook_shows_a_plan(notebook: BlockingKernelClient) -> None:
+    call = 'inlay.plan_merge(pyarrow.table({"id": [5, 5000]}), "d", "upsert", ["id"])'
+    [(kind, plan)] = outputs(notebook, MERGE + call)
+    assert kind == "execute_result"
+    assert "nothing was changed" in plan["data"]["text/html"]
+    assert plan["data"]["text/plain"].startswith("MergePlan(upsert: 1 to insert")
