@@ -135,6 +135,22 @@ def test_a_file_without_one_record_is_refused(here: Desk) -> None:
     assert here.everything() == []
 
 
+def test_a_field_without_a_name_gets_one(here: Desk) -> None:
+    found = here.convert(b'{"": 1, "column_1": 2, " ": 3}', "json")
+    assert found.schema.names == ["column_1_2", "column_1", " "]
+    assert found.warnings == ["Column 1 has no name: it is loaded as 'column_1_2'."]
+
+
+def test_a_late_field_without_a_name_gets_one(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+    content = b'{"a": 1}\n{"a": 2, "": {"": 5}}\n{"": null, "column_2": 3}'
+    found = here.convert(content, "json", on_error="quarantine")
+    assert here.table(found).to_pylist() == [{"a": 1, "column_2": None}, {"a": 2, "column_2": {"": 5}}]
+    assert [reject["reason"] for reject in here.rejects(found)] == [
+        "a name stands twice in an object: the field without a name is loaded as 'column_2'"
+    ]
+
+
 def test_years_that_python_does_not_know_are_shown_as_text(here: Desk) -> None:
     days = pa.array([-719_529, 3_000_000], pa.int32()).cast(pa.date32())
     found = preview(None, InlineFile(parquet_bytes(pa.table({"d": days}))))

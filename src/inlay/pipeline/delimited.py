@@ -49,7 +49,7 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
     if open_quote(sample[: int(records.ends[0])], dialect) is not None:
         raise UnreadableUploadError(f"Line {records.lines[0]}: a quote opens in the first record and is never closed.")
     first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
-    names, warnings = column_names(first if options.header else [None] * len(first))
+    names, warnings = column_names([cell if options.header and cell and cell.strip() else None for cell in first])
     if not options.header:
         warnings = [NO_HEADER] if given.header is None else []
     rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))

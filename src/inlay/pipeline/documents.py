@@ -37,6 +37,7 @@ from inlay.pipeline.records import (
     positions_of,
 )
 from inlay.pipeline.rejects import BadCell, Reject
+from inlay.pipeline.sniff import column_names
 from inlay.pipeline.values import BadRecordError, as_text, columns_of, decode_value, kind_of
 from inlay.schema import family
 
@@ -104,17 +105,25 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
     sample = read_sample(content, limits)[0] if layout == "lines" else _complete_objects(content, start, limits)
     rows = list(itertools.islice(_records(sample, Split(0, start, content.size, line), layout), SAMPLE_ROWS))
     objects = [value for record in rows for value in [_decode(record)] if isinstance(value, dict)]
-    columns = columns_of(objects)
+    found = columns_of(objects)
+    names, warnings = column_names([name or None for name in found])
+    columns = dict(zip(names, found.values(), strict=True))
     kinds = {name: kind_of(values, options.day_first) for name, values in columns.items()}
     return Survey(
         content=content,
         options=options,
-        reader=JsonRecords(options),
+        reader=JsonRecords(options, _name_for_none(list(found), names)),
         kinds=kinds,
         splits=_splits(content, start, line, split_bytes, limits, layout) if split_bytes else [],
         repetitive=[name for name, values in columns.items() if _is_repetitive(values)],
+        warnings=warnings,
         sample=Split(0, start, start + (rows[-1].end if rows else 0), line),
     )
+
+
+def _name_for_none(found: list[str], names: list[str]) -> str:
+    """What a field without a name is called, also if the first one comes late."""
+    return names[found.index("")] if "" in found else column_names([*names, None])[0][-1]
 
 
 def _layout(content: Content) -> str:
@@ -188,6 +197,7 @@ class JsonRecords:
     """How splits of one file are read."""
 
     options: ReadOptions
+    unnamed: str  # what a field without a name is called
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         data = content.read(split.start, split.end)
@@ -223,12 +233,20 @@ class JsonRecords:
         rows: list[_Row] = []
         undecoded: list[Reject] = []
         for number, record in enumerate(_records(data, split, str(self.options.layout))):
-            value = _decode(record)
+            value = self._named(record, _decode(record))
             if isinstance(value, dict):
                 rows.append(_Row(number, record, value))
             else:
                 undecoded.append(Reject([value], record.raw.decode(), number))
         return _fit_rows(rows, undecoded, columns, self.options.day_first)
+
+    def _named(self, record: _Record, value: dict[str, Any] | BadCell) -> dict[str, Any] | BadCell:
+        if not isinstance(value, dict) or "" not in value:
+            return value
+        if self.unnamed in value:
+            why = f"a name stands twice in an object: the field without a name is loaded as {self.unnamed!r}"
+            return BadCell.of(record.line, None, None, why)
+        return {name or self.unnamed: item for name, item in value.items()}
 
 
 def _physical(column: Column) -> pa.DataType | None:

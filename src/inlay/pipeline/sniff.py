@@ -135,7 +135,6 @@ def column_names(cells: Sequence[str | None]) -> tuple[list[str], list[str]]:
     """Unique names for a header's cells, and warnings about those that were changed."""
     names: list[str] = []
     warnings: list[str] = []
-    cells = [cell if cell and not cell.isspace() else None for cell in cells]
     taken = {cell for cell in cells if cell}
     for number, cell in enumerate(cells, 1):
         name = cell or f"column_{number}"
