@@ -250,6 +250,15 @@ def test_list_datasets_in_pages(api: Api) -> None:
     assert (everything["count"], everything["has_more"]) == (len(everything["datasets"]), False)
 
 
+def test_list_datasets_by_words_of_their_names(api: Api) -> None:
+    name = fresh()
+    made = api.create("a\n1\n", "Größen", table_name=name)["id"]
+    for search in (f"GRÖSSEN {name.upper()}", f"größen {name}"):
+        found = api.get("/v1/datasets", search=search)
+        assert ([dataset["id"] for dataset in found["datasets"]], found["count"]) == ([made], 1)
+    assert api.get("/v1/datasets", search=f"{name} other")["count"] == 0
+
+
 def test_rename_a_dataset(api: Api) -> None:
     before, after = fresh(), fresh()
     made = api.create("a\n1\n", "old", table_name=before)

@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from inlay.errors import CommitStateUnknownError
+from tests.pipeline_data import parquet_bytes
 from tests.service import Api, expect, expect_problem
 
 MOST = 4 << 20  # what the fixtures allow
@@ -213,6 +215,14 @@ def test_a_preview_with_other_options_and_types(api: Api) -> None:
     ]
     assert found["rows"] == [["3.00", None]]
     assert api.get(f"/v1/files/{upload_id}")["status"] == "pending"
+
+
+def test_a_preview_shows_years_that_python_does_not_know(api: Api) -> None:
+    days = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
+    upload_id = api.upload(parquet_bytes(pa.table({"d": days})), "application/vnd.apache.parquet")
+    found = expect(api.http.post(f"/v1/files/{upload_id}/preview"), 200)
+    assert found["rows"] == [["1970-01-01"], ["10183-09-21"]]
+    assert found["columns"][0]["samples"] == ["1970-01-01", "10183-09-21"]
 
 
 def test_a_preview_for_a_dataset_has_its_types(api: Api) -> None:

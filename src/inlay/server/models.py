@@ -525,12 +525,9 @@ class Preview(Answer):
 
     @classmethod
     def of(cls, found: FoundPreview) -> Self:
-        import pyarrow as pa
-
-        from inlay.query.cells import json_values
         from inlay.type_grammar import type_name
 
-        values = [json_values(pa.array([row[c.name] for row in found.rows], c.type)) for c in found.columns]
+        values = [_json_of([row[column.name] for row in found.rows], column.type) for column in found.columns]
         return cls(
             format=found.format,
             options=found.options.to_dict(),
@@ -538,7 +535,7 @@ class Preview(Answer):
                 PreviewColumn(
                     name=column.name,
                     type=type_name(column.type),
-                    samples=json_values(pa.array(column.samples, column.type)),
+                    samples=_json_of(column.samples, column.type),
                     null_share=column.null_share,
                 )
                 for column in found.columns
@@ -559,6 +556,17 @@ class Readiness(Answer):
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces
+def _json_of(values: list[Any], type_: Any) -> list[Any]:
+    import pyarrow as pa
+
+    from inlay.query.cells import json_values
+
+    try:
+        return json_values(pa.array(values, type_))
+    except pa.ArrowTypeError:  # dates of years that Python does not know have become text before
+        return values
+
+
 def _chosen(kind: type[BaseModel], told: Mapping[str, Any], *but: str) -> dict[str, Any]:
     return {name: told[name] for name in kind.model_fields if name in told and name not in but}
 
