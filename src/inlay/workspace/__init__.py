@@ -27,6 +27,7 @@ from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data
+from inlay.workspace.keys import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
 from inlay.workspace.places import Places
 from inlay.workspace.requests import Inline, Load, NewDataset, Source, overrides_of
@@ -226,6 +227,10 @@ class Workspace:
             dataset_id=dataset_id, upload_id=None if request.dry_run else request.source.upload_id,
             writes=not request.dry_run, idempotency_key=idempotency_key, scope=scope,
         )  # fmt: skip
+
+    def advise_keys(self, dataset_id: str) -> KeyAdvice:
+        """Columns that a load by key could use."""
+        return advise_keys(self.catalog, self.query_engine, dataset_id)
 
     def versions(self, dataset_id: str, limit: int = 100, offset: int = 0) -> Page[Version]:
         return self.catalog.versions.list(dataset_id, limit=limit, offset=offset)

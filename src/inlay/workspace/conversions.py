@@ -148,7 +148,7 @@ class Conversions:
                 inserted=result.inserted,
                 updated=result.updated,
                 deleted=result.deleted,
-                source=_origin(request.source),
+                source=_origin(request.source) | {"key_columns": list(request.key_columns)},
                 rejected_count=converted.rejected,
                 reject_files=rejects,
             ),
