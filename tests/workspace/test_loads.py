@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from inlay.errors import (
 )
 from inlay.workspace import Inline, Load, NewDataset, Source, Workspace
 from tests import oracle
+from tests.pipeline_data import parquet_bytes
 
 pytestmark = pytest.mark.spark
 numbers = itertools.count()
@@ -66,9 +68,9 @@ def stored(workspace: Workspace, dataset: Dataset) -> set[str]:
     return {file.path for file in workspace.places.files_below(f"datasets/{dataset.id}")}
 
 
-def upload(workspace: Workspace, text: str, content_type: str = "text/csv") -> str:
+def upload(workspace: Workspace, text: str | bytes, content_type: str = "text/csv") -> str:
     with workspace.receive(content_type) as writer:
-        writer.write(text.encode())
+        writer.write(text if isinstance(text, bytes) else text.encode())
         return writer.finish().id
 
 
@@ -78,6 +80,22 @@ def load(workspace: Workspace, dataset: Dataset, source: Source, strategy: str, 
 
 
 # ------------------------------------------------------------------------------------------------------------- create
+@pytest.mark.parametrize("strategy", ["append", "upsert"])
+def test_text_has_no_null_where_the_parquet_file_allowed_none(workspace: Workspace, strategy: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False),
+                        ("n", pa.int64())])  # fmt: skip
+    upload_id = upload(workspace, parquet_bytes(pa.table([[1], ["a"], [1]], schema=schema)), "application/parquet")
+    job = workspace.create_dataset(NewDataset(f"Strict {next(numbers)}", Source(upload_id=upload_id))).wait()
+    dataset = workspace.catalog.datasets.get(str(job.dataset_id))
+    rows = inline([row(2, "b", None), row(3, "", 4)])
+    with pytest.raises(BadRowsError, match="line 3, column 'name': NULL"):
+        load(workspace, dataset, rows, strategy)
+    result = load(workspace, dataset, rows, strategy, on_error="quarantine").result or {}
+    assert (result["inserted"], result["rejected_count"], result["row_count"]) == (1, 1, 2)
+    assert content(workspace, dataset) == [row(1, "a", 1), row(2, "b", None)]
+    assert workspace.dataset(dataset.id).dataset.schema == schema
+
+
 def test_an_upload_becomes_a_dataset_and_is_used_up(workspace: Workspace) -> None:
     upload_id = upload(workspace, "code,share\n007,1.5\n008,2.25\n")
     job = workspace.create_dataset(NewDataset("Agents of 2024", Source(upload_id=upload_id))).wait()

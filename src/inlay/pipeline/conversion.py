@@ -27,7 +27,7 @@ from inlay.pipeline.jobs import Progress, Totals, run
 from inlay.pipeline.kinds import NULL, TEXT, Kind, join
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
-from inlay.pipeline.plan import Column, Reader, Survey
+from inlay.pipeline.plan import Column, Reader, Survey, schema_of
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_table
 from inlay.pipeline.survey import Surveyor
@@ -100,7 +100,7 @@ def convert(
         _make_durable(into, [directory, *([rejects_directory] if rejects else [])])
     return Conversion(
         files=[ConvertedFile(*file) for file in files],
-        schema=survey.schema or _schema(columns),
+        schema=survey.schema or schema_of(columns),
         rows=sum(file.rows for file in files),
         rejected=rejected,
         reject_files=[file.path for file in rejects],
@@ -122,14 +122,15 @@ def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.
         raise InvalidArgumentError(
             f"There is no column {unknown[0]!r} to give a type; the columns are: {', '.join(map(repr, names))}."
         )
-    target = {f.name: f.type for f in like} if like is not None else {}
-    chosen = target | dict(overrides)
+    target = {field.name: field for field in like} if like is not None else {}
+    chosen = {name: field.type for name, field in target.items()} | dict(overrides)
     columns = []
     for name, kind in kinds.items():
         if name in chosen:
             if survey.options.format == "csv":
                 check_readable(name, chosen[name])
-            columns.append(Column(name, _ordered(kind, survey.options.day_first), chosen[name], fixed=True))
+            nullable = name not in target or target[name].nullable
+            columns.append(Column(name, _ordered(kind, survey.options.day_first), chosen[name], True, nullable))
         else:
             columns.append(Column.inferred(name, kind))
     return columns
@@ -138,10 +139,6 @@ def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.
 def _ordered(kind: Kind, day_first: bool | None) -> Kind:
     """The kind of a column, with the order of day and month that somebody said."""
     return kind if day_first is None else replace(kind, form=order_of(day_first))
-
-
-def _schema(columns: Sequence[Column]) -> pa.Schema:
-    return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 
 def _widened(columns: Sequence[Column], reports: Sequence[Report]) -> list[Column]:
@@ -234,16 +231,16 @@ class _Work:
         reports: dict[int, Report] = {}
         waiting = survey.splits
         while waiting:
-            schema = survey.schema or _schema(columns)
+            schema = survey.schema or schema_of(columns)
             kernel = _Parser(survey.content, survey.reader, columns, schema, self._into, self._stage, self._settings)
             for report in self._run("parse", kernel, waiting):
                 reports[report.split] = report
             wider = _widened(columns, list(reports.values()))
-            stale = _schema(wider) != _schema(columns)
+            stale = schema_of(wider) != schema_of(columns)
             waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
             columns = wider
         if not survey.splits:
-            schema = survey.schema or _schema(columns)
+            schema = survey.schema or schema_of(columns)
             part = write_part(self._into, f"{self._stage}/part-0", (), schema, self._settings)
             return [Report(0, part=part)], columns
         return [reports[split.number] for split in survey.splits], columns

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Reading, convert, infer, reason, why_text
+from inlay.pipeline.cells import Converted, convert, infer, why_text
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
+from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample, schema_of
 from inlay.pipeline.records import (
     Dialect,
     Records,
@@ -197,7 +197,7 @@ class DelimitedText:
             records = find_records(whole, dialect_of(self.options), split.line)
             found, keep = _rejected(whole, records, cells, columns, bad, ragged)
             rejects = found + rejects
-        table = pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+        table = pa.table(typed, schema=schema_of(columns))
         return Parsed([table if keep is None else table.filter(keep)], rejects, met)
 
     def _convert(
@@ -209,7 +209,7 @@ class DelimitedText:
         met: dict[str, Kind] = {}
         for at, column in enumerate(columns):
             values = cells.column(at).combine_chunks()
-            converted = convert(values, Reading(column.type, column.form, column.fixed))
+            converted = _without_nulls(convert(values, column.reading), column)
             typed.append(converted.values)
             if column.fixed and converted.bad is not None:
                 bad[at] = converted.bad
@@ -235,6 +235,13 @@ class DelimitedText:
         return data[:start]
 
 
+def _without_nulls(converted: Converted, column: Column) -> Converted:
+    """Where a column allows no NULLs they are bad cells; bad cells are NULL anyway."""
+    if column.nullable or not converted.values.null_count:
+        return converted
+    return converted._replace(bad=np.asarray(converted.values.is_null()))
+
+
 def _rejected(
     data: bytes,
     records: Records,
@@ -255,11 +262,13 @@ def _rejected(
         found[number] = [BadCell.of(records.lines[number], None, None, why)]
     rows = np.setdiff1d(np.arange(len(records.starts)), [number for number, _ in ragged])
     for at, mask in bad.items():
-        column, why = columns[at], reason(columns[at].type)
+        column = columns[at]
         for row in np.flatnonzero(mask):
             number = int(rows[row])
             value = cells.column(at)[int(row)].as_py()
-            found.setdefault(number, []).append(BadCell.of(records.lines[number], column.name, value, why))
+            found.setdefault(number, []).append(
+                BadCell.of(records.lines[number], column.name, value, column.reason(value))
+            )
     rejects = [
         Reject(found[number], data[records.starts[number] : records.ends[number]].decode(), number)
         for number in sorted(found)

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Reading, are_kept, convert, reason
+from inlay.pipeline.cells import are_kept, convert
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.fitting import DATED, fit
 from inlay.pipeline.kinds import NULL, Kind, type_of
 from inlay.pipeline.objects import find_elements, find_objects, has_plain_gaps, object_splits
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample
+from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample, schema_of
 from inlay.pipeline.records import (
     Dialect,
     Split,
@@ -301,10 +301,10 @@ def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if not array.type.equals(column.type):
             array = _converted(array, column)
-        if array is None or _exceeds_precision(array):
+        if array is None or _exceeds_precision(array) or (array.null_count and not column.nullable):
             return None
         typed.append(array)
-    return pa.table(typed, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+    return pa.table(typed, schema=schema_of(columns))
 
 
 def _exceeds_precision(array: pa.Array) -> bool:
@@ -333,7 +333,7 @@ def _convert_text(array: pa.Array, column: Column) -> pa.Array | None:
     """Text into dates and the like; unlike in a table of text, an empty text is not NULL."""
     if family(column.type) != "text" and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         return None
-    converted = convert(array, Reading(column.type, column.form, column.fixed))
+    converted = convert(array, column.reading)
     return converted.values if converted.bad is None else None
 
 
@@ -396,13 +396,15 @@ def _fit_rows(
     typed: list[pa.Array] = []
     for column in columns:
         values = [row.value.get(column.name) for row in rows]
-        fitted, wrong = fit(values, Reading(column.type, column.form, column.fixed))
+        fitted, wrong = fit(values, column.reading)
+        wrong |= set() if column.nullable else {row for row, value in enumerate(values) if value is None}
         kind = kind_of(values, day_first) if wrong or column.is_open else NULL
         if not column.fixed and kind != NULL:
             met[column.name] = kind
         if column.fixed or column.widened(kind).type.equals(column.type):  # no other type would hold them
             for row in sorted(wrong):
-                cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason(column.type))
+                why = column.reason(values[row])
+                cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), why)
                 cells.setdefault(row, []).append(cell)
         typed.append(fitted)
     known = {column.name: column.type for column in columns}
@@ -420,8 +422,7 @@ def _loaded(
     typed: Sequence[pa.Array],
     met: dict[str, Kind],
 ) -> Parsed:
-    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-    table = pa.table(list(typed), schema=schema)
+    table = pa.table(list(typed), schema=schema_of(columns))
     if cells:
         table = table.filter(pa.array([row not in cells for row in range(len(rows))]))
     bad = [Reject(cells[row], rows[row].record.raw.decode(), rows[row].number) for row in sorted(cells)]

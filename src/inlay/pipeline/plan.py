@@ -8,13 +8,24 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from inlay.pipeline.cells import Reading, reason
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.kinds import Kind, join, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import Reject
 
-__all__ = ["REPETITIVE", "SAMPLE_BYTES", "SAMPLE_ROWS", "Column", "Parsed", "Reader", "Survey", "read_sample"]
+__all__ = [
+    "REPETITIVE",
+    "SAMPLE_BYTES",
+    "SAMPLE_ROWS",
+    "Column",
+    "Parsed",
+    "Reader",
+    "Survey",
+    "read_sample",
+    "schema_of",
+]
 
 SAMPLE_ROWS = 10_000
 REPETITIVE = 0.2  # a dictionary pays if no larger share of a sample is distinct
@@ -29,14 +40,23 @@ class Column:
     kind: Kind
     type: pa.DataType
     fixed: bool = False
+    nullable: bool = True
 
     @classmethod
     def inferred(cls, name: str, kind: Kind) -> Column:
         return cls(name, kind, type_of(kind))
 
     @property
-    def form(self) -> str:
-        return self.kind.form
+    def reading(self) -> Reading:
+        return Reading(self.type, self.kind.form, self.fixed)
+
+    @property
+    def field(self) -> pa.Field:
+        return pa.field(self.name, self.type, self.nullable)
+
+    def reason(self, value: object) -> str:
+        """Why a value does not fit."""
+        return "NULL in a column that allows none" if value is None else reason(self.type)
 
     @property
     def is_open(self) -> bool:
@@ -54,6 +74,10 @@ class Column:
         if self.kind.note:
             return f"Column {self.name!r} {self.kind.note}."
         return f"Column {self.name!r} holds values of several sorts: it is text." if self.kind.mixed else None
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([column.field for column in columns])
 
 
 class Parsed(NamedTuple):

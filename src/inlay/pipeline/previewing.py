@@ -16,7 +16,7 @@ from inlay.pipeline.delimited import read_record
 from inlay.pipeline.documents import read_object
 from inlay.pipeline.jobs import Progress, run
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import Column, Parsed, Survey
+from inlay.pipeline.plan import Column, Parsed, Survey, schema_of
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import MAX_SHOWN, BadCell, Reject
 from inlay.pipeline.survey import Surveyor
@@ -136,7 +136,7 @@ def _parse(survey: Survey, columns: list[Column]) -> tuple[Parsed, list[Column]]
 
 
 def _first_rows(parsed: Parsed, survey: Survey, columns: list[Column]) -> pa.Table:
-    schema = survey.schema or pa.schema([pa.field(column.name, column.type) for column in columns])
+    schema = survey.schema or schema_of(columns)
     tables = list(itertools.islice(parsed.tables or (), 1))
     return tables[0] if tables else schema.empty_table()
 
