@@ -85,6 +85,12 @@ format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# `generate.py` first: what comes from the code is as the code is. Warnings, such as a link to nowhere, are errors.
+.PHONY: docs
+docs: setup ## Build the documentation into site/, without the network
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --strict --clean
+
 .PHONY: bench
 bench: setup .venv-bench/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
 	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
@@ -104,5 +110,5 @@ lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--up
 
 .PHONY: clean
 clean: ## Remove the virtual environments and every cache
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov dist build
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
