@@ -140,11 +140,12 @@ def test_bytes_are_those_that_were_written(path: str) -> None:
     assert f"({share:.0%}) saved against rewriting the dataset" in told
 
 
-def test_a_plan_knows_what_will_be_copied(path: str) -> None:
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_a_plan_knows_what_will_be_copied(path: str, engine: Any) -> None:
     """Key columns of matched rows and everything in other row groups; what differs is the rest."""
     source = news([5, 65, 120])
-    plan = inlay.plan_merge(source, path, "upsert", ["id"])
-    result = inlay.merge(source, path, "upsert", ["id"])
+    plan = inlay.plan_merge(source, path, "upsert", ["id"], engine=engine)
+    result = inlay.merge(source, path, "upsert", ["id"], engine=engine)
     planned = {file.path: file.bytes_copied for file in plan.files}
     done = {file.path: file.bytes_copied for file in result.files}
     assert planned == done
