@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-__all__ = ["first_word", "position_at", "position_of", "respelled"]
+__all__ = ["first_word", "position_at", "position_of", "respelled", "tokens"]
 
 # A comment, text or quoted name that is never closed reaches to the end: every pattern is linear.
 _TOKEN = re.compile(
@@ -16,13 +16,14 @@ _TOKEN = re.compile(
 _CALL = re.compile(r"\s*\(")
 
 
-def _tokens(sql: str) -> Iterator[re.Match[str]]:
+def tokens(sql: str) -> Iterator[re.Match[str]]:
+    """The pieces of a statement: a `word`, a `quoted` name, any `other` mark, or else a comment or text."""
     return _TOKEN.finditer(sql)
 
 
 def first_word(sql: str) -> str:
     """The word that a statement begins with, in lower case; empty if it begins with something else."""
-    for token in _tokens(sql):
+    for token in tokens(sql):
         if token["word"] is not None:
             return token["word"].lower()
         if token["other"] is not None and token["other"] != ";":
@@ -46,7 +47,7 @@ def position_at(sql: str, offset: int) -> tuple[int, int]:
 
 def position_of(sql: str, name: str) -> tuple[int, int] | None:
     """Where a name first stands, outside of text and comments."""
-    token = next(filter(_is(name), _tokens(sql)), None)
+    token = next(filter(_is(name), tokens(sql)), None)
     return None if token is None else position_at(sql, token.start())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "count", "plural", "size"]
+__all__ = ["ago", "count", "duration", "plural", "size"]
 
 _STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (30, "day"), (12, "month"))
 
@@ -40,3 +40,15 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
             return f"{count(amount, noun)} ago"
         amount //= limit
     return f"{count(amount, 'year')} ago"
+
+
+def duration(seconds: float) -> str:
+    """35 ms, 2.4 s, 42 s, 3 min 5 s, 2 h 4 min."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 60:
+        return f"{seconds:.{1 if seconds < 10 else 0}f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
