@@ -4,12 +4,20 @@ const TYPES = {
   ndjson: "application/x-ndjson", jsonl: "application/x-ndjson", parquet: "application/vnd.apache.parquet",
 };
 const ENCODINGS = { gz: "gzip", zst: "zstd" };
+const ENDED = ["done", "failed", "cancelled"];
+const LONGEST_NAME = 200;
+const SPEED_SECONDS = 5; // the speed is that of the last few
 
 function headersFor(name) {
   const endings = name.toLowerCase().split(".").slice(1);
   const encoding = ENCODINGS[endings.at(-1)];
   const type = TYPES[encoding ? endings.at(-2) : endings.at(-1)] || "application/octet-stream";
-  return encoding ? { "Content-Type": type, "Content-Encoding": encoding } : { "Content-Type": type };
+  const headers = { "Content-Type": `${type}; name="${encoded(name)}"` };
+  return encoding ? { ...headers, "Content-Encoding": encoding } : headers;
+}
+
+function encoded(name) {
+  try { return encodeURIComponent([...name].slice(0, LONGEST_NAME).join("")); } catch { return ""; } // half a character
 }
 
 function bytes(count) {
@@ -24,78 +32,123 @@ function duration(seconds) {
   return seconds < 90 ? `${Math.ceil(seconds)} s` : `${Math.ceil(seconds / 60)} min`;
 }
 
+// Bytes per second, from marks of when how much had been sent.
+function speedOf(marks) {
+  const [first, last] = [marks[0], marks.at(-1)];
+  return (last.sent - first.sent) / Math.max((last.at - first.at) / 1000, 0.001);
+}
+
 export default {
   template: `
     <div class="inlay-uploader">
-      <label class="inlay-drop" :class="{ 'inlay-drop-over': isOver }"
-             @dragenter.prevent="isOver = true" @dragover.prevent="isOver = true" @dragleave="isOver = false"
-             @drop.prevent="isOver = false; add($event.dataTransfer.files)">
+      <label class="inlay-drop" :class="{ 'inlay-drop-over': isOver }">
         <input type="file" :multiple="multiple" class="inlay-drop-input" @change="add($event.target.files); $event.target.value = ''">
         <strong>{{ text }}</strong>
         <span class="inlay-note">CSV, TSV, JSON, NDJSON or Parquet, also as .gz or .zst</span>
       </label>
-      <ul class="inlay-transfers" aria-live="polite">
+      <ul class="inlay-transfers" v-if="files.length">
         <li v-for="file in files" :key="file.key" :data-state="file.state">
           <div class="inlay-transfer-line">
             <span class="inlay-transfer-name">{{ file.name }}</span>
             <span class="inlay-note">{{ file.told }}</span>
             <button v-if="file.state === 'sending' || file.state === 'waiting'" type="button" @click="cancel(file)"
                     :aria-label="'Cancel the upload of ' + file.name">Cancel</button>
-            <button v-if="file.state === 'failed'" type="button" @click="retry(file)">Try again</button>
+            <button v-if="file.state === 'failed'" type="button" @click="retry(file)"
+                    :aria-label="'Try again to upload ' + file.name">Try again</button>
           </div>
           <progress v-if="file.state === 'sending'" :value="file.sent" :max="file.size" :aria-label="'Upload of ' + file.name"></progress>
         </li>
       </ul>
+      <div class="inlay-unseen" role="status">{{ said }}</div>
     </div>`,
   props: { multiple: Boolean, text: String },
-  data() { return { files: [], isOver: false, made: 0 }; },
+  data() { return { files: [], depth: 0, made: 0, said: "" }; },
+  computed: {
+    isOver() { return this.depth > 0; },
+    isBusy() { return this.files.some((file) => file.state === "sending"); },
+  },
+  mounted() {
+    this.listeners = { dragenter: this.enter, dragover: this.over, dragleave: this.leave, drop: this.drop, beforeunload: this.warn };
+    for (const [name, listener] of Object.entries(this.listeners)) window.addEventListener(name, listener);
+  },
+  unmounted() {
+    for (const [name, listener] of Object.entries(this.listeners)) window.removeEventListener(name, listener);
+    for (const file of this.files) file.request?.abort();
+  },
   methods: {
+    // ------------------------------------------------------------------------------------ files that are dropped anywhere
+    isForUs(event) { return [...(event.dataTransfer?.types || [])].includes("Files"); },
+    enter(event) { if (this.isForUs(event)) { event.preventDefault(); this.depth += 1; } },
+    over(event) { if (this.isForUs(event)) event.preventDefault(); },
+    leave(event) { if (this.isForUs(event)) this.depth = Math.max(0, this.depth - 1); },
+    drop(event) {
+      this.depth = 0;
+      if (!this.isForUs(event)) return;
+      event.preventDefault();
+      const items = [...event.dataTransfer.items].filter((item) => item.kind === "file");
+      const folders = items.map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory).map((entry) => entry.name);
+      this.add([...event.dataTransfer.files].filter((file) => !folders.includes(file.name)));
+      for (const name of folders) this.refuse(name, "is a folder: drop the files in it.");
+    },
+    warn(event) { if (this.isBusy) event.preventDefault(); }, // who leaves now loses what was sent
+    // ---------------------------------------------------------------------------------------------------- one after another
     add(list) {
       const chosen = this.multiple ? [...list] : [...list].slice(0, 1);
-      for (const file of chosen) {
-        this.files.push({ key: this.made++, file, name: file.name, size: file.size, sent: 0, state: "waiting", told: "waiting" });
-      }
+      this.files = this.files.filter((file) => !ENDED.includes(file.state));
+      for (const file of chosen) this.files.push({ ...this.entry(file.name, "waiting", "waiting"), file, size: file.size });
       this.next();
     },
+    entry(name, state, told) { return { key: this.made++, name, state, told, size: 0, sent: 0, request: null, isDropped: false }; },
+    refuse(name, why) { this.files.push(this.entry(name, "cancelled", why)); },
     next() {
-      if (this.files.some((file) => file.state === "sending")) return;
-      const file = this.files.find((each) => each.state === "waiting");
+      const file = this.isBusy ? null : this.files.find((each) => each.state === "waiting");
       if (file) this.send(file);
     },
     send(file) {
       const request = new XMLHttpRequest();
-      const began = performance.now();
-      file.request = request;
-      file.state = "sending";
-      file.told = "0 bytes";
+      const marks = [{ at: performance.now(), sent: 0 }];
+      Object.assign(file, { request, state: "sending", told: "beginning", sent: 0, isDropped: false });
       request.open("POST", "/v1/files");
       for (const [name, value] of Object.entries(headersFor(file.name))) request.setRequestHeader(name, value);
-      request.upload.onprogress = (event) => {
-        const speed = event.loaded / Math.max((performance.now() - began) / 1000, 0.001);
-        file.sent = event.loaded;
-        file.told = `${bytes(event.loaded)} of ${bytes(file.size)} · ${bytes(speed)}/s · ` +
-          (event.loaded < file.size ? `${duration((file.size - event.loaded) / speed)} left` : "storing");
-      };
+      request.upload.onprogress = (event) => this.advance(file, marks, event.loaded);
       request.onload = () => this.answered(file, request);
-      request.onerror = () => this.end(file, "failed", "The connection was lost. Nothing was stored.");
+      request.onerror = () => this.end(file, "failed", "The connection was lost, or the file has changed. Nothing was stored.");
       request.onabort = () => this.end(file, "cancelled", "cancelled");
       request.send(file.file);
+    },
+    advance(file, marks, sent) {
+      const now = performance.now();
+      marks.push({ at: now, sent });
+      while (marks.length > 2 && now - marks[1].at > SPEED_SECONDS * 1000) marks.shift();
+      const speed = speedOf(marks);
+      const left = sent < file.size ? `${duration((file.size - sent) / Math.max(speed, 1))} left` : "storing";
+      file.sent = sent;
+      if (!file.isDropped) file.told = `${bytes(sent)} of ${bytes(file.size)} · ${bytes(speed)}/s · ${left}`;
     },
     answered(file, request) {
       if (request.status === 401) { location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`; return; }
       let answer = {};
       try { answer = JSON.parse(request.responseText); } catch { /* told below */ }
-      if (request.status === 201) {
-        this.end(file, "done", `${bytes(file.size)}, uploaded`);
-        this.$emit("uploaded", { id: answer.id, name: file.name, size: file.size });
-      } else {
+      if (request.status !== 201) {
         this.end(file, "failed", [answer.detail || `The service answered ${request.status}.`, answer.hint].filter(Boolean).join(" "));
+      } else if (file.isDropped) {
+        fetch(`/v1/files/${answer.id}`, { method: "DELETE" }).finally(() => this.end(file, "cancelled", "cancelled"));
+      } else {
+        this.end(file, "done", `${bytes(file.size)}, uploaded`);
+        this.$emit("uploaded", { id: answer.id, name: file.name, size: file.size, is_alone: this.files.length === 1 });
       }
     },
-    end(file, state, told) { file.state = state; file.told = told; file.request = null; this.next(); },
-    cancel(file) {
-      if (file.request) file.request.abort(); else this.end(file, "cancelled", "cancelled");
+    end(file, state, told) {
+      Object.assign(file, { state, told, request: null });
+      this.said = `${file.name}: ${told}`;
+      this.next();
     },
-    retry(file) { file.state = "waiting"; file.told = "waiting"; file.sent = 0; this.next(); },
+    // Who cancels when all bytes are there already gets them removed again.
+    cancel(file) {
+      if (!file.request) this.end(file, "cancelled", "cancelled");
+      else if (file.sent < file.size) file.request.abort();
+      else Object.assign(file, { isDropped: true, told: "cancelling" });
+    },
+    retry(file) { Object.assign(file, { state: "waiting", told: "waiting" }); this.next(); },
   },
 };
