@@ -1,0 +1,108 @@
+// A grid over any number of rows, which asks for them page by page. Cells and names are text: nothing here makes HTML.
+import * as AgGrid from "nicegui-aggrid";
+
+const WORDS = { blank: "Is NULL", notBlank: "Is not NULL", empty: "Choose one", noRowsToShow: "No rows" };
+const [SHORTEST_WIDTH, LONGEST_WIDTH, LETTER] = [110, 340, 7.8];  // pixels
+const THEME = AgGrid.themeQuartz.withParams({
+  backgroundColor: "var(--surface)", foregroundColor: "var(--ink)", borderColor: "var(--line)", accentColor: "var(--brand)",
+  headerBackgroundColor: "var(--ground)", chromeBackgroundColor: "var(--ground)", fontSize: 13.5, rowHeight: 32,
+  headerHeight: 36, wrapperBorderRadius: 8, rowHoverColor: "color-mix(in srgb, var(--brand) 8%, transparent)",
+});
+
+function option(operator) {
+  const word = { isTrue: "True", isFalse: "False" }[operator];
+  return word ? { displayKey: operator, displayName: word, numberOfInputs: 0, predicate: () => true } : operator;
+}
+
+function column(told, at) {
+  const hasInput = told.operators.some((each) => each === "equals");
+  return {
+    colId: `c${at}`,
+    headerName: told.name,
+    headerTooltip: `${told.name}: ${told.type}`,
+    valueGetter: (params) => params.data?.[at],
+    cellClass: told.isNumber ? "inlay-number ag-right-aligned-cell" : "",
+    headerClass: told.isNumber ? "ag-right-aligned-header" : "",
+    filterParams: {
+      filterOptions: (hasInput ? told.operators : ["empty", ...told.operators]).map(option),
+      maxNumConditions: 1, trimInput: false, debounceMs: 400,
+    },
+  };
+}
+
+const NUMBER = {
+  colId: "number", headerName: "#", headerTooltip: "Place in this order", pinned: "left", sortable: false, filter: false,
+  resizable: false, suppressMovable: true, lockPosition: "left", cellClass: "inlay-place-number ag-right-aligned-cell",
+  valueGetter: (params) => params.data && (params.node.rowIndex + 1).toLocaleString("en"),
+};
+
+export default {
+  template: "<div></div>",
+  props: { columns: Array, total: Number, block: Number, label: String },
+  mounted() {
+    AgGrid.ModuleRegistry.registerModules([AgGrid.AllCommunityModule]);
+    this.waiting = new Map();
+    this.asked = 0;
+    const digits = this.total.toLocaleString("en").length;
+    this.api = AgGrid.createGrid(this.$el, {
+      theme: THEME,
+      columnDefs: [{ ...NUMBER, width: 30 + 8 * digits }, ...this.columns.map(column)],
+      defaultColDef: {
+        sortable: true, resizable: true, minWidth: 80, width: 150, cellDataType: false, filter: "agTextColumnFilter",
+        floatingFilter: true,
+        valueFormatter: (params) => (params.data ? params.value ?? "NULL" : "…"),
+        cellClassRules: { "inlay-null": (params) => !params.data || params.value === null },
+      },
+      rowModelType: "infinite",
+      datasource: { getRows: (params) => this.want(params) },
+      cacheBlockSize: this.block, maxBlocksInCache: 20, maxConcurrentDatasourceRequests: 2, blockLoadDebounceMillis: 80,
+      infiniteInitialRowCount: Math.max(1, Math.min(this.total, this.block)),
+      popupParent: document.body, localeText: WORDS, enableBrowserTooltips: true, ensureDomOrder: true, enableCellTextSelection: true,
+      suppressDragLeaveHidesColumns: true, animateRows: false,
+      onCellDoubleClicked: (event) => this.open(event),
+      onCellKeyDown: (event) => { if (event.event.key === "Enter") this.open(event); },
+    });
+    this.$el.querySelector("[role=grid]")?.setAttribute("aria-label", this.label);
+  },
+  unmounted() { this.api?.destroy(); },
+  methods: {
+    want(params) {
+      const key = (this.asked += 1);
+      this.waiting.set(key, params);
+      this.$emit("wanted", {
+        key, start: params.startRow, stop: params.endRow, sorts: params.sortModel, filters: params.filterModel,
+      });
+    },
+    deliver(key, rows, total) {
+      const params = this.waiting.get(key);
+      if (!params) return;
+      this.waiting.delete(key);
+      params.successCallback(rows, total);
+      if (total) this.api.hideOverlay(); else this.api.showNoRowsOverlay();
+      if (!this.isSized && rows.length) this.size(rows);
+    },
+    size(rows) {
+      this.isSized = true;
+      const widths = this.columns.map((told, at) => {
+        const longest = Math.max(...rows.map((row) => (row[at] ?? "NULL").length));
+        const wanted = Math.max(34 + LETTER * longest, 54 + LETTER * told.name.length);
+        return Math.max(SHORTEST_WIDTH, Math.min(LONGEST_WIDTH, wanted));
+      });
+      this.api.setColumnWidths(widths.map((newWidth, at) => ({ key: `c${at}`, newWidth })));
+      const used = this.api.getAllDisplayedColumns().reduce((sum, each) => sum + each.getActualWidth(), 0);
+      if (used < this.$el.clientWidth) this.api.sizeColumnsToFit();
+    },
+    open(event) {
+      if (!event.data) return;
+      this.$emit("opened", {
+        row: event.rowIndex,
+        sorts: this.api.getColumnState().filter((each) => each.sort).sort((a, b) => a.sortIndex - b.sortIndex),
+        filters: this.api.getFilterModel(),
+      });
+    },
+    reset() {
+      this.api.setFilterModel(null);
+      this.api.applyColumnState({ defaultState: { sort: null } });
+    },
+  },
+};
