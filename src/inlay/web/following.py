@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from inlay.errors import error_from
+from inlay.errors import JobCancelledError, error_from
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
 
@@ -21,6 +21,7 @@ _LOOK_SECONDS = 0.25
 _PHASES = {
     "plan": "Looking at what changes",
     "convert": "Converting on Spark",
+    "match": "Looking for the keys",
     "rewrite": "Writing what changes",
     "append": "Writing new rows",
     "commit": "Making it true",
@@ -28,7 +29,7 @@ _PHASES = {
 
 
 async def follow(visitor: Visitor, job: Job) -> Job:
-    """Show a job where the caller stands until it has ended; raises what it failed with."""
+    """Show a job where the caller stands until it has ended; raises what it failed with, or that it was cancelled."""
     job_id = job.id
 
     def look(workspace: Workspace) -> Job:
@@ -51,6 +52,8 @@ async def follow(visitor: Visitor, job: Job) -> Job:
         shown.delete()
     if job.error is not None:
         raise error_from(job.error)
+    if job.state == "cancelled":
+        raise JobCancelledError("Cancelled. Nothing changed.")
     return job
 
 
@@ -67,6 +70,8 @@ def phase_of(job: Job) -> str:
     if job.state == "queued":
         return "Waiting for its turn"
     name = (job.progress or {}).get("phase", "")
+    if job.kind == "plan" and name == "rewrite":
+        return "Comparing rows"
     return _PHASES.get(name, name.capitalize() or "Starting")
 
 

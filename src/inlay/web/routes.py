@@ -11,7 +11,7 @@ from inlay.web.shell import ICON, STATIC, show_missing
 
 __all__ = ["ICON", "register"]
 
-_PAGES = ("home", "dataset", "preview", "rejects", "sql", "jobs", "status", "login")
+_PAGES = ("home", "dataset", "preview", "rejects", "load", "sql", "jobs", "status", "login")
 
 
 def register() -> None:
