@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.errors import InvalidArgumentError
-from inlay.type_grammar import KNOWN_TYPES, parse_type, type_name
+from inlay.type_grammar import KNOWN_TYPES, column_type_name, length_of, parse_column, parse_type, type_name
 
 WRITTEN = {
     "boolean": pa.bool_(),
@@ -49,7 +49,7 @@ def test_names_are_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "money", "decimal", "decimal(0,0)", "decimal(77,1)", "decimal(5,6)", "decimal(1,2,3)", "int(3)", "list<int",
-     "list<>", "struct<>", "map<text>", "timestamp(4)", "int int", "int;", "varchar(10,2)",
+     "list<>", "struct<>", "map<text>", "timestamp(4)", "int int", "int;", "varchar(10,2)", "varchar(0)",
      "list<" * 40 + "int" + ">" * 40, "decimal(99999999999999,2)", "'int'", "x" * 1000],
 )  # fmt: skip
 def test_what_is_no_type_is_refused_with_the_known_ones(text: str) -> None:
@@ -97,3 +97,21 @@ def test_any_text_is_a_type_or_refused(text: str) -> None:
 def test_a_struct_has_every_name_once() -> None:
     with pytest.raises(InvalidArgumentError, match="twice"):
         parse_type("struct<a: int, a: int>")
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("varchar(255)", 255), ("CHAR ( 2 )", 2), ("character varying(3)", 3), ("text", None), ("decimal(5,2)", None)],
+)
+def test_lengths_stand_beside_the_type(text: str, length: int | None) -> None:
+    field = parse_column("a", text)
+    assert (field.type, length_of(field)) == (parse_type(text), length)
+    assert parse_column("a", column_type_name(field)).equals(field, check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["varchar(5)[]", "list<varchar(5)>", "struct<a: int, b: char(2)>", "map<text(3), int>"]
+)
+def test_only_columns_have_lengths(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="Only a column of text itself has a length"):
+        parse_type(text)

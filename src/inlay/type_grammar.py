@@ -5,7 +5,8 @@
             | "map" "<" type "," type ">"
             | "struct" "<" field { "," field } ">"          field: name [":"] type
 
-Names are those of SQL, in any case. `type_name` writes what `parse_type` reads.
+Names are those of SQL, in any case. `type_name` writes what `parse_type` reads. Arrow's text has no length: that of
+`varchar(10)` stands beside the type, in the metadata of a field.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, did_you_mean
 
-__all__ = ["KNOWN_TYPES", "parse_type", "type_name"]
+__all__ = ["KNOWN_TYPES", "column_type_name", "length_of", "parse_column", "parse_type", "type_name", "with_length"]
 
 # the first name of each type is the one that is shown
 _PLAIN: dict[pa.DataType, tuple[str, ...]] = {
@@ -43,8 +44,9 @@ _NAMED = {name: type_ for type_, names in _PLAIN.items() for name in names}
 _UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}  # digits after the second
 _DECIMALS = ("decimal", "numeric", "dec")
 _TEXTS = ("varchar", "char", "character varying", "text", "string")
-KNOWN_TYPES = (*(names[0] for names in _PLAIN.values()), "decimal(p,s)", "timestamp(0|3|6|9)", "list<t>", "map<k,v>",
-               "struct<name: t, ...>")  # fmt: skip
+_LENGTH = b"inlay:length"
+KNOWN_TYPES = (*(names[0] for names in _PLAIN.values()), "varchar(n)", "decimal(p,s)", "timestamp(0|3|6|9)", "list<t>",
+               "map<k,v>", "struct<name: t, ...>")  # fmt: skip
 _TOKEN = re.compile(
     r"\s*(?:(?P<word>[^\W\d]\w*)|(?P<number>\d+)|\"(?P<quoted>(?:[^\"]|\"\")*)\"|(?P<mark>\[\]|[<>(),:]))"
 )
@@ -56,8 +58,25 @@ def parse_type(text: str) -> pa.DataType:
     return _Parser(text).whole()
 
 
+def parse_column(name: str, text: str) -> pa.Field:
+    """A column of such a type."""
+    parser = _Parser(text)
+    return with_length(pa.field(name, parser.whole()), parser.length)
+
+
+def with_length(field: pa.Field, length: int | None) -> pa.Field:
+    return field if length is None else field.with_metadata({_LENGTH: str(length)})
+
+
+def length_of(field: pa.Field) -> int | None:
+    """How many characters a value of the column has at most."""
+    said = (field.metadata or {}).get(_LENGTH, b"")
+    return int(said) if said.isdigit() else None
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
+        self.length: int | None = None
         self._text = text
         self._tokens = self._split()
         self._at = 0
@@ -67,6 +86,8 @@ class _Parser:
         type_ = self._type()
         if self._at < len(self._tokens):
             raise self._wrong()
+        if self.length is not None and pa.types.is_nested(type_):
+            raise self._wrong("Only a column of text itself has a length, no text inside of another type.")
         return type_
 
     def _split(self) -> list[tuple[str, str]]:
@@ -115,8 +136,9 @@ class _Parser:
         if pa.types.is_timestamp(known) or pa.types.is_time(known):
             zoned = self._takes_zone() or getattr(known, "tz", None)
             return self._with_digits(known, numbers, "UTC" if zoned else None)
-        if name not in _TEXTS or len(numbers) != 1:
+        if name not in _TEXTS or len(numbers) != 1 or not numbers[0]:
             raise self._wrong()
+        self.length = numbers[0]
         return known
 
     def _takes_zone(self) -> bool:
@@ -231,6 +253,12 @@ def type_name(type_: pa.DataType) -> str:
         if fits(type_):
             return written(type_)
     return str(type_)
+
+
+def column_type_name(field: pa.Field) -> str:
+    """The same for a column, which may have a length."""
+    length = length_of(field)
+    return type_name(field.type) if length is None else f"varchar({length})"
 
 
 def _timed(type_: pa.DataType) -> str:

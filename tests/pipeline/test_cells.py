@@ -117,3 +117,17 @@ def test_chosen_dates_are_read_in_any_form(cells: list[str], more: dict[str, str
 def test_text_remembers_how_most_of_its_dates_are_written(cells: list[str], day_first: bool | None, form: str) -> None:
     kind = infer(pa.array(cells), day_first)
     assert (kind.family, kind.form) == ("text", form)
+
+
+@pytest.mark.parametrize(
+    ("cell", "second"),
+    [("10:00:01.000", 1), ("10:00:01.0", 1), ("10:00:01", 1), ("10:00:01.5", None), ("10:00:01.050", None),
+     ("10:00:010", None), ("10:00:01.0.0", None), ("10:00:01.", None), ("1.0", None)],
+)  # fmt: skip
+def test_zeros_behind_a_fraction_are_not_too_fine(cell: str, second: int | None) -> None:
+    for type_ in (pa.timestamp("s"), pa.timestamp("s", "UTC"), pa.time32("s")):
+        day = "" if pa.types.is_time(type_) else "2024-01-31 "
+        zone = "Z" if getattr(type_, "tz", None) else ""
+        found = _read([f"{day}{cell}{zone}"], type_)[0]
+        assert found is None if second is None else found.second == second
+    assert _read(["2024-01-31 10:00:01.0.0", "2024-01-31 10:00:01.1.0"], pa.timestamp("ms")) == [None, None]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from inlay.errors import BadRowsError
+from inlay.errors import BadRowsError, SchemaMismatchError
+from inlay.type_grammar import column_type_name, parse_column
 from tests.pipeline.conftest import Desk
+from tests.pipeline_data import parquet_bytes
 
 _NEEDED = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string(), nullable=False), ("n", pa.int8())]
@@ -39,3 +43,66 @@ def test_null_is_a_bad_cell_where_none_is_allowed(here: Desk, kind: str, content
 def test_a_field_that_is_needed_and_that_no_record_has_rejects_them_all(here: Desk) -> None:
     found = here.convert(b'{"n": 1, "s": "x"}', "json", like=_NEEDED, on_error="quarantine")
     assert (found.rows, found.rejected, here.rejects(found)[0]["reason"]) == (0, 1, _NO_NULL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("csv", "k,s\n1,ab\n2,abc\n3,\n4,é𝄞\n5,éé \n"),
+        ("json", '{"k":1,"s":"ab"}\n{"k":2,"s":"abc"}\n{"k":3}\n{"k":4,"s":"é𝄞"}\n{"k":5,"s":"éé "}'),
+        ("json", '[{"k":1,"s":"ab"}, {"k":2,"s":"abc"}, {"k":3}, {"k":4,"s":"é𝄞"}, {"k":5,"s":"éé "}]'),
+    ],
+)
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_texts_are_not_longer_than_their_type_says(here: Desk, kind: str, content: str, is_loaded: bool) -> None:
+    short = parse_column("s", "varchar(2)")
+    chosen = {"like": pa.schema([("k", pa.int64()), short])} if is_loaded else {"overrides": {"s": short}}
+    found = here.convert(content.encode(), kind, on_error="quarantine", **chosen)
+    assert here.table(found).to_pydict() == {"k": [1, 3, 4], "s": ["ab", None, "é𝄞"]}
+    assert [(r["column"], r["value"], r["reason"]) for r in here.rejects(found)] == [
+        ("s", "abc", "longer than 2 characters"),
+        ("s", "éé ", "longer than 2 characters"),
+    ]
+    assert column_type_name(found.schema.field("s")) == "varchar(2)"
+
+
+_WHOLE = pa.schema([("t", pa.timestamp("s")), ("h", pa.time32("s")), ("z", pa.timestamp("s", "UTC"))])
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_types_without_fractions_of_a_second_take_none(here: Desk, kind: str, is_loaded: bool) -> None:
+    """The type is what was asked for; a Parquet file holds seconds as milliseconds."""
+    day = "2024-01-31 10:00:0"
+    rows = [(f"{day}1", "10:00:02", f"{day}3Z"), (f"{day}1.5", "10:00:02", f"{day}3Z"), (f"{day}1", "10:00:02.5", ""),
+            ("", "", f"{day}3.001+01:00"), (f"{day}1.000", "10:00:02.0", f"{day}3.00000000000Z")]  # fmt: skip
+    lines = [",".join(row) for row in rows]
+    if kind == "json":
+        lines = [json.dumps({k: v for k, v in zip("thz", row, strict=True) if v}) for row in rows]
+    content = "\n".join([*(["t,h,z"] if kind == "csv" else []), *lines]).encode()
+    chosen = {"like": _WHOLE} if is_loaded else {"overrides": {field.name: field.type for field in _WHOLE}}
+    found = here.convert(content, kind, on_error="quarantine", **chosen)
+    assert (found.schema, found.rows) == (_WHOLE, 2)
+    assert [reject["column"] for reject in here.rejects(found)] == ["t", "h", "z"]
+    assert here.table(found).cast(_WHOLE).column("t").to_pylist() == [dt.datetime.fromisoformat(f"{day}1")] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        (parse_column("a", "varchar(2)"), pa.array(["ab", None, "é𝄞"]), pa.array(["ab", "abc"])),
+        (parse_column("a", "varchar(2)"), pa.array(["ab"]).dictionary_encode(), pa.array(["abc"]).dictionary_encode()),
+        (
+            parse_column("a", "timestamp(0)"),
+            pa.array([1000, None], pa.timestamp("ms")),
+            pa.array([1], pa.timestamp("ms")),
+        ),
+        (parse_column("a", "time(0)"), pa.array([1000], pa.time32("ms")), pa.array([1], pa.time32("ms"))),
+    ],
+)
+def test_parquet_files_keep_to_them_too(here: Desk, field: pa.Field, good: pa.Array, bad: pa.Array) -> None:
+    like = pa.schema([field, ("elsewhere", pa.int8())])
+    assert here.table(here.convert(parquet_bytes(pa.table({"a": good})), "parquet", like=like)).num_rows == len(good)
+    with pytest.raises(SchemaMismatchError, match="'a'"):
+        here.convert(parquet_bytes(pa.table({"a": bad})), "parquet", like=like)
+    assert here.convert(parquet_bytes(pa.table({"a": bad})), "parquet").rows == len(bad)

@@ -28,6 +28,7 @@ from inlay.errors import (
     UploadConsumedError,
     UploadInUseError,
 )
+from inlay.type_grammar import column_type_name
 from inlay.workspace import Inline, Load, NewDataset, Source, Workspace
 from tests import oracle
 from tests.pipeline_data import parquet_bytes
@@ -94,6 +95,28 @@ def test_text_has_no_null_where_the_parquet_file_allowed_none(workspace: Workspa
     assert (result["inserted"], result["rejected_count"], result["row_count"]) == (1, 1, 2)
     assert content(workspace, dataset) == [row(1, "a", 1), row(2, "b", None)]
     assert workspace.dataset(dataset.id).dataset.schema == schema
+
+
+def test_lengths_and_whole_seconds_hold_for_later_loads(workspace: Workspace) -> None:
+    def csv_of(name: str, second: str) -> Source:
+        return Source(inline=Inline("csv", f"id,name,t\n1,{name},2024-01-31 10:00:{second}\n"))
+
+    def sql_of(name: str, second: str) -> Source:
+        return Source(sql=f"SELECT 2 AS id, '{name}' AS name, TIMESTAMP '2024-01-31 10:00:{second}' AS t")
+
+    columns = [("name", "varchar(2)"), ("t", "timestamp(0)")]
+    job = workspace.create_dataset(NewDataset(f"Narrow {next(numbers)}", csv_of("ab", "01"), columns=columns)).wait()
+    dataset = workspace.catalog.datasets.get(str(job.dataset_id))
+    for strategy, name, second in (("append", "abc", "01"), ("upsert", "ab", "01.5")):
+        with pytest.raises(BadRowsError):
+            load(workspace, dataset, csv_of(name, second), strategy)
+        with pytest.raises(SchemaMismatchError):
+            load(workspace, dataset, sql_of(name, second), strategy)
+        load(workspace, dataset, sql_of("é", "02.000"), strategy)
+    shown = workspace.dataset(dataset.id).dataset.schema
+    assert [column_type_name(field) for field in shown] == ["bigint", "varchar(2)", "timestamp(0)"]
+    with workspace.query(f"SELECT DISTINCT arrow_typeof(t) AS t FROM datasets.{dataset.table_name}") as result:
+        assert result.read_all().to_pylist() == [{"t": "Timestamp(s)"}]
 
 
 def test_an_upload_becomes_a_dataset_and_is_used_up(workspace: Workspace) -> None:

@@ -77,6 +77,7 @@ class Reading:
     type: pa.DataType
     form: str = "iso"
     fixed: bool = False
+    length: int | None = None  # characters that a text has at most
 
 
 class Converted(NamedTuple):
@@ -219,7 +220,7 @@ def convert(values: pa.Array, reading: Reading) -> Converted:
     plain = storage_type(reading.type)
     kind = family(plain)
     if kind in ("text", "binary"):
-        converted = _cast_text(values, plain)
+        converted = _cast_text(values, plain, reading.length)
     else:
         text = _Text(_blank_to_null(values))
         fast = _FAST.get(kind)
@@ -293,13 +294,22 @@ def _blank_to_null(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.greater(lengths, 0), values, pa.scalar(None, pa.string()))
 
 
-def _cast_text(values: pa.Array, type_: pa.DataType) -> Converted:
+def _cast_text(values: pa.Array, type_: pa.DataType, length: int | None) -> Converted:
+    wrong = None
     if pa.types.is_fixed_size_binary(type_):
         wrong = pc.not_equal(pc.binary_length(values), type_.byte_width)
-        kept = pc.if_else(wrong, pa.scalar(None, pa.string()), values).cast(pa.binary())
-        bad = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
-        return Converted(kept.cast(type_), bad if bad.any() else None)
-    return Converted(values if values.type.equals(type_) else pc.cast(values, type_), None)
+    elif length is not None:
+        wrong = pc.greater(pc.utf8_length(values), length)
+    if wrong is None or not pc.any(wrong).as_py():
+        return Converted(_as_text_of(values, type_), None)
+    kept = pc.if_else(wrong, pa.scalar(None, pa.string()), values)
+    return Converted(_as_text_of(kept, type_), pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))
+
+
+def _as_text_of(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_fixed_size_binary(type_):
+        values = values.cast(pa.binary())
+    return values if values.type.equals(type_) else pc.cast(values, type_)
 
 
 def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
@@ -530,7 +540,12 @@ def _prepare_booleans(cells: pa.Array, reading: Reading) -> pa.Array:
 def _prepare_dates(cells: pa.Array, reading: Reading) -> pa.Array:
     iso = _as_iso(cells, reading)
     iso = pc.replace_substring_regex(iso, r" ?(?:UTC|GMT|[zZ])$", "Z")
-    return pc.replace_substring_regex(iso, r" ([+-][0-9]{2}:?[0-9]{2})$", r"\1")
+    return _prepare_times(pc.replace_substring_regex(iso, r" ([+-][0-9]{2}:?[0-9]{2})$", r"\1"), reading)
+
+
+def _prepare_times(cells: pa.Array, _: Reading) -> pa.Array:
+    """Without zeros behind a fraction of a second, which would seem too fine for a type that holds it."""
+    return pc.replace_substring_regex(cells, r"(:[0-9]{2}:[0-9]{2})(?:(\.[0-9]*[1-9])|\.)0+([^0-9.]|$)", r"\1\2\3")
 
 
 _PREPARE: dict[str, Callable[[pa.Array, Reading], pa.Array]] = {
@@ -541,4 +556,5 @@ _PREPARE: dict[str, Callable[[pa.Array, Reading], pa.Array]] = {
     "naive timestamp": _prepare_dates,
     "zoned timestamp": _prepare_dates,
     "date": _prepare_dates,
+    "time": _prepare_times,
 }

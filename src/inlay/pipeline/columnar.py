@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from inlay.errors import UnreadableUploadError
+from inlay.errors import SchemaMismatchError, UnreadableUploadError
 from inlay.pipeline.decode import Content, RawFile
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
 from inlay.pipeline.records import Split
 from inlay.pipeline.sniff import column_names
+from inlay.schema import family, lossless_cast
+from inlay.type_grammar import column_type_name
 
 __all__ = ["ParquetRows", "survey"]
 
@@ -171,14 +173,38 @@ class ParquetRows:
     names: list[str]
     int96: str  # the unit of such timestamps
 
-    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:  # noqa: ARG002
-        return Parsed(self._tables(content, split), [], {})
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
+        return Parsed(self._tables(content, columns, split), [], {})
 
-    def _tables(self, content: Content, split: Split) -> Iterator[pa.Table]:
+    def _tables(self, content: Content, columns: Sequence[Column], split: Split) -> Iterator[pa.Table]:
         groups = list(range(split.start, split.end))
         try:
             with _parquet(content, self.int96) as file:
                 for table in _batches(file, groups, _BATCH_ROWS):
-                    yield table.rename_columns(self.names)
+                    yield _checked(table.rename_columns(self.names), columns)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from error
+
+
+def _checked(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """The same, unless a value does not fit what a target's column says and Parquet has no words for."""
+    for column in columns:
+        values = table.column(column.name)
+        if column.length is not None and family(values.type) == "text":
+            _check_length(values, column, column.length)
+        elif _is_in_seconds(column.type) and family(values.type) == family(column.type):
+            lossless_cast(values, column.type, column.name)
+    return table
+
+
+def _check_length(values: pa.ChunkedArray, column: Column, length: int) -> None:
+    longest = pc.max(pc.utf8_length(values.cast(pa.large_string()))).as_py() or 0
+    if longest > length:
+        raise SchemaMismatchError(
+            f"Column {column.name!r} is {column_type_name(column.field)}: a value has {longest:,} characters."
+        )
+
+
+def _is_in_seconds(type_: pa.DataType) -> bool:
+    """Parquet has milliseconds at the coarsest, and holds them so."""
+    return type_ in (pa.timestamp("s"), pa.time32("s")) or (pa.types.is_timestamp(type_) and bool(type_.unit == "s"))

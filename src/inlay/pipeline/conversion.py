@@ -15,7 +15,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -33,10 +33,11 @@ from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_tab
 from inlay.pipeline.survey import Surveyor
 from inlay.storage import LocalStore, Location
 
-__all__ = ["NO_ROWS", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
+__all__ = ["NO_ROWS", "Chosen", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
 
 SPLIT_BYTES = 16 << 20
 OnError = Literal["fail", "quarantine"]
+Chosen: TypeAlias = pa.DataType | pa.Field  # a field says more: whether NULLs are allowed, how long a text may be
 NO_ROWS = "The file has no data rows."
 
 
@@ -70,7 +71,7 @@ def convert(
     into: Location,
     directory: str,
     rejects_directory: str,
-    overrides: Mapping[str, pa.DataType] | None = None,
+    overrides: Mapping[str, Chosen] | None = None,
     like: pa.Schema | None = None,
     on_error: OnError = "fail",
     name: str = "data",
@@ -111,8 +112,10 @@ def convert(
 
 
 # --------------------------------------------------------------------------------------------------------- planning
-def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.Schema | None) -> list[Column]:
-    """The columns with the types that were found, or that somebody chose for them."""
+def plan_columns(survey: Survey, overrides: Mapping[str, Chosen], like: pa.Schema | None) -> list[Column]:
+    """The columns with the types that were found, or that somebody chose for them; of Parquet those of `like`."""
+    if survey.schema is not None:
+        return [Column.chosen(field, NULL) for field in like or () if field.name in survey.schema.names]
     kinds = survey.kinds
     if survey.options.format == "json":  # a field that no record has, or only a late one, is NULL and not missing
         wanted = [*(like.names if like is not None else []), *kinds, *overrides]
@@ -122,18 +125,20 @@ def plan_columns(survey: Survey, overrides: Mapping[str, pa.DataType], like: pa.
         raise InvalidArgumentError(
             f"There is no column {unknown[0]!r} to give a type; the columns are: {', '.join(map(repr, names))}."
         )
-    target = {field.name: field for field in like} if like is not None else {}
-    chosen = {name: field.type for name, field in target.items()} | dict(overrides)
+    chosen = {field.name: field for field in like or ()} | {n: _as_field(n, type_) for n, type_ in overrides.items()}
     columns = []
     for name, kind in kinds.items():
         if name in chosen:
             if survey.options.format == "csv":
-                check_readable(name, chosen[name])
-            nullable = name not in target or target[name].nullable
-            columns.append(Column(name, _ordered(kind, survey.options.day_first), chosen[name], True, nullable))
+                check_readable(name, chosen[name].type)
+            columns.append(Column.chosen(chosen[name], _ordered(kind, survey.options.day_first)))
         else:
             columns.append(Column.inferred(name, kind))
     return columns
+
+
+def _as_field(name: str, chosen: Chosen) -> pa.Field:
+    return pa.field(name, chosen) if isinstance(chosen, pa.DataType) else chosen.with_name(name)
 
 
 def _ordered(kind: Kind, day_first: bool | None) -> Kind:

@@ -299,7 +299,7 @@ def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
     typed = []
     for column, values in zip(columns, table.columns, strict=True):
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-        if not array.type.equals(column.type):
+        if not array.type.equals(column.type) or column.length is not None:
             array = _converted(array, column)
         if array is None or _exceeds_precision(array) or (array.null_count and not column.nullable):
             return None

@@ -14,6 +14,7 @@ from inlay.pipeline.kinds import Kind, join, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import Reject
+from inlay.type_grammar import length_of, with_length
 
 __all__ = [
     "REPETITIVE",
@@ -41,22 +42,29 @@ class Column:
     type: pa.DataType
     fixed: bool = False
     nullable: bool = True
+    length: int | None = None  # characters that its texts have at most
 
     @classmethod
     def inferred(cls, name: str, kind: Kind) -> Column:
         return cls(name, kind, type_of(kind))
 
+    @classmethod
+    def chosen(cls, field: pa.Field, kind: Kind) -> Column:
+        return cls(field.name, kind, field.type, True, field.nullable, length_of(field))
+
     @property
     def reading(self) -> Reading:
-        return Reading(self.type, self.kind.form, self.fixed)
+        return Reading(self.type, self.kind.form, self.fixed, self.length)
 
     @property
     def field(self) -> pa.Field:
-        return pa.field(self.name, self.type, self.nullable)
+        return with_length(pa.field(self.name, self.type, self.nullable), self.length)
 
     def reason(self, value: object) -> str:
         """Why a value does not fit."""
-        return "NULL in a column that allows none" if value is None else reason(self.type)
+        if value is None:
+            return "NULL in a column that allows none"
+        return reason(self.type) if self.length is None else f"longer than {self.length} characters"
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, NotUtf8Error
-from inlay.pipeline.conversion import NO_ROWS, lacks_rows, plan_columns
+from inlay.pipeline.conversion import NO_ROWS, Chosen, lacks_rows, plan_columns
 from inlay.pipeline.decode import InlineFile, RawFile, decode, guess_encoding
 from inlay.pipeline.delimited import read_record
 from inlay.pipeline.documents import read_object
@@ -65,7 +65,7 @@ def preview(
     raw: RawFile | InlineFile,
     options: ReadOptions | None = None,
     *,
-    overrides: Mapping[str, pa.DataType] | None = None,
+    overrides: Mapping[str, Chosen] | None = None,
     like: pa.Schema | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -79,7 +79,7 @@ def preview(
 @dataclass(frozen=True)
 class _Previewer:
     options: ReadOptions | None
-    overrides: dict[str, pa.DataType]
+    overrides: dict[str, Chosen]
     like: pa.Schema | None
     limits: Limits
 

@@ -257,9 +257,9 @@ class Schema(Answer):
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Self:
-        from inlay.type_grammar import type_name
+        from inlay.type_grammar import column_type_name
 
-        return cls(columns=[Column(name=f.name, type=type_name(f.type), nullable=f.nullable) for f in schema])
+        return cls(columns=[Column(name=f.name, type=column_type_name(f), nullable=f.nullable) for f in schema])
 
 
 class File(Answer):

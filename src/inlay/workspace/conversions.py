@@ -94,6 +94,7 @@ class Conversions:
             )  # fmt: skip
         if not converted.schema.equals(dataset.schema):
             converted = self._fitted(converted, handle, snapshot, directory)
+        converted = replace(converted, schema=dataset.schema)  # the same, with what it says besides types
         replaces = request.strategy == "replace"
         kept = () if replaces else snapshot.files
         version = self._version(
@@ -121,7 +122,7 @@ class Conversions:
         for file in converted.files:
             location.store.remove(location.full(file.path))
         files = [ConvertedFile(*file) for file in written]
-        return replace(converted, files=files, schema=snapshot.dataset.schema)
+        return replace(converted, files=files)
 
     def _load_by_key(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
@@ -264,7 +265,7 @@ class Conversions:
         into: Location,
         directory: str,
         *,
-        overrides: Mapping[str, pa.DataType] | None = None,
+        overrides: Mapping[str, pa.Field] | None = None,
         like: pa.Schema | None = None,
         on_error: Any = "fail",
         name: str = _DATA,

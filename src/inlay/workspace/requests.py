@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError
 from inlay.incremental import STRATEGIES
-from inlay.type_grammar import parse_type
+from inlay.type_grammar import parse_column
 
 __all__ = ["Inline", "Load", "NewDataset", "OnError", "Source", "format_of", "is_known_type", "overrides_of"]
 
@@ -148,10 +148,10 @@ def _bare(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-def overrides_of(columns: Sequence[tuple[str, str]]) -> dict[str, pa.DataType]:
-    types: dict[str, pa.DataType] = {}
+def overrides_of(columns: Sequence[tuple[str, str]]) -> dict[str, pa.Field]:
+    fields: dict[str, pa.Field] = {}
     for name, text in columns:
-        if name in types:
+        if name in fields:
             raise InvalidArgumentError(f"The schema names column {name!r} twice.")
-        types[name] = parse_type(text)
-    return types
+        fields[name] = parse_column(name, text)
+    return fields
