@@ -1,0 +1,121 @@
+"""What pages are made of, without a browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from xml.etree import ElementTree as ET
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inlay.pipeline import InlineFile, Preview
+from inlay.pipeline.options import Limits
+from inlay.pipeline.previewing import _Previewer
+from inlay.pipeline.rejects import BadCell
+from inlay.server import models
+from inlay.web import sample
+from inlay.web.preview import frequent_values, grid_rows, label_of
+from inlay.web.sparkline import sparkline
+from inlay.web.uploader import name_of
+
+
+# ---------------------------------------------------------------------------------------------------------- sparklines
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
+def test_a_sparkline_rises_and_falls_with_its_values(values: list[int]) -> None:
+    drawing = ET.fromstring(sparkline(values, "Rows"))
+    points = [tuple(map(float, point.split(","))) for point in str(drawing[0].get("points")).split()]
+    assert all(0 <= x <= 96 and 0 <= y <= 24 for x, y in points)
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    heights = [-y for _, y in points][-len(values) :]
+    for (value, height), (other, other_height) in itertools.combinations(zip(values, heights, strict=True), 2):
+        assert (value < other and height <= other_height) or (value >= other and height >= other_height)
+    assert (drawing[1].get("cx"), drawing[1].get("cy")) == tuple(f"{number:g}" for number in points[-1])
+
+
+# -------------------------------------------------------------------------------------------------------------- sample
+def test_the_sample_is_a_messy_file_and_always_the_same() -> None:
+    rows = list(csv.DictReader(io.StringIO(sample.orders())))
+    assert len(rows) == len({row["order_id"] for row in rows}) == 500
+    assert sample.orders() == sample.orders()
+    assert any(row["postcode"].startswith("0") for row in rows)
+    assert {"", "n/a"} < {row["discount"] for row in rows}
+    assert any("\n" in row["note"] for row in rows)
+
+
+def test_the_correction_changes_orders_and_adds_some() -> None:
+    before = {row["order_id"]: row for row in csv.DictReader(io.StringIO(sample.orders()))}
+    after = {row["order_id"]: row for row in csv.DictReader(io.StringIO(sample.correction()))}
+    assert [key for key in after if key not in before] == ["000501", "000502"]
+    assert all(row != before[key] for key, row in after.items() if key in before)
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+@pytest.mark.parametrize(
+    ("content_type", "name"),
+    [
+        ('text/csv; name="q1%20sales%22%3Cb%3E.csv"', 'q1 sales"<b>.csv'),
+        ('text/csv; charset=utf-8; name="a.csv"', "a.csv"),
+        ('text/csv; name=""', None),
+        ("text/csv", None),
+        (None, None),
+    ],
+)
+def test_files_are_called_what_the_content_type_says(content_type: str | None, name: str | None) -> None:
+    assert name_of(content_type) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("q1_sales-2024.csv", "Q1 sales-2024"),
+        ("orders.NDJSON.gz", "Orders"),
+        ("C:\\Users\\me\\Größe.v2.parquet", "Größe.v2"),
+        (".csv", ".csv"),
+        ("folder/ünter wegs.tsv.zst", "Ünter wegs"),
+        ("no ending", "No ending"),
+    ],
+)
+def test_labels_are_suggested_from_names(name: str, label: str) -> None:
+    assert label_of(name) == label
+
+
+# ------------------------------------------------------------------------------------------------------------ the grid
+def preview(content: bytes, **types: pa.DataType) -> Preview:
+    """By the task that Spark runs."""
+    return _Previewer(None, types, None, Limits())(InlineFile(content))
+
+
+def test_rejected_rows_stand_among_the_others_with_their_reasons() -> None:
+    content = "id,n\n" + "".join(f"{number},{'x' if number % 3 == 1 else number}\n" for number in range(100))
+    found = preview(content.encode() + b"100\n", n=pa.int64())
+    rows = grid_rows(found, models.Preview.of(found))
+    assert len(rows) == 50
+    for number, (identity, value, why) in enumerate(rows):
+        is_bad = number % 3 == 1
+        assert str(identity) == str(number)
+        assert value == ("x" if is_bad else number)
+        assert why == ({"1": "not an integer that fits bigint"} if is_bad else {})
+
+
+def test_a_row_that_is_bad_as_a_whole_says_so_in_its_first_cell() -> None:
+    found = preview(b"a,b,c\n1,2,3\n4,5\n")
+    assert grid_rows(found, models.Preview.of(found)) == [
+        [1, 2, 3, {}],
+        ["4", "5", None, {"0": "2 cells in a row of 3 columns"}],
+    ]
+
+
+def test_nothing_of_a_cell_reaches_the_browser_as_an_object() -> None:
+    """Names that begin with a colon would be taken for code."""
+    found = preview(b'{"a": {":b": "alert(1)"}, "c": [{":d": 1}]}\n')
+    assert grid_rows(found, models.Preview.of(found)) == [['{":b":"alert(1)"}', '[{":d":1}]', {}]]
+
+
+def test_values_that_are_wrong_again_and_again_are_offered_to_mean_nothing() -> None:
+    values = ["n/a"] * 5 + ["-"] * 3 + ["once"] + ["y" * 30] * 9 + [None] * 9
+    cells = [BadCell(line, "a", value, "not a number") for line, value in enumerate(values)]
+    assert frequent_values(cells) == ["n/a", "-"]
