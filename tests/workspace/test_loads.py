@@ -23,6 +23,7 @@ from inlay.errors import (
     JobCancelledError,
     NotFoundError,
     NullKeyError,
+    QueryCancelledError,
     SchemaMismatchError,
     TableNameTakenError,
     UploadConsumedError,
@@ -369,6 +370,20 @@ def test_a_cancelled_load_leaves_no_trace(workspace: Workspace) -> None:
     assert workspace.job(ticket.job.id).state == "cancelled"
     assert (stored(workspace, dataset), content(workspace, dataset)) == (before, [row(0, "a")])
     assert load(workspace, dataset, inline([row(1, "b")]), "append").state == "succeeded"
+
+
+def test_a_job_is_cancelled_while_its_query_is_answered(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(key, "a") for key in range(2000)])
+    table = f"datasets.{dataset.table_name}"
+    endless = f"SELECT a.id, a.name, a.n FROM {table} a, {table} b, {table} c WHERE a.id * b.id * c.id % 1000003 = 7"
+    ticket = workspace.load(dataset.id, Load(Source(sql=endless), "append"))
+    while workspace.job(ticket.job.id).state == "queued":
+        threading.Event().wait(0.05)
+    workspace.cancel_job(ticket.job.id)
+    with pytest.raises(JobCancelledError) as caught:
+        ticket.wait()
+    assert isinstance(caught.value.__cause__, QueryCancelledError | JobCancelledError)  # not the end of its patience
+    assert workspace.job(ticket.job.id).state == "cancelled"
 
 
 # ------------------------------------------------------------------------------------------------- versions and names

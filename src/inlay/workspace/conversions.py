@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -223,14 +224,16 @@ class Conversions:
         else:
             path = f"scratch/{handle.id}/query.parquet"
             try:
-                size = self._answer(str(source.sql), path)
+                size = self._answer(str(source.sql), path, handle)
                 yield RawFile(places.root, path, size, None), ReadOptions.of("parquet", {})
             finally:
                 places.remove(path)
 
-    def _answer(self, sql: str, path: str) -> int:
+    def _answer(self, sql: str, path: str, handle: JobHandle) -> int:
         """Keep a query's result as a file, to be taken in like any other."""
-        result = self._services.query.run(sql)
+        stopped = threading.Event()
+        with handle.interrupted_by(stopped.set):
+            result = self._services.query.run(sql, cancel=stopped)
         with contextlib.closing(result), self._services.places.open_write(path) as file:
             if result.truncated:
                 raise QueryLimitError(
