@@ -98,3 +98,14 @@ def _keys(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [*value, *(key for inner in value.values() for key in _keys(inner))]
     return [key for inner in value for key in _keys(inner)] if isinstance(value, list) else []
+
+
+def test_moments_under_bars_say_no_more_than_they_must() -> None:
+    given = [
+        "2025-01-01T00:00:00.000000000",
+        "2025-01-01T00:00:00Z",
+        "2025-01-01T10:20:00.000Z",
+        "2025-01-01T10:20:00.5",
+    ]
+    made = options(Chart("bar", 0, (1,)), ["at", "n"], ["timestamp(9)", "bigint"], [[text, 1] for text in given])
+    assert made["xAxis"]["data"] == ["2025-01-01", "2025-01-01", "2025-01-01T10:20:00", "2025-01-01T10:20:00.5"]

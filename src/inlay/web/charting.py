@@ -20,6 +20,7 @@ _MOST_SERIES = 3  # by default
 _DAY = re.compile(r"date|timestamp.*").fullmatch
 _NAME = re.compile(r"text|boolean|time(?!stamp).*").fullmatch
 _FRACTION = re.compile(r"(\.\d{6})\d+")  # Python's clock has microseconds
+_MIDNIGHT = re.compile(r"(?:T00:00:00)?(?:\.0+)?Z?$")
 # Both themes; none of them stands alone for its meaning.
 _COLORS = ("#0f8a80", "#c2710c", "#4f6bd8", "#b8438f", "#6b8e23", "#7c5bbf")
 
@@ -115,7 +116,15 @@ def _axis(chart: Chart, types: Sequence[str]) -> tuple[dict[str, Any], Callable[
             return {"type": "time"}, _moment
         if is_number(types[chart.x]):
             return {"type": "value", "scale": True}, _number
-    return {"type": "category"}, lambda value: "NULL" if value is None else str(value)
+    is_day = chart.x is not None and _DAY(types[chart.x])
+    return {"type": "category"}, lambda value: _label(value, bool(is_day))
+
+
+def _label(value: Any, is_day: bool) -> str:
+    """What stands under a bar; of a moment, no digits that say nothing."""
+    if value is None:
+        return "NULL"
+    return _MIDNIGHT.sub("", str(value)) if is_day else str(value)
 
 
 def _points(places: Sequence[Any], values: Sequence[Any], axis: str, kind: Kind) -> list[Any]:
