@@ -6,8 +6,10 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -144,7 +146,33 @@ def test_progress_is_kept_and_says_when_to_stop(catalog: Catalog, runner: JobRun
 
     with pytest.raises(JobCancelledError):
         runner.submit(queued(catalog), work).result(10)
-    assert seen == [{"phase": "convert", "done": 1, "total": 4}]
+    assert seen == [{"phase": "convert", "done": 1, "total": 4, "phases": [{"phase": "convert", "at": ANY}]}]
+
+
+def test_the_phases_of_a_job_are_kept_with_their_times(catalog: Catalog, runner: JobRunner) -> None:
+    def work(handle: JobHandle) -> None:
+        for number in range(100):
+            handle.progress("convert", number, 100)
+        handle.progress("append", 0, 1)
+        handle.progress("append", 1, 1)
+
+    job = runner.submit(queued(catalog), work).result(10)
+    assert job.progress is not None
+    assert job.started_at is not None
+    kept = job.progress["phases"]
+    assert [each["phase"] for each in kept] == ["convert", "append"]
+    moments = [datetime.fromisoformat(each["at"]) for each in kept]
+    assert job.started_at.replace(microsecond=0) <= moments[0] <= moments[1] <= datetime.now(UTC)
+
+
+def test_a_job_that_changes_its_phase_all_the_time_fills_no_catalog(catalog: Catalog, runner: JobRunner) -> None:
+    def work(handle: JobHandle) -> None:
+        for number in range(1000):
+            handle.progress("ab"[number % 2], number, 999)
+
+    job = runner.submit(queued(catalog), work).result(30)
+    assert job.progress is not None
+    assert len(job.progress["phases"]) == 50
 
 
 def test_a_job_that_waits_for_its_turn_can_be_cancelled(catalog: Catalog, runner: JobRunner) -> None:

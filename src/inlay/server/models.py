@@ -465,10 +465,16 @@ class QueryAnswer(Answer):
     execution_time_ms: float
 
 
+class Phase(Answer):
+    phase: Annotated[str, Field(examples=["convert", "rewrite", "commit"])]
+    at: Annotated[datetime, Field(description="When it began.")]
+
+
 class Progress(Answer):
     phase: str
     done: int
     total: int
+    phases: Annotated[list[Phase], Field(description="What was done when, the last 50.")] = []
 
 
 class Job(Answer):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 from inlay.catalog import Catalog, Job
@@ -27,6 +28,7 @@ log = logging.getLogger("inlay.jobs")
 _TURN_SECONDS = 0.05
 _REPORT_SECONDS = 0.25
 _BEAT_SECONDS = 1.0
+_MOST_PHASES = 50
 
 Work = Callable[["JobHandle"], Mapping[str, Any] | None]
 
@@ -40,6 +42,7 @@ class JobHandle:
         self.is_unended = False  # in the catalog, which could not be told
         self._report = report
         self._reported = 0.0
+        self._phases: list[dict[str, str]] = []
         self._interrupt: Callable[[], object] | None = None
 
     def stop(self, reason: InlayError) -> None:
@@ -62,12 +65,19 @@ class JobHandle:
     def progress(self, phase: str, done: int, total: int) -> None:
         """Say how far the job is; raises if it is to stop."""
         self.check()
+        self._note(phase)
         now = time.monotonic()
         if now - self._reported >= _REPORT_SECONDS or done >= total:
             self._reported = now
-            if not self._report(self.id, {"phase": phase, "done": done, "total": total}):
+            if not self._report(self.id, {"phase": phase, "done": done, "total": total, "phases": self._phases}):
                 self.stop(_cancelled(self.id))
                 self.check()
+
+    def _note(self, phase: str) -> None:
+        """What was done when; it is kept with the progress, and costs nothing of its own."""
+        if not self._phases or self._phases[-1]["phase"] != phase:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            self._phases = [*self._phases, {"phase": phase, "at": at}][-_MOST_PHASES:]
 
     def check(self) -> None:
         if self.stopped_by is not None:
