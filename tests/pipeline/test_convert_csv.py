@@ -114,8 +114,9 @@ def test_empty_files_are_refused(desk: Any) -> None:
 
 
 def test_unknown_override_names_the_columns(desk: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="'a', 'b'"):
-        desk.convert(b"a,b\n1,2\n", overrides={"c": pa.int64()})
+    with pytest.raises(InvalidArgumentError, match="'name', 'b'") as caught:
+        desk.convert(b"name,b\n1,2\n", overrides={"nmae": pa.int64()})
+    assert caught.value.hint == "Did you mean 'name'?"
 
 
 def test_bad_cells_fail_with_their_places_and_leave_nothing(desk: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from inlay.errors import UnreadableUploadError
+from inlay.errors import InvalidArgumentError, UnreadableUploadError
 from inlay.pipeline import InlineFile, documents, preview
 from inlay.pipeline.cells import Reading, convert
 from inlay.type_grammar import parse_type
@@ -125,8 +125,39 @@ def test_layouts_are_told_by_the_first_record(here: Desk, content: str, layout: 
 def test_types_may_be_chosen_for_fields_that_the_sample_does_not_show(here: Desk) -> None:
     found = here.convert(b"[]", "json", overrides={"a": pa.date32()})
     assert (found.rows, found.schema) == (0, pa.schema([("a", pa.date32())]))
-    found = here.convert(b'{"b": 1}', "json", overrides={"a": pa.date32()})
-    assert here.table(found).to_pylist() == [{"b": 1, "a": None}]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        '{"a": "2024-01-31"}',
+        '{"a": null}',
+        '{"\\u0061": null}',
+        '{"b": 1, "b": 2}\n{"a": 5, "b": 2}',
+        '{"x": {"a": 1}}\n{"a": null}',
+    ],
+)
+def test_a_late_field_with_a_chosen_type_is_there(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+    content = f'{{"b": 1}}\n{late}\n{{"b": 3}}'.encode()
+    found = here.convert(content, "json", overrides={"a": pa.date32()}, on_error="quarantine", split_bytes=5)
+    assert "a" in found.schema.names
+    assert found.rows + found.rejected == content.count(b"\n") + 1
+
+
+@pytest.mark.parametrize("late", ['{"c": "amount"}', '{"x": {"amuont": 1}}', '{"y": "\\u0061"}', "[1]", '{"b": 2}'])
+@pytest.mark.parametrize("sample", [1, 100])
+def test_a_type_for_a_field_that_no_record_has_is_refused(
+    here: Desk, monkeypatch: pytest.MonkeyPatch, late: str, sample: int
+) -> None:
+    monkeypatch.setattr(documents, "SAMPLE_ROWS", sample)
+    content = f'{{"amount": 1, "b": 1}}\n{late}'.encode()
+    with pytest.raises(InvalidArgumentError, match="There is no column 'amuont' to give a type") as caught:
+        here.convert(content, "json", overrides={"amuont": pa.int8()}, on_error="quarantine", split_bytes=5)
+    assert caught.value.hint == "Did you mean 'amount'?"
+    assert here.everything() == []
+    shown = preview(None, InlineFile(content), overrides={"amuont": pa.int8()})
+    assert "None of the first rows has a field 'amuont', which was given a type." in shown.warnings
 
 
 def test_a_file_without_one_record_is_refused(here: Desk) -> None:

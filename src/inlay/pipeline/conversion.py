@@ -19,7 +19,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from inlay.errors import BadRowsError, ConversionFailedError, InvalidArgumentError, UnreadableUploadError
+from inlay.errors import (
+    BadRowsError,
+    ConversionFailedError,
+    InvalidArgumentError,
+    UnreadableUploadError,
+    did_you_mean,
+)
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline.cells import check_readable, order_of
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
@@ -94,6 +100,7 @@ def convert(
         columns = plan_columns(survey, overrides or {}, like)
         reports, columns = work.parse(survey, columns)
         rejected = sum(report.rejected for report in reports)
+        _check_expected(reports, columns)
         _check(reports, columns, rejected, on_error, survey)
         files = work.join([report.part for report in reports if report.part], directory, name, max_rows_per_file)
         reject_parts = [report.rejects for report in reports if report.rejects]
@@ -120,21 +127,27 @@ def plan_columns(survey: Survey, overrides: Mapping[str, Chosen], like: pa.Schem
     if survey.options.format == "json":  # a field that no record has, or only a late one, is NULL and not missing
         wanted = [*(like.names if like is not None else []), *kinds, *overrides]
         kinds = {name: kinds.get(name, NULL) for name in wanted}
-    names = list(kinds)
     if unknown := [name for name in overrides if name not in kinds]:
-        raise InvalidArgumentError(
-            f"There is no column {unknown[0]!r} to give a type; the columns are: {', '.join(map(repr, names))}."
-        )
+        raise _no_column(unknown[0], kinds)
     chosen = {field.name: field for field in like or ()} | {n: _as_field(n, type_) for n, type_ in overrides.items()}
     columns = []
     for name, kind in kinds.items():
         if name in chosen:
             if survey.options.format == "csv":
                 check_readable(name, chosen[name].type)
-            columns.append(Column.chosen(chosen[name], _ordered(kind, survey.options.day_first)))
+            column = Column.chosen(chosen[name], _ordered(kind, survey.options.day_first))
+            columns.append(replace(column, is_expected=name in overrides and name not in survey.kinds))
         else:
             columns.append(Column.inferred(name, kind))
     return columns
+
+
+def _no_column(name: str, known: Iterable[str]) -> InvalidArgumentError:
+    names = list(known)
+    return InvalidArgumentError(
+        f"There is no column {name!r} to give a type; the columns are: {', '.join(map(repr, names))}.",
+        hint=did_you_mean(name, names),
+    )
 
 
 def _as_field(name: str, chosen: Chosen) -> pa.Field:
@@ -152,9 +165,10 @@ def _widened(columns: Sequence[Column], reports: Sequence[Report]) -> list[Colum
     blocked = _together([report.met for report in reports if report.part is None])
     wider = []
     for column in columns:
-        new = column.widened(met[column.name]) if column.name in met else column
+        is_met = column.name in met and not column.fixed
+        new = column.widened(met[column.name]) if is_met else column
         # Where a wider type was asked for and none is found, text holds everything.
-        stuck = column.name in blocked and new.type.equals(column.type) and not column.is_open
+        stuck = is_met and column.name in blocked and new.type.equals(column.type) and not column.is_open
         wider.append(Column.inferred(column.name, TEXT) if stuck else new)
     known = {column.name for column in columns}
     return wider + [Column.inferred(name, kind) for name, kind in met.items() if name not in known]
@@ -166,6 +180,14 @@ def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
         for name, kind in finding.items():
             met[name] = join(met[name], kind) if name in met else kind
     return met
+
+
+def _check_expected(reports: Sequence[Report], columns: Sequence[Column]) -> None:
+    """A type for a field that no record has is a mistake, unless there are no records."""
+    there = {column.name for column in columns if not column.is_expected} | set(_together([r.met for r in reports]))
+    missing = [column.name for column in columns if column.name not in there]
+    if missing and any(report.rows or report.rejected for report in reports):
+        raise _no_column(missing[0], [column.name for column in columns if column.name in there])
 
 
 def _check(

@@ -8,6 +8,7 @@ values are of several sorts, records are taken one by one.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -203,9 +204,21 @@ class JsonRecords:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
         table = self._at_once(data, columns, split)
-        if table is not None:
-            return Parsed([table], [], {})
-        return self._one_by_one(data, columns, split)
+        parsed = self._one_by_one(data, columns, split) if table is None else Parsed([table], [], {})
+        expected = [column.name for column in columns if column.is_expected]
+        return parsed._replace(met=parsed.met | dict.fromkeys(self._there(data, expected, split), NULL))
+
+    def _there(self, data: bytes, names: Sequence[str], split: Split) -> list[str]:
+        """Which of the names are those of fields; only where they, or escapes that may spell them, stand at all."""
+        spelled = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        if not names or not any(text in data for text in (b"\\", *spelled)):
+            return []
+        objects = [value for _, value in self._decoded(data, split) if isinstance(value, dict)]
+        return [name for name in names if any(name in value for value in objects)]
+
+    def _decoded(self, data: bytes, split: Split) -> Iterator[tuple[_Record, dict[str, Any] | BadCell]]:
+        for record in _records(data, split, str(self.options.layout)):
+            yield record, self._named(record, _decode(record))
 
     def _at_once(self, data: bytes, columns: Sequence[Column], split: Split) -> pa.Table | None:
         """All of a split by Arrow's parser, or None if anything in it needs a closer look."""
@@ -232,8 +245,7 @@ class JsonRecords:
     def _one_by_one(self, data: bytes, columns: Sequence[Column], split: Split) -> Parsed:
         rows: list[_Row] = []
         undecoded: list[Reject] = []
-        for number, record in enumerate(_records(data, split, str(self.options.layout))):
-            value = self._named(record, _decode(record))
+        for number, (record, value) in enumerate(self._decoded(data, split)):
             if isinstance(value, dict):
                 rows.append(_Row(number, record, value))
             else:

@@ -43,6 +43,7 @@ class Column:
     fixed: bool = False
     nullable: bool = True
     length: int | None = None  # characters that its texts have at most
+    is_expected: bool = False  # chosen for a field that the sample does not show
 
     @classmethod
     def inferred(cls, name: str, kind: Kind) -> Column:
@@ -89,7 +90,10 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
 
 
 class Parsed(NamedTuple):
-    """A split's rows and rejects, or what its columns must be able to hold before it can be read."""
+    """A split's rows and rejects, or what its columns must be able to hold before it can be read.
+
+    Of columns that are only expected, `met` says that they are there.
+    """
 
     tables: Iterable[pa.Table] | None
     rejects: list[Reject]

@@ -102,6 +102,9 @@ class _Previewer:
         parsed, columns = _parse(survey, columns)
         table = _first_rows(parsed, survey, columns)
         warnings = warnings + survey.warnings + [column.warning for column in columns if column.warning]
+        if len(table) or parsed.rejects:
+            missing = [column.name for column in columns if column.is_expected and column.name not in parsed.met]
+            warnings += [f"None of the first rows has a field {name!r}, which was given a type." for name in missing]
         if lacks_rows(len(table), len(parsed.rejects), columns, survey):
             warnings.append(f"{NO_ROWS} Without rows it becomes a dataset only if every column is given a type.")
         return Preview(
@@ -130,7 +133,7 @@ def _parse(survey: Survey, columns: list[Column]) -> tuple[Parsed, list[Column]]
     split = survey.sample or (survey.splits[0] if survey.splits else Split(0, 0, 0, 1))
     parsed = survey.reader.parse(survey.content, columns, split)
     while parsed.tables is None:
-        columns = [c.widened(parsed.met[c.name]) if c.name in parsed.met else c for c in columns]
+        columns = [c.widened(parsed.met[c.name]) if c.name in parsed.met and not c.fixed else c for c in columns]
         parsed = survey.reader.parse(survey.content, columns, split)
     return parsed, columns
 
