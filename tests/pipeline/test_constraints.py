@@ -38,6 +38,8 @@ def test_null_is_a_bad_cell_where_none_is_allowed(here: Desk, kind: str, content
     with pytest.raises(BadRowsError, match="column 'id': " + _NO_NULL) as caught:
         here.convert(content.encode(), kind, like=_NEEDED)
     assert caught.value.errors[1]["reason"] == _NO_NULL
+    assert caught.value.hint is not None
+    assert ("on_error quarantine" in caught.value.hint, "--on-error quarantine" in caught.value.hint) == (True, True)
 
 
 def test_a_field_that_is_needed_and_that_no_record_has_rejects_them_all(here: Desk) -> None:

@@ -202,7 +202,8 @@ def _check(
             f"{rejected:,} of {rows + rejected:,} rows do not fit; the first: {where}: {first.reason}.",
             errors=[cell._asdict() for cell in bad],
             rejected=rejected,
-            hint='Correct them, choose other types, or load the rest with on_error="quarantine".',
+            hint="Correct them, choose other types, or set them aside and load the rest: on_error quarantine of a "
+            "request, --on-error quarantine of a command.",
         )
     if lacks_rows(rows, rejected, columns, survey):
         raise UnreadableUploadError(NO_ROWS, hint="Without rows every column must be given a type.")

@@ -162,7 +162,7 @@ def check_utf8(data: bytes, start: int = 0) -> None:
     except UnicodeDecodeError as error:
         raise NotUtf8Error(
             f"The file is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start}.",
-            hint='Say how it is encoded, for example {"encoding": "cp1252"}.',
+            hint="Say how it is encoded with the option encoding, for example cp1252.",
         ) from error
 
 
@@ -179,7 +179,7 @@ def _refuse_wide(head: bytes) -> None:
     if wide := _wide_encoding(head):
         raise NotUtf8Error(
             f"The file is not UTF-8: it seems to be {wide} without a byte order mark.",
-            hint=f'Say how it is encoded: {{"encoding": "{wide}"}}.',
+            hint=f"Say so with the option encoding: {wide}.",
         )
 
 
@@ -262,7 +262,7 @@ def _transcoded(chunks: Iterator[bytes], charset: str, skip: int) -> Iterator[by
 def _not_in(charset: str, offset: int) -> UnreadableUploadError:
     return UnreadableUploadError(
         f"The file is not valid {charset}: the bytes at offset {offset} mean nothing in it.",
-        hint="Say how it is encoded with the option `encoding`.",
+        hint="Say how it is encoded with the option encoding.",
     )
 
 
