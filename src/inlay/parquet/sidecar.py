@@ -12,11 +12,22 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import uuid
 
 from inlay.storage import LocalStore, Location
 
-__all__ = ["STAGING", "claim", "crosses", "is_claimed", "new_staging", "sidecar", "sidecar_inside", "status_of"]
+__all__ = [
+    "STAGING",
+    "claim",
+    "crosses",
+    "is_claimed",
+    "new_staging",
+    "owner_of",
+    "sidecar",
+    "sidecar_inside",
+    "status_of",
+]
 
 STAGING = ".staging_"
 _CLAIM = "alive"
@@ -39,6 +50,12 @@ def sidecar_inside(location: Location) -> str:
 def _beside(location: Location) -> str | None:
     parent, slash, name = location.path.rpartition("/")
     return f"{parent}/.{name}.txn" if slash and name else None
+
+
+def owner_of(name: str) -> str | None:
+    """The name of the dataset beside which a directory of this name lies; None if it is none of these directories."""
+    found = re.fullmatch(r"\.(.+)\.txn", name, re.DOTALL)
+    return found and found[1]
 
 
 def new_staging() -> str:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from inlay.catalog import Catalog, Job, is_id, upload_directory
 from inlay.errors import InlayError
+from inlay.parquet.sidecar import owner_of
 from inlay.workspace.services import Services
 
 __all__ = ["Maintenance"]
@@ -110,7 +111,7 @@ class Maintenance:
 def _dataset_of(path: str) -> str | None:
     """Whose a path is: it lies in a dataset's directory, or in the one beside it where a merge keeps its work."""
     top, name, *_ = path.split("/")
-    owner = name.removeprefix(".").removesuffix(".txn")
+    owner = owner_of(name) or name
     return owner if top == "datasets" and is_id("dataset", owner) else None
 
 
