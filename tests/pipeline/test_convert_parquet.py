@@ -103,3 +103,18 @@ def test_pages_that_do_not_match_their_checksum_are_refused(here: Any) -> None:
     content[at] ^= 1
     with pytest.raises(UnreadableUploadError):
         here.convert(bytes(content), "parquet")
+
+
+@pytest.mark.parametrize("more", [{}, {"split_bytes": 100}, {"max_rows_per_file": 60}])
+@pytest.mark.parametrize("rows", [0, 200])
+def test_what_a_file_says_about_itself_is_kept(here: Any, tmp_path: Path, more: dict[str, int], rows: int) -> None:
+    field = pa.field("a", pa.int64(), metadata={"unit": "km"})
+    said = {"owner": "somebody", "geo": "{}", "pandas": "{}", "org.apache.spark.sql.parquet.row.metadata": "{}"}
+    table = pa.table([pa.array(range(rows), pa.int64())], schema=pa.schema([field], said))
+    found = here.convert(parquet_bytes(table, row_group_size=50), "parquet", **more)
+    wanted = {b"owner": b"somebody", b"geo": b"{}"}
+    assert found.schema.metadata == wanted
+    for file in found.files:
+        written = pq.read_metadata(tmp_path / file.path).metadata
+        assert {key: value for key, value in written.items() if key != b"ARROW:schema"} == wanted
+        assert pq.read_schema(tmp_path / file.path).field("a").metadata[b"unit"] == b"km"

@@ -29,6 +29,17 @@ __all__ = ["ParquetRows", "survey"]
 _BATCH_ROWS = 16_384
 _MOST_MILLIS = {"ns": (1 << 63) // 1_000_000, "us": (1 << 63) // 1_000}
 _SPLIT_BYTES = 64 << 20  # of decoded pages; row groups below it share a task
+# what programs keep of the schema for themselves: they would trust it more than the schema of what becomes of the file
+_SCHEMAS = frozenset(
+    {
+        b"ARROW:schema",
+        b"pandas",
+        b"org.apache.spark.sql.parquet.row.metadata",
+        b"parquet.avro.schema",
+        b"avro.schema",
+        b"iceberg.schema",
+    }
+)
 
 
 def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:  # noqa: ARG001
@@ -45,7 +56,7 @@ def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: 
     return Survey(
         content=content,
         options=options,
-        reader=ParquetRows(names, unit),
+        reader=ParquetRows(names, unit, schema.metadata),
         kinds={},
         splits=_splits(sizes, min(_SPLIT_BYTES, split_bytes or _SPLIT_BYTES)),
         repetitive=[] if sample is None else _repetitive(sample, names),
@@ -80,7 +91,8 @@ def _unreadable(error: Exception) -> UnreadableUploadError:
 
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)], schema.metadata)
+    metadata = {key: value for key, value in (schema.metadata or {}).items() if key not in _SCHEMAS}
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)], metadata or None)
 
 
 def _splits(sizes: Sequence[int], most: int) -> list[Split]:
@@ -172,6 +184,7 @@ class ParquetRows:
 
     names: list[str]
     int96: str  # the unit of such timestamps
+    metadata: dict[bytes, bytes] | None
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         return Parsed(self._tables(content, columns, split), [], {})
@@ -181,7 +194,7 @@ class ParquetRows:
         try:
             with _parquet(content, self.int96) as file:
                 for table in _batches(file, groups, _BATCH_ROWS):
-                    yield _checked(table.rename_columns(self.names), columns)
+                    yield _checked(table.rename_columns(self.names).replace_schema_metadata(self.metadata), columns)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from error
 
