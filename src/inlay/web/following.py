@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from inlay.catalog import Job
     from inlay.workspace import Workspace
 
-__all__ = ["follow", "phase_of", "share_of"]
+__all__ = ["follow", "phase_in_words", "phase_of", "share_of"]
 
 _LOOK_SECONDS = 0.25
 _PHASES = {
@@ -69,8 +69,12 @@ def phase_of(job: Job) -> str:
         return "Stopping"
     if job.state == "queued":
         return "Waiting for its turn"
-    name = (job.progress or {}).get("phase", "")
-    if job.kind == "plan" and name == "rewrite":
+    return phase_in_words(job.kind, (job.progress or {}).get("phase", ""))
+
+
+def phase_in_words(kind: str, name: str) -> str:
+    """A phase of a job of this kind."""
+    if kind == "plan" and name == "rewrite":
         return "Comparing rows"
     return _PHASES.get(name, name.capitalize() or "Starting")
 
