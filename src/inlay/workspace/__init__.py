@@ -33,6 +33,7 @@ from inlay.workspace.places import Places
 from inlay.workspace.requests import Inline, Load, NewDataset, Source, overrides_of
 from inlay.workspace.runner import JobHandle, JobRunner
 from inlay.workspace.services import Services
+from inlay.workspace.sources import Sources
 from inlay.workspace.spark import Spark
 from inlay.workspace.tables import DatasetTables
 from inlay.workspace.uploads import UploadWriter, require_size
@@ -84,7 +85,8 @@ class Workspace:
         self.catalog, self.places = catalog, places
         self.spark = Spark(settings.spark_master)
         self._services = Services(settings, catalog, places, self.spark, self.query_engine)
-        self._conversions = Conversions(self._services)
+        self._sources = Sources(self._services)
+        self._conversions = Conversions(self._services, self._sources)
         self._maintenance = Maintenance(self._services)
         self._runner: JobRunner | None = None
 
@@ -159,7 +161,7 @@ class Workspace:
         Here, and only here, a format may be guessed.
         """
         like = None if dataset_id is None else self.catalog.datasets.get(dataset_id).schema
-        return self._conversions.preview(upload_id, format, options or {}, columns, like)
+        return self._sources.preview(upload_id, format, options or {}, columns, like)
 
     # ------------------------------------------------------------------------------------------------------- datasets
     def create_dataset(self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
@@ -170,7 +172,7 @@ class Workspace:
             raise InvalidArgumentError("The label is empty.", hint="Say in a few words what the data is.")
         if request.table_name is not None and not self.catalog.jobs.knows_key(idempotency_key, scope):
             self.catalog.datasets.check_table_name(request.table_name)  # a repeated request has taken it itself
-        self._conversions.check_readable(request.source)
+        self._sources.check_readable(request.source)
         return self._submit(
             "create", request.as_json(), lambda handle: self._conversions.create(request, handle),
             dataset_id=new_id("dataset"), upload_id=request.source.upload_id,
@@ -220,7 +222,7 @@ class Workspace:
         """Merge, append or replace; or say what that would do."""
         request.check()
         request.source.check(self.settings.max_inline_bytes)
-        self._conversions.check_readable(request.source)
+        self._sources.check_readable(request.source)
         work = self._conversions.plan if request.dry_run else self._conversions.load
         return self._submit(
             "plan" if request.dry_run else "load", request.as_json(), lambda handle: work(request, handle),

@@ -8,44 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
-from inlay.catalog import DataFile, NewVersion, Snapshot, Upload
+from inlay.catalog import DataFile, NewVersion, Snapshot
 from inlay.engines.spark import SparkEngine
-from inlay.errors import CommitStateUnknownError, QueryLimitError, SchemaMismatchError, UploadConsumedError
+from inlay.errors import CommitStateUnknownError, SchemaMismatchError
 from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.read import parquet_dataset
 from inlay.incremental.versions import Draft, append_draft, merge_draft
-from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import Conversion, ConvertedFile, InlineFile, Preview, RawFile, ReadOptions, convert, preview
+from inlay.pipeline import Conversion, ConvertedFile, ReadOptions
 from inlay.storage import Location
 from inlay.workspace.planning import Planner
-from inlay.workspace.requests import Load, NewDataset, Source, format_of, is_known_type, overrides_of
+from inlay.workspace.requests import Load, NewDataset, Source, overrides_of
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
+from inlay.workspace.sources import Sources
 
 __all__ = ["Conversions"]
 
-_DATA = "data"
-
 
 class Conversions:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, sources: Sources) -> None:
         self._services = services
+        self._sources = sources
 
     # ------------------------------------------------------------------------------------------------------- create
     def create(self, request: NewDataset, handle: JobHandle) -> None:
         dataset_id = str(handle.job.dataset_id)
         location = self._services.places.dataset(dataset_id)
-        with self._undone_on_failure(location, ""), self._raw(request.source, handle) as (raw, options):
-            converted = self._convert(
-                raw, options, handle, location, "v1",
+        with self._undone_on_failure(location, ""):
+            converted = self._sources.convert(
+                request.source, handle, location, "v1",
                 overrides=overrides_of(request.columns), on_error=request.on_error,
             )  # fmt: skip
             version = self._version(dataset_id, "v1", "create", converted, request.source, inserted=converted.rows)
@@ -88,11 +84,9 @@ class Conversions:
         """Append or replace: what is converted is what the version gets."""
         dataset, old = snapshot.dataset, snapshot.version
         location = self._services.places.dataset(dataset.id)
-        with self._raw(request.source, handle) as (raw, options):
-            converted = self._convert(
-                raw, options, handle, location, directory,
-                like=dataset.schema, on_error=request.on_error,
-            )  # fmt: skip
+        converted = self._sources.convert(
+            request.source, handle, location, directory, like=dataset.schema, on_error=request.on_error
+        )
         if not converted.schema.equals(dataset.schema):
             converted = self._fitted(converted, handle, snapshot, directory)
         converted = replace(converted, schema=dataset.schema)  # the same, with what it says besides types
@@ -129,7 +123,7 @@ class Conversions:
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
     ) -> tuple[NewVersion, dict[str, Any]]:
         dataset = snapshot.dataset
-        with self._staged(request, handle, snapshot) as (converted, rows):
+        with self._sources.staged(request, handle, dataset.schema) as (converted, rows):
             draft = self._draft(snapshot, directory)
             with self._services.spark.running(handle) as spark:
                 result = merge_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
@@ -173,7 +167,7 @@ class Conversions:
         places = self._services.places
         with (
             _told_of_loads(),
-            self._staged(request, handle, snapshot) as (converted, rows),
+            self._sources.staged(request, handle, snapshot.dataset.schema) as (converted, rows),
             self._services.spark.running(handle) as spark,
         ):
             planner = Planner(places, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
@@ -182,113 +176,6 @@ class Conversions:
             else:
                 told = planner.by_key(_merge_options(request, handle), rows)
         return _outcome(converted) | {"dry_run": True, "version": snapshot.version.version} | told
-
-    # ------------------------------------------------------------------------------------------------------ sources
-    def check_readable(self, source: Source) -> None:
-        """Refuse at once what no conversion could read: an unknown upload, format or option."""
-        if source.upload_id is not None:
-            _options(source, self._services.catalog.uploads.get(source.upload_id))
-        elif source.inline is not None:
-            ReadOptions.of(source.inline.format, source.options)
-
-    def preview(
-        self,
-        upload_id: str,
-        stated: str | None,
-        options: Mapping[str, Any],
-        columns: Sequence[tuple[str, str]],
-        like: pa.Schema | None,
-    ) -> Preview:
-        upload = self._services.catalog.uploads.get(upload_id)
-        if upload.status != "pending":
-            raise UploadConsumedError(f"The upload {upload_id!r} has been used already; its bytes are gone.")
-        is_told = stated or options or is_known_type(upload.content_type)
-        read = _options(Source(upload_id, format=stated, options=options), upload) if is_told else None
-        types = overrides_of(columns)
-        return preview(self._services.spark.session(), self.raw_upload(upload), read, overrides=types, like=like)
-
-    def raw_upload(self, upload: Upload) -> RawFile:
-        places = self._services.places
-        return RawFile(places.root, places.upload(upload.id), upload.size_bytes, upload.content_encoding)
-
-    @contextlib.contextmanager
-    def _raw(self, source: Source, handle: JobHandle) -> Iterator[tuple[RawFile | InlineFile, ReadOptions]]:
-        """The bytes of a source, and how they are to be read."""
-        places = self._services.places
-        if source.inline is not None:
-            options = ReadOptions.of(source.inline.format, source.options)
-            yield InlineFile(source.inline.content.encode()), options
-        elif source.upload_id is not None:
-            upload = self._services.catalog.uploads.get(source.upload_id)
-            yield self.raw_upload(upload), _options(source, upload)
-        else:
-            path = f"scratch/{handle.id}/query.parquet"
-            try:
-                size = self._answer(str(source.sql), path, handle)
-                yield RawFile(places.root, path, size, None), ReadOptions.of("parquet", {})
-            finally:
-                places.remove(path)
-
-    def _answer(self, sql: str, path: str, handle: JobHandle) -> int:
-        """Keep a query's result as a file, to be taken in like any other."""
-        stopped = threading.Event()
-        with handle.interrupted_by(stopped.set):
-            result = self._services.query.run(sql, cancel=stopped)
-        with contextlib.closing(result), self._services.places.open_write(path) as file:
-            if result.truncated:
-                raise QueryLimitError(
-                    f"The query has more than {result.row_count:,} rows, too many to load.",
-                    hint="Load it in parts, with a WHERE.",
-                )
-            size = 0
-            for chunk in result.to_parquet():
-                size += len(chunk)
-                file.write(chunk)
-        return size
-
-    @contextlib.contextmanager
-    def _staged(self, request: Load, handle: JobHandle, snapshot: Snapshot) -> Iterator[tuple[Conversion, Any]]:
-        """The source's rows, typed like the dataset, in files of their own that are gone after the block."""
-        scratch = self._services.places.scratch(handle.id)
-        try:
-            with self._raw(request.source, handle) as (raw, options):
-                converted = self._convert(
-                    raw, options, handle, scratch, "source",
-                    like=snapshot.dataset.schema, on_error=request.on_error, rejects_directory="rejects",
-                )  # fmt: skip
-            yield converted, scratch.shown("source")
-        finally:
-            scratch.store.remove_tree(scratch.path)
-
-    def _convert(
-        self,
-        raw: RawFile | InlineFile,
-        options: ReadOptions,
-        handle: JobHandle,
-        into: Location,
-        directory: str,
-        *,
-        overrides: Mapping[str, pa.Field] | None = None,
-        like: pa.Schema | None = None,
-        on_error: Any = "fail",
-        name: str = _DATA,
-        rejects_directory: str | None = None,
-    ) -> Conversion:
-        with self._services.spark.running(handle) as spark:
-            return convert(
-                spark,
-                raw,
-                options,
-                overrides=overrides,
-                like=like,
-                on_error=on_error,
-                into=into,
-                directory=directory,
-                name=name,
-                settings=WriterSettings.managed(),
-                rejects_directory=rejects_directory or f"{directory}/rejects",
-                progress=lambda done, total: handle.progress("convert", done, total),
-            )
 
     # ----------------------------------------------------------------------------------------------------- versions
     def _snapshot(self, handle: JobHandle) -> Snapshot:
@@ -384,10 +271,6 @@ def _told_of_loads() -> Iterator[None]:
         raise SchemaMismatchError(
             error.message, hint="A load has the columns of its dataset. Correct the file, or make a new dataset of it."
         ) from error
-
-
-def _options(source: Source, upload: Upload) -> ReadOptions:
-    return ReadOptions.of(format_of(source.format, upload.content_type), source.options)
 
 
 def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:
