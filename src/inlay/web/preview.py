@@ -87,7 +87,9 @@ class _PreviewPage:
         with _section("How it is read"):
             self._reading = ReadingForm("csv", self._look_anew)
             self._warnings = ui.column().classes("w-full gap-1")
-        self._busy = _busy_line("Looking at the first rows")
+        with ui.row().classes("items-center no-wrap").props("role=status") as self._busy:
+            ui.spinner(size="1.2em").props("aria-hidden=true")
+            self._doing = ui.label()
         self._problem = ui.column().classes("w-full")
         self._results = html.div().classes("inlay-side")
         with self._results:
@@ -115,18 +117,21 @@ class _PreviewPage:
     async def _preview(self, types: Mapping[str, str]) -> Preview | None:
         """What a look with these types finds; None if it failed, or if another look has begun meanwhile."""
         self._turn += 1
-        turn, stated, changes = self._turn, self._reading.stated_format, dict(self._reading.changes)
+        turn, asked = self._turn, (self._reading.stated_format, dict(self._reading.changes), list(types.items()))
 
         def look(workspace: Workspace) -> Preview:
-            return workspace.preview(self._upload.id, stated, changes, list(types.items()))
+            return workspace.preview(self._upload.id, *asked)
 
         self._busy.set_visibility(True)
+        is_ready = await self._visitor.read(lambda w: w.spark.state()) == "ready"
+        self._doing.text = "Looking at the first rows" if is_ready else "Waiting for Spark, which is starting"
         try:
             found = await self._visitor.read(look, "queries")
         except UnauthorizedError:
             raise
         except InlayError as error:
             if turn == self._turn:
+                self._found = None
                 self._results.classes("inlay-stale")
                 self._tell(error)
             return None
@@ -247,13 +252,6 @@ def _section(title: str) -> ui.card:
     with card:
         html.h2(title).classes("inlay-heading")
     return card
-
-
-def _busy_line(text: str) -> ui.row:
-    with ui.row().classes("items-center no-wrap").props("role=status") as line:
-        ui.spinner(size="1.2em").props("aria-hidden=true")
-        ui.label(text)
-    return line
 
 
 def _warning(text: str) -> None:
