@@ -27,8 +27,9 @@ from inlay.errors import (
     did_you_mean,
 )
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline.cells import check_readable, order_of
+from inlay.pipeline.cells import check_readable
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
+from inlay.pipeline.inference import order_of
 from inlay.pipeline.jobs import Progress, Totals, run
 from inlay.pipeline.kinds import NULL, TEXT, Kind, join
 from inlay.pipeline.options import Limits, ReadOptions

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Converted, convert, infer, why_text
+from inlay.pipeline.cells import Converted, convert
 from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.inference import infer, why_text
 from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample, schema_of

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import are_kept, convert
+from inlay.pipeline.cells import convert
 from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.exact import are_kept
 from inlay.pipeline.fitting import DATED, fit
 from inlay.pipeline.kinds import NULL, Kind, type_of
 from inlay.pipeline.objects import find_elements, find_objects, has_plain_gaps, object_splits

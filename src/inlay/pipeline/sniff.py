@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from inlay.pipeline.cells import infer
+from inlay.pipeline.inference import infer
 from inlay.pipeline.kinds import Kind, join
 from inlay.pipeline.options import ReadOptions
 

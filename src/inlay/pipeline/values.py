@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from inlay.pipeline.cells import infer
+from inlay.pipeline.inference import infer
 from inlay.pipeline.kinds import MIXED, NULL, TEXT, Kind, join
 
 __all__ = ["BadRecordError", "Number", "as_text", "columns_of", "decode_value", "is_text", "kind_of"]
