@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nicegui import html, ui
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, UnauthorizedError
 from inlay.server import models
 from inlay.web.bad_cells import bad_cells_table
-from inlay.web.load.choices import Choices, fit_of, settled
+from inlay.web.load.choices import Choices, fit_of
 from inlay.web.load.problems import show_problem, show_warnings
 from inlay.web.load.tables import rows_table
 from inlay.web.reading import ReadingForm
 from inlay.web.shell import guarded
 from inlay.web.uploader import Uploaded, Uploader, name_of
 from inlay.web.visitor import Visitor
-from inlay.web.wording import ago, count, plural, size
+from inlay.web.wording import ago, count, size
 
 if TYPE_CHECKING:
     from inlay.catalog import Dataset, Upload
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SourcePanel"]
 
+T = TypeVar("T")
 _WAITING = 8
 _ROWS = 6
 _BAD_CELLS = 5
@@ -42,12 +43,14 @@ class SourcePanel:
         self._visitor, self._dataset, self._choices, self._on_change = visitor, dataset, choices, on_change
         self._box = html.div().classes("inlay-part")
         self._reading: ReadingForm | None = None
+        self._turn = 0  # looks are overtaken by later ones
 
     # ----------------------------------------------------------------------------------------------------- choosing one
     async def offer(self) -> None:
         """All that rows can come from."""
         waiting = await self._visitor.read(lambda w: w.uploads("pending", _WAITING))
         self._choices.upload_id = self._choices.sql = None
+        self._turn += 1
         self._box.clear()
         with self._box:
             Uploader(self._dropped, multiple=False, text="Drop a file with the rows here, or click to choose")
@@ -65,17 +68,15 @@ class SourcePanel:
         with html.li():
             html.span(name).classes("inlay-file-name")
             html.span(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
-            button = ui.button("Use", on_click=self._acting(lambda: self.use_upload(upload.id))).props(
-                "flat dense no-caps"
-            )
-            button.props["aria-label"] = f"Use {name}"
+            button = ui.button("Use", on_click=self._acting(lambda: self.use_upload(upload.id)))
+            button.props("flat dense no-caps").props["aria-label"] = f"Use {name}"
 
     def _query_field(self) -> None:
         field = ui.textarea("SELECT", placeholder=f"SELECT * FROM datasets.{self._dataset.table_name}")  # noqa: S608
         field.classes("w-full inlay-mono").props("outlined autogrow")
-        ui.button("Use this query", on_click=self._acting(lambda: self._use_query(field.value or ""))).props(
-            "outline no-caps"
-        )
+        use = self._acting(lambda: self._use_query(field.value or "", looked))
+        ui.button("Use this query", on_click=use).props("outline no-caps")
+        looked = html.div()
 
     async def _dropped(self, file: Uploaded) -> None:
         await self._acting(lambda: self.use_upload(file.id))()
@@ -110,16 +111,15 @@ class SourcePanel:
 
     async def _look(self) -> None:
         """The first rows as the load would read them; how it reads them is settled then."""
-        self._choices.read_as(*self._stated)
+        upload_id, dataset_id = str(self._choices.upload_id), self._dataset.id
+        stated, options = self._stated
+        self._choices.read_as(stated, options)
         await self._on_change()
-        _wait(self._shown, "Reading the first rows")
-        try:
-            found = await self._preview(str(self._choices.upload_id), *self._stated)
-        except InlayError as error:
+        found = await self._seen(
+            self._shown, lambda w: w.preview(upload_id, stated, self._choices.options, dataset_id=dataset_id)
+        )
+        if found is None:
             self._show_reading("csv", {})
-            self._shown.clear()
-            with self._shown:
-                show_problem(error)
             return
         told = models.Preview.of(found)
         self._choices.read_as(told.format, told.options)
@@ -131,6 +131,23 @@ class SourcePanel:
             _show_misfits(found)
             columns = [(column.name, column.type) for column in told.columns]
             rows_table("The first rows", columns, told.rows[:_ROWS])
+
+    async def _seen(self, box: ui.element, look: Callable[[Workspace], T]) -> T | None:
+        """What a look at the source finds. None: it failed, which the box says, or another one has begun."""
+        self._turn += 1
+        turn = self._turn
+        _wait(box)
+        try:
+            found = await self._visitor.read(look, "queries")
+        except UnauthorizedError:
+            raise
+        except InlayError as error:
+            if turn == self._turn:
+                box.clear()
+                with box:
+                    show_problem(error)
+            return None
+        return found if turn == self._turn else None
 
     @property
     def _stated(self) -> tuple[str | None, dict[str, Any]]:
@@ -144,13 +161,12 @@ class SourcePanel:
         if options:
             self._reading.show(format_, options)
 
-    async def _preview(self, upload_id: str, stated: str | None, options: Mapping[str, Any]) -> Preview:
-        said, dataset_id = settled(options), self._dataset.id
-        return await self._visitor.read(lambda w: w.preview(upload_id, stated, said, dataset_id=dataset_id), "queries")
-
     # --------------------------------------------------------------------------------------------------------- a query
-    async def _use_query(self, sql: str) -> None:
-        columns, rows = await self._visitor.read(lambda w: _first_rows(w, sql), "queries")
+    async def _use_query(self, sql: str, looked: ui.element) -> None:
+        found = await self._seen(looked, lambda w: _first_rows(w, sql))
+        if found is None:
+            return
+        columns, rows = found
         self._choices.sql, self._choices.upload_id = sql, None
         self._choices.read_as(None, {})
         self._box.clear()
@@ -161,10 +177,6 @@ class SourcePanel:
             rows_table("The first rows", columns, rows)
         await self._on_change()
 
-    @property
-    def _new_place(self) -> str:
-        return f"/uploads/{self._choices.upload_id}" if self._choices.upload_id else "/sql"
-
     def _show_fit(self, names: Sequence[str]) -> None:
         """What the source lacks and what it has too much is known before any work."""
         fit = fit_of(names, self._dataset.schema.names)
@@ -172,15 +184,12 @@ class SourcePanel:
             return
         with html.div(role="alert").classes("inlay-warning"):
             if fit.missing:
-                html.p(f"The source lacks {plural(len(fit.missing), 'column')} of the dataset: {_listed(fit.missing)}.")
+                html.p(f"The source lacks {count(len(fit.missing), 'column')} of the dataset: {_listed(fit.missing)}.")
             if fit.extra:
-                html.p(
-                    f"The dataset does not have {plural(len(fit.extra), 'column')} of the source: {_listed(fit.extra)}."
-                )
-            with html.p():
-                html.span("A load has the columns of its dataset. Correct the file, or ")
-                ui.link("make a new dataset", self._new_place)
-                html.span(" of it.")
+                html.p(f"The dataset lacks {count(len(fit.extra), 'column')} of the source: {_listed(fit.extra)}.")
+            html.p("A load has the columns of its dataset, neither more nor less.")
+            if self._choices.upload_id is not None:
+                ui.link("Make a new dataset of the file instead", f"/uploads/{self._choices.upload_id}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -193,11 +202,11 @@ def _first_rows(workspace: Workspace, sql: str) -> tuple[list[tuple[str, str]], 
     return [(column["name"], column["type"]) for column in told["columns"]], told["rows"]
 
 
-def _wait(box: ui.element, text: str) -> None:
+def _wait(box: ui.element) -> None:
     box.clear()
     with box, html.div(role="status").classes("inlay-waits"):
         ui.spinner(size="1.2em").props("aria-hidden=true")
-        html.span(text)
+        html.span("Reading the first rows")
 
 
 def _show_misfits(found: Preview) -> None:
