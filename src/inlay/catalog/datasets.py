@@ -90,6 +90,13 @@ class Datasets:
             chosen = query.where(_datasets.c.id.in_(matching[offset : offset + limit]))
             return Page(records.every(connection, Dataset, chosen), len(matching), limit, offset)
 
+    def totals(self) -> tuple[int, int, int]:
+        """How many datasets there are, and the rows and bytes of their current versions."""
+        sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (_datasets.c.row_count, _datasets.c.size_bytes))
+        with self._context.read() as connection:
+            count, rows, size = connection.execute(sa.select(sa.func.count(), *sums).select_from(_datasets)).one()
+            return int(count), int(rows), int(size)
+
     def table_names(self) -> Sequence[str]:
         with self._context.read() as connection:
             names = sa.select(_datasets.c.table_name).order_by(_datasets.c.table_key)

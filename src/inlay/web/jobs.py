@@ -165,7 +165,7 @@ class _Row:
         self._started.text = ago(job.started_at or job.created_at)
         self._took.text = lasted(job)
         self._phase.text = outcome(job) if job.has_ended else phase_of(job)
-        self._bar.value = share_of(job)
+        _show_share(self._bar, job)
         self._bar.set_visibility(job.state == "running")
         self._cancel.set_visibility(self._may_cancel and not job.has_ended)
         self._cancel.set_enabled(not job.cancel_requested)
@@ -193,6 +193,12 @@ class _StateMark:
             self._mark.props["data-state"] = state
             self._icon.name = ICONS[state]
             self._word.text = state.capitalize()
+
+
+def _show_share(bar: ui.linear_progress, job: Job) -> None:
+    """How far a phase is; where that is not known, that something is going on."""
+    bar.value = share_of(job)
+    bar.props(remove="indeterminate") if bar.value else bar.props("indeterminate")
 
 
 def _cancel_button(visitor: Visitor, job_id: str) -> ui.button:
@@ -246,7 +252,8 @@ class _One:
             await self.look()
             assert self._shown is not None  # noqa: S101  (it was found when the page was made)
             job = self._shown.job
-            phase.text, bar.value = f"{phase_of(job)} · {lasted(job)}", share_of(job)
+            phase.text = f"{phase_of(job)} · {lasted(job)}"
+            _show_share(bar, job)
             cancel.set_enabled(not job.cancel_requested)
             if job.has_ended:
                 timer.cancel()
@@ -261,7 +268,7 @@ class _One:
             heading(f"{KINDS.get(job.kind, job.kind)}: {seen.name}")
             with html.div().classes("inlay-job-facts"):
                 _StateMark(job.state)
-                ui.label(f"{ago(job.created_at)} · took {lasted(job)}" if job.started_at else ago(job.created_at))
+                ui.label(f"{ago(job.created_at)} · took {lasted(job)}" if job.has_ended else ago(job.created_at))
                 ui.label(job.id).classes("inlay-mono")
         self._body.clear()
         with self._body:

@@ -25,6 +25,7 @@ from inlay.errors import InlayError, InvalidArgumentError, error_from
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
+from inlay.workspace.about import About, about
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data
 from inlay.workspace.keys import KeyAdvice, advise_keys
@@ -130,6 +131,10 @@ class Workspace:
             except InlayError as error:
                 found[name] = str(error)
         return found
+
+    def about(self) -> About:
+        """What this workspace stands on, and how much it holds."""
+        return about(self._services)
 
     # -------------------------------------------------------------------------------------------------------- uploads
     def receive(

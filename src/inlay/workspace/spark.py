@@ -22,6 +22,7 @@ class Spark:
     def __init__(self, master: str) -> None:
         self.master = master
         self._error: BaseException | None = None
+        self._versions: dict[str, str] = {}
         self._ours = False  # a session that was there before stays when we go
         self._started = threading.Event()
         self._lock = threading.Lock()
@@ -41,6 +42,16 @@ class Spark:
         if self._error is not None:
             return str(self._error)
         return "ready" if current_session() is not None else "The Spark session has ended; the next job starts it."
+
+    def versions(self) -> dict[str, str]:
+        """Of Spark and of the Java that it runs on; what is not running has none."""
+        session = current_session() if self._started.is_set() else None
+        if session is None:
+            return {}
+        if not self._versions:
+            asked = session.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')")
+            self._versions = {"Spark": session.version, "Java": asked.collect()[0][0]}
+        return self._versions
 
     def session(self) -> Any:
         """The session; waits for its start, and starts it again if it was lost."""
