@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.errors import InvalidArgumentError
-from inlay.type_grammar import KNOWN_TYPES, column_type_name, length_of, parse_column, parse_type, type_name
+from inlay.type_grammar import (
+    KNOWN_TYPES,
+    column_type_name,
+    length_of,
+    parse_column,
+    parse_type,
+    type_name,
+    with_length,
+)
 
 WRITTEN = {
     "boolean": pa.bool_(),
@@ -115,3 +123,11 @@ def test_lengths_stand_beside_the_type(text: str, length: int | None) -> None:
 def test_only_columns_have_lengths(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Only a column of text itself has a length"):
         parse_type(text)
+
+
+def test_a_length_leaves_other_metadata_alone() -> None:
+    field = pa.field("a", pa.string(), metadata={"unit": "km"})
+    longer = with_length(with_length(field, 2), 3)
+    assert (length_of(longer), longer.metadata[b"unit"]) == (3, b"km")
+    assert with_length(longer, None).equals(field, check_metadata=True)
+    assert with_length(parse_column("a", "char(2)"), None).metadata is None

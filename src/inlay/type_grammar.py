@@ -65,7 +65,10 @@ def parse_column(name: str, text: str) -> pa.Field:
 
 
 def with_length(field: pa.Field, length: int | None) -> pa.Field:
-    return field if length is None else field.with_metadata({_LENGTH: str(length)})
+    """The same column with this length, or with none."""
+    others = {key: value for key, value in (field.metadata or {}).items() if key != _LENGTH}
+    said = others if length is None else others | {_LENGTH: str(length).encode()}
+    return field.with_metadata(said) if said else field.remove_metadata()
 
 
 def length_of(field: pa.Field) -> int | None:

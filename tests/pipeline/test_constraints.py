@@ -108,3 +108,8 @@ def test_parquet_files_keep_to_them_too(here: Desk, field: pa.Field, good: pa.Ar
     with pytest.raises(SchemaMismatchError, match="'a'"):
         here.convert(parquet_bytes(pa.table({"a": bad})), "parquet", like=like)
     assert here.convert(parquet_bytes(pa.table({"a": bad})), "parquet").rows == len(bad)
+
+
+def test_a_parquet_file_cannot_say_how_long_its_texts_are(here: Desk) -> None:
+    table = pa.table([["abc"]], schema=pa.schema([parse_column("a", "varchar(2)")]))
+    assert column_type_name(here.convert(parquet_bytes(table), "parquet").schema.field("a")) == "text"

@@ -22,7 +22,7 @@ from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
 from inlay.pipeline.records import Split
 from inlay.pipeline.sniff import column_names
 from inlay.schema import family, lossless_cast
-from inlay.type_grammar import column_type_name
+from inlay.type_grammar import column_type_name, with_length
 
 __all__ = ["ParquetRows", "survey"]
 
@@ -91,8 +91,10 @@ def _unreadable(error: Exception) -> UnreadableUploadError:
 
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The schema of what becomes of the file; lengths of texts, which nobody checked here, are none of it."""
     metadata = {key: value for key, value in (schema.metadata or {}).items() if key not in _SCHEMAS}
-    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)], metadata or None)
+    fields = [with_length(field.with_name(name), None) for field, name in zip(schema, names, strict=True)]
+    return pa.schema(fields, metadata or None)
 
 
 def _splits(sizes: Sequence[int], most: int) -> list[Split]:
