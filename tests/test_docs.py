@@ -2,98 +2,87 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib.util
-import io
 import re
-import shlex
+import tomllib
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+import typer
 
 import inlay
 from inlay import errors, incremental
-from inlay.cli import run
+from inlay.cli.commands import app
+from inlay.server.metrics import Metrics
+from inlay.server.routes import about
+from inlay.settings import Settings
+from tests.pages import (
+    FENCE,
+    NOT_RUN,
+    ROOT,
+    RUN_ALONE,
+    RUN_WITH_A_SERVICE,
+    Reader,
+    load_generator,
+    name_of,
+    needs_a_service,
+    runs,
+    shown_commands,
+    snippets,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
-REFERENCE = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference").glob("*.md")))
-
-
-def load_generator() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+OURS = re.compile(r"\bINLAY_[A-Z]+(?:_[A-Z]+)*\b")
 GENERATOR = load_generator()
 DOCUMENTS: list[Path] = GENERATOR.documents()
+WRITTEN = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+def reference(name: str) -> str:
+    return (ROOT / f"docs/reference/{name}.md").read_text()
 
 
-# --------------------------------------------------------------------------------------------------------- it runs
-class Snippet(NamedTuple):
-    kind: str
-    body: str
-    line: int
-
-
-def snippets(path: Path) -> list[Snippet]:
-    text = path.read_text()
-    found = (Snippet(m["kind"], m["body"], text[: m.start()].count("\n") + 2) for m in FENCE.finditer(text))
-    return [snippet for snippet in found if snippet.kind in ("python", "sh", "output")]
-
-
-def run_python(snippet: Snippet, path: Path, namespace: dict[str, Any]) -> str:
-    code = compile("\n" * (snippet.line - 1) + snippet.body, str(path), "exec")
-    with redirect_stdout(io.StringIO()) as printed:
-        exec(code, namespace)
-    return printed.getvalue()
-
-
-def run_shell(snippet: Snippet) -> str:
-    """Lines that start with `inlay`; a comment may say which exit code they end with."""
-    with redirect_stdout(io.StringIO()) as printed:
-        for line in snippet.body.replace("\\\n", " ").splitlines():
-            if line.startswith("inlay "):
-                expected = re.search(r"# exits with (\d+)", line)
-                code = run(shlex.split(line, comments=True)[1:])
-                assert code == (int(expected[1]) if expected else 0), line
-    return printed.getvalue()
-
-
-def own_documents() -> list[Path]:
-    return [path for path in DOCUMENTS if snippets(path)]
-
-
-@pytest.mark.parametrize("path", own_documents(), ids=name_of)
+# ------------------------------------------------------------------------------------------------------------- it runs
+@pytest.mark.parametrize("path", [page for page in DOCUMENTS if runs(page) and not needs_a_service(page)], ids=name_of)
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "__docs__"}
-    printed = ""
-    for snippet in snippets(path):
-        if snippet.kind == "python":
-            printed = run_python(snippet, path, namespace)
-        elif snippet.kind == "sh":
-            printed = run_shell(snippet)
+    Reader(path).read()
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_every_snippet_is_one_that_runs_or_says_that_it_does_not(path: Path) -> None:
+    kinds = {snippet.kind for snippet in snippets(path)}
+    assert kinds <= {*RUN_ALONE, *RUN_WITH_A_SERVICE, *NOT_RUN}
+    assert FENCE.sub("", path.read_text()).count("```") == 0, "a fence that is not at the start of its line"
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_commands_that_are_only_shown_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *arguments in shown_commands(path):
+        if program == "make":
+            assert arguments[0] in targets
         else:
-            same = doctest.OutputChecker().check_output(snippet.body, printed, doctest.ELLIPSIS)
-            assert same, f"{name_of(path)}:{snippet.line}: printed\n{printed}"
+            require_command(arguments)
 
 
-def test_the_documents_with_examples_are_these() -> None:
-    names = {name_of(path) for path in own_documents()}
-    assert {"README.md", "docs/index.md", "docs/explanation/semantics.md", "docs/how-to/library.md"} <= names
+def require_command(arguments: list[str]) -> None:
+    """That the command line takes it; it is not run."""
+    command = typer.main.get_command(app)
+    context = command.make_context("inlay", list(arguments), resilient_parsing=True)
+    while isinstance(command, typer.core.TyperGroup):
+        name, command, arguments = command.resolve_command(context, arguments)
+        context = command.make_context(name, list(arguments), parent=context)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_settings_files_that_are_shown_can_be_read(path: Path, tmp_path: Path) -> None:
+    for snippet in snippets(path):
+        if snippet.kind == "toml":
+            (tmp_path / "inlay.toml").write_text(snippet.body)
+            settings = Settings.load(environ={}, file=tmp_path / "inlay.toml")
+            assert {name: getattr(settings, name) for name in tomllib.loads(snippet.body)}
 
 
 # ------------------------------------------------------------------------------------------------------ it is current
@@ -109,14 +98,17 @@ def test_every_generated_part_is_used() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- it is complete
-@pytest.mark.parametrize("name", sorted({*inlay.__all__, *incremental.__all__} - {"__version__"}))
+PUBLIC = sorted({*inlay.__all__, *incremental.__all__} - {"__version__"})
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_is_documented(name: str) -> None:
-    assert f"### `{name}`\n" in REFERENCE
+    assert f"### `{name}`\n" in reference("python")
 
 
-@pytest.mark.parametrize("name", sorted({*inlay.__all__, *incremental.__all__} - {"__version__"}))
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_says_what_it_is(name: str) -> None:
-    entry = REFERENCE.split(f"### `{name}`\n")[1].split("\n### ")[0].split("\n## ")[0]
+    entry = reference("python").split(f"### `{name}`\n")[1].split("\n### ")[0].split("\n## ")[0]
     assert re.search(r"[a-z]{3,} ", re.sub(r"```.*?```", "", entry, flags=re.DOTALL)), entry
 
 
@@ -126,7 +118,7 @@ def commands() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", commands())
 def test_every_command_and_option_is_documented(name: str) -> None:
-    part = REFERENCE.split(f"### `inlay {name}`\n")[1].split("\n### ")[0]
+    part = reference("command-line").split(f"### `inlay {name}`\n")[1].split("\n### ")[0]
     for param in commands()[name].params:
         for option in [param.metavar] if param.param_type_name == "argument" else param.opts:
             assert f"`{option}`" in part
@@ -135,8 +127,9 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_is_documented(name: str) -> None:
     kind = getattr(errors, name)
-    assert f"| `{kind.code}` | `{name}` |" in REFERENCE
-    assert f"| {kind.exit_code} |" in (ROOT / "docs/how-to/library.md").read_text()
+    row = rf"\| `{kind.code}` \| `{name}` \| [^|]*\| {kind.exit_code} \| {kind.http_status} \|"
+    assert re.search(row, reference("errors"))
+    assert f"| {kind.exit_code} |" in reference("command-line")
 
 
 def test_every_error_class_is_exported_and_has_a_code_of_its_own() -> None:
@@ -145,18 +138,100 @@ def test_every_error_class_is_exported_and_has_a_code_of_its_own() -> None:
     assert len({kind.code for kind in defined}) == len(defined)
 
 
+def test_every_request_is_documented_with_its_parameters_and_answers() -> None:
+    """By the OpenAPI document, read in another way than the generator reads it."""
+    document = GENERATOR.openapi()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            part = reference("http").split(f"### `{method.upper()} {path}`\n")[1].split("\n### ")[0]
+            for parameter in operation.get("parameters", ()):
+                assert parameter["in"] == "path" or f"| `{parameter['name']}` |" in part
+            answers = part.partition("Answers: ")[2]
+            assert re.findall(r"(?:^|; )(\d{3})", answers) == list(operation["responses"])
+
+
+def test_every_path_that_openapi_leaves_out_is_documented() -> None:
+    left_out = {route.path for route in about.router.routes if not route.include_in_schema}
+    assert left_out == {"/docs", "/docs/errors"}
+    for path in (*left_out, "/openapi.json"):
+        assert f"`GET {path}`" in reference("http")
+
+
+def test_every_field_of_every_document_is_documented() -> None:
+    for name, model in GENERATOR.openapi()["components"]["schemas"].items():
+        part = reference("http").split(f"### `{name}`\n")[1].split("\n### ")[0]
+        for field in model["properties"]:
+            assert f"| `{field}` |" in part
+
+
+def variables() -> set[str]:
+    """Every variable of the environment that the code reads, found by how it is written there."""
+    source = "\n".join(path.read_text() for path in (ROOT / "src/inlay").rglob("*.py"))
+    read = re.findall(r'environ(?:\.get\(|\[)\s*"([A-Z_]+)"', source)
+    looked_for = re.findall(r'"([A-Z_]+)" (?:not )?in (?:os\.)?environ', source)
+    ours = OURS.findall(source)
+    settings = [f"INLAY_{name.upper()}" for name in Settings.__dataclass_fields__]
+    return {*read, *looked_for, *ours, *settings} - {"PATH"}
+
+
+@pytest.mark.parametrize("name", sorted(variables()))
+def test_every_environment_variable_is_documented(name: str) -> None:
+    assert re.search(rf"^\|[^|]*\|?[^|]*`{name}`", reference("settings"), re.MULTILINE)
+
+
+def test_every_environment_variable_that_is_named_exists() -> None:
+    code = [path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    known = variables().union(*(OURS.findall(path.read_text()) for path in code))
+    for path in WRITTEN:
+        assert set(OURS.findall(path.read_text())) <= known, name_of(path)
+
+
+def test_every_metric_is_documented() -> None:
+    text = Metrics().render({"running": 1}).decode()
+    page = (ROOT / "docs/operations/care.md").read_text()
+    for name, kind in re.findall(r"^# TYPE (inlay_\w+) (\w+)$", text, re.MULTILINE):
+        assert f"| `{name}` |" in page or name.endswith("_created"), (name, kind)
+
+
 def test_every_hint_of_inspect_is_documented() -> None:
     source = (ROOT / "src/inlay/cli/inspection.py").read_text()
     codes = re.findall(r'Hint\(\s*"(\w+)",\s*"(\w+)"', source)
     assert len(codes) >= 9
     for code, severity in codes:
-        assert f"| `{code}` | {severity} |" in REFERENCE
+        assert f"| `{code}` | {severity} |" in reference("command-line")
 
 
 def test_every_decision_is_in_the_index() -> None:
     index = (ROOT / "docs/decisions/index.md").read_text()
     for path in (ROOT / "docs/decisions").glob("*.md"):
         assert path.name == "index.md" or f"]({path.name})" in index
+
+
+# ------------------------------------------------------------------------------------------------- the map of the code
+def mapped() -> dict[str, list[str]]:
+    """The folders and modules that the architecture page shows, each with the parts that it names."""
+    table = (ROOT / "docs/architecture.md").read_text().split("## The folders\n")[1].split("\n## ")[0]
+    rows = (line.split("|") for line in table.splitlines() if line.startswith("| `"))
+    return {row[1].strip(" `"): re.findall(r"`(\w+)`", row[3]) for row in rows}
+
+
+def folders(place: Path) -> set[str]:
+    return {path.parent.name for path in place.glob("*/__init__.py")}
+
+
+def test_the_map_of_the_architecture_shows_what_there_is() -> None:
+    package = ROOT / "src/inlay"
+    modules = {f"inlay/{path.name}" for path in package.glob("*.py") if not path.name.startswith("__")}
+    assert set(mapped()) == modules | {f"inlay/{name}/" for name in folders(package)}
+
+
+@pytest.mark.parametrize("folder", [name for name in mapped() if name.endswith("/")])
+def test_the_map_names_parts_that_are_there_and_every_folder_among_them(folder: str) -> None:
+    place = ROOT / "src" / folder
+    there = {path.stem for path in place.iterdir()}
+    named = set(mapped()[folder])
+    assert named - there == set()
+    assert folders(place) - named == set()
 
 
 # -------------------------------------------------------------------------------------------------- it holds together
@@ -168,17 +243,21 @@ def anchors(path: Path) -> set[str]:
 
 
 def links(path: Path) -> Iterator[str]:
-    if "benchmarks" in path.parts:
-        return  # it links to the report of a run, which may not have been made yet
     for match in LINK.finditer(FENCE.sub("", path.read_text())):
         if "://" not in match["target"]:
             yield match["target"]
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name_of)
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
 def test_internal_links_resolve(path: Path) -> None:
     for link in links(path):
         target, _, anchor = link.partition("#")
         page = (path.parent / target).resolve() if target else path
         assert page.exists(), f"{name_of(path)} links to {link}"
         assert not anchor or anchor in anchors(page), f"{name_of(path)} links to {link}"
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    shown = {(path.parent / link).resolve() for path in DOCUMENTS for link in links(path)}
+    pictures = [path for path in (ROOT / "docs/images").iterdir() if path.suffix in (".svg", ".png")]
+    assert {path.name for path in pictures if path not in shown} <= {"icon.svg"}  # the site's own

@@ -1,30 +1,51 @@
-"""The commands of the documentation work as they are printed."""
+"""The pages about the service can be followed as they are printed, against a real one."""
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
 from pathlib import Path
 
-from tests.service import Api
+import pytest
 
-DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs/service.md"
-BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+from inlay.settings import Settings
+from inlay.workspace import Workspace
+from tests.pages import ROOT, Reader, load_generator, name_of, needs_a_service
+from tests.postgres import PostgresServer, find_programs
+from tests.s3 import S3Server
+from tests.service import running
+from tests.spark import cluster
+
+pytestmark = pytest.mark.spark
+PAGES: list[Path] = [path for path in load_generator().documents() if needs_a_service(path)]
+GROWN = ROOT / "docs/operations/grow.md"  # its reader has PostgreSQL and S3
 
 
-def test_the_commands_of_the_service_run(api: Api, tmp_path: Path) -> None:
-    blocks = [block for block in BLOCK.findall(DOCUMENT.read_text()) if not block.startswith("make ")]
-    assert len(blocks) >= 6
-    # one shell for all, since later blocks use what earlier ones found; a line of its own after each
-    script = "\necho '\n--'\n".join(blocks).replace("http://127.0.0.1:8000", api.url)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], check=False, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, _, query, plan, load, versions = (part.strip() for part in done.stdout.split("\n--\n"))
-    assert json.loads(query)["rows"] == [["bob", "7.25"], ["ann", "10.50"]]
-    for told in (json.loads(plan), json.loads(load)):
-        assert (told["inserted"], told["updated"], told["deleted"]) == (1, 1, 0)
-    assert '"version":2' in versions.replace(" ", "")
-    assert api.rows("SELECT count(*) FROM datasets.q1_sales") == [[2]]
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the reader is; the service has its data directory there, as it would have by itself."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page != GROWN], ids=name_of)
+def test_every_snippet_runs(path: Path, here: Path) -> None:
+    cluster.local_session()
+    with running(Workspace(Settings(data_dir=str(here / ".inlay"), spark_master="local[2]"))) as api:
+        api.wait_until_ready()
+        Reader(path, api.url).read()
+
+
+@pytest.mark.parametrize("path", [GROWN, ROOT / "docs/tutorial/service.md"], ids=name_of)
+def test_every_snippet_runs_on_postgresql_and_s3(
+    path: Path, here: Path, postgres: PostgresServer, s3: S3Server
+) -> None:
+    cluster.local_session()
+    places = {
+        "catalog_url": postgres.url(postgres.create_database()),
+        "storage_url": f"{s3.bucket()}/inlay",
+        "data_dir": str(here / ".inlay"),
+    }
+    with running(Workspace(Settings(spark_master="local[2]", **places))) as api:
+        api.wait_until_ready()
+        theirs = {f"INLAY_{name.upper()}": value for name, value in places.items()}
+        theirs |= {"BACKUP_BUCKET": s3.bucket(), "RESTORED_URL": postgres.url(postgres.create_database())}
+        Reader(path, api.url, theirs, programs=[str(find_programs())]).read()

@@ -1,0 +1,101 @@
+"""The documentation's site: it is built without a complaint, and reading it asks nothing of other hosts."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from playwright.sync_api import sync_playwright
+
+from tests.pages import ROOT
+
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` does, of copies."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    build = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(build, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def entries(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for each in nav.values() if isinstance(nav, dict) else nav:
+            yield from entries(each)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    named = list(entries(SETTINGS["nav"]))
+    assert len(named) == len(set(named))
+    assert set(named) == pages - set(SETTINGS["not_in_nav"].split())
+
+
+def test_only_pages_and_what_they_show_are_in_it(site: Path) -> None:
+    kinds = {path.suffix for path in site.rglob("*") if path.is_file() and "assets" not in path.parts}
+    assert kinds <= {".html", ".svg", ".png", ".css", ".json", ".xml"}
+    assert {path.name for path in site.rglob("*.json")} == {"search.json"}
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    handler = functools.partial(_Silent, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_browser_that_reads_every_page_talks_to_nobody_else(site: Path, address: str) -> None:
+    elsewhere: list[str] = []
+    failed: list[str] = []
+    program = shutil.which("chromium")
+    assert program, "Debian's chromium is missing; `make setup-test` installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.on("request", lambda request: _note_stranger(request.url, address, elsewhere))
+        page.on("response", lambda answer: failed.append(answer.url) if answer.status >= 400 else None)
+        for path in sorted(site.rglob("*.html")):
+            name = path.relative_to(site).as_posix()
+            page.goto(f"{address}/{name}")
+            overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert overflow <= 0, f"{name} is wider than a phone"
+        browser.close()
+    assert (elsewhere, failed) == ([], [])
+
+
+def _note_stranger(url: str, address: str, strangers: list[str]) -> None:
+    if not url.startswith((address, "data:", "blob:")):
+        strangers.append(url)
+
+
+def test_no_page_names_a_resource_of_another_host(site: Path) -> None:
+    """Also those that a browser would load only later."""
+    resource = re.compile(r"""(?:<(?:script|img|iframe|source)[^>]* src|<link[^>]* href)=["']?https?://""")
+    assert [path.name for path in site.rglob("*.html") if resource.search(path.read_text())] == []
