@@ -201,6 +201,14 @@ def test_every_hint_of_inspect_is_documented() -> None:
         assert f"| `{code}` | {severity} |" in reference("command-line")
 
 
+def test_what_the_tutorial_tells_people_to_click_is_on_the_page() -> None:
+    told = (ROOT / "docs/tutorial/service.md").read_text().split("## On the page\n")[1].split("\n## ")[0]
+    labels = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", told)
+    pages = "\n".join(path.read_text() for path in (ROOT / "src/inlay/web").rglob("*.py"))
+    assert len(labels) >= 9
+    assert [label for label in labels if f'"{label}"' not in pages] == []
+
+
 def test_every_decision_is_in_the_index() -> None:
     index = (ROOT / "docs/decisions/index.md").read_text()
     for path in (ROOT / "docs/decisions").glob("*.md"):
