@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,7 @@ from playwright.sync_api import expect
 from inlay.settings import Settings
 from inlay.web.status import limits
 from tests.faults.service_process import ServiceProcess, Stand
-from tests.web.conftest import Opener, Visit
+from tests.web.conftest import SPARK_PATIENCE, Opener, Visit
 
 SECRET = "a-secret-key"
 
@@ -33,7 +34,7 @@ def test_the_status_tells_parts_numbers_versions_and_limits(visit: Visit, api: h
     page = visit.go("/status")
     for part in ("Catalog", "Storage", "Spark"):
         card = page.locator("section").filter(has=page.get_by_role("heading", name=part, exact=True))
-        expect(card).to_contain_text("Ready")
+        expect(card).to_contain_text("Ready", timeout=SPARK_PATIENCE * 1000)
     expect(page.get_by_text("SQLite")).to_be_visible()
     expect(page.get_by_text("local[2]")).to_be_visible()
     versions = page.locator("section").filter(has=page.get_by_role("heading", name="Versions"))
@@ -51,16 +52,21 @@ def test_the_status_tells_parts_numbers_versions_and_limits(visit: Visit, api: h
 
 
 @pytest.mark.spark
-def test_what_does_not_work_is_told_with_its_reason(tmp_path: Path, open_window: Opener) -> None:
-    own = ServiceProcess(Stand(tmp_path, "spark://127.0.0.1:1", settings={}))
+def test_what_does_not_work_is_told_until_it_works_again(tmp_path: Path, open_window: Opener) -> None:
+    own = ServiceProcess(Stand(tmp_path, "local[1]", settings={}))
     own.start()
     try:
         own.wait_until_open()
+        scratch = tmp_path / "data" / "scratch"
+        shutil.rmtree(scratch)
+        scratch.write_text("in the way")
         visit = open_window(own.url)
         page = visit.go("/status")
-        expect(page.get_by_text("Not working")).to_be_visible()
-        expect(page.get_by_text("spark://127.0.0.1:1").first).to_be_visible()
-        expect(page.get_by_text("Spark and Java are told when Spark runs.")).to_be_visible()
+        storage = page.locator("section").filter(has=page.get_by_role("heading", name="Storage", exact=True))
+        expect(storage).to_contain_text("Not working")
+        expect(storage).to_contain_text("Nothing can be stored")
         visit.shoot("status-broken")
+        scratch.unlink()
+        expect(storage).to_contain_text("Ready")
     finally:
         own.end()
