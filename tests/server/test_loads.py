@@ -59,6 +59,12 @@ def test_the_answer_says_which_files_were_touched(api: Api) -> None:
     assert planned["files_rewritten"] == 1
     assert planned["bytes_rewritten"] > 0
     assert sorted(file["operation"] for file in planned["files"]) == ["preserved", "rewritten"]
+    assert planned["changes"] == {
+        "columns": ["id", "name"],
+        "inserted": [],
+        "updated": [{"key": {"id": 9}, "cells": [{"column": "name", "old": "zoe", "new": "ZOE"}], "more_cells": 0}],
+        "deleted": [],
+    }
     done = api.load(dataset["id"], "id,name\n9,ZOE\n", "upsert", "id")
     assert (done["files_rewritten"], done["files_kept"]) == (1, 1)
 
