@@ -96,7 +96,9 @@ class _Loading:
         with self._area, _section("3", "What it would do"):
             show_plan(plan)
             with html.div().classes("inlay-buttons"):
-                _button("Load", self._acting(lambda: self._load(plan))).props("icon=check")
+                text = f"Load, and delete {count(plan.deleted, 'row')}" if plan.deleted else "Load"
+                button = _button(text, self._acting(lambda: self._load(plan)))
+                button.props("icon=check" + (" color=negative" if plan.deleted else ""))
                 html.span(f"makes version {plan.version + 1}; version {plan.version} stays").classes("inlay-note")
 
     async def _follow(self, ask: Callable[[Workspace], Ticket]) -> Job | None:

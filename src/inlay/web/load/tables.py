@@ -11,6 +11,8 @@ from inlay.query.cells import dumps
 
 __all__ = ["cell", "rows_table", "scrolling_table", "text_of"]
 
+_SHORT = 32  # characters stay on one line
+
 
 def text_of(value: Any) -> str:
     """A value of a JSON answer."""
@@ -19,7 +21,8 @@ def text_of(value: Any) -> str:
 
 def cell(value: Any, tag: type[ui.element] = html.td) -> ui.element:
     """NULL and the empty text are told apart from the texts that they might be taken for."""
-    made: ui.element = tag(text_of(value) if value != "" else "empty")
+    text = text_of(value) if value != "" else "empty"
+    made: ui.element = tag(text).classes("inlay-short" if len(text) <= _SHORT else "")
     return made.classes("inlay-null") if value is None or value == "" else made
 
 
