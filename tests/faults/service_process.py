@@ -72,6 +72,7 @@ class ServiceProcess:
     stand: Stand
     name: str = "service"
     port: int = field(default_factory=free_port)
+    program: tuple[str, ...] = ("-m", "inlay")
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -85,7 +86,7 @@ class ServiceProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*_dies_with_us(), sys.executable, "-m", "inlay", "serve", "--port", str(self.port)],
+                [*_dies_with_us(), sys.executable, *self.program, "serve", "--port", str(self.port)],
                 cwd=self.stand.folder,
                 env=spark_environment() | self.stand.environment(),
                 stdin=subprocess.DEVNULL,
@@ -146,14 +147,21 @@ class ServiceProcess:
             self.process.wait()
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[ServiceProcess]:
-        """It runs and is ready while the block runs."""
+    def opened(self) -> Iterator[ServiceProcess]:
+        """It runs while the block runs, and whoever needs Spark waits for it there."""
         self.start()
         try:
-            self.wait_until_ready()
+            self.wait_until_open()
             yield self
         finally:
             self.end()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[ServiceProcess]:
+        """It runs and is ready while the block runs."""
+        with self.opened():
+            self.wait_until_ready()
+            yield self
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-6000:]

@@ -20,19 +20,17 @@ PATIENCE_MS = 60_000  # the machine may be busy; what comes in time is not waite
 SPARK_PATIENCE = 180.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
 
+# answers that are errors, and a service that is away
+_TOLD_ON_THE_PAGE = ("Failed to load resource", "net::ERR_CONNECTION_")
+
 expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """`inlay serve` with its embedded defaults, for all tests of the page that do not need one of their own."""
-    process = ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings={}))
-    process.start()
-    try:
-        process.wait_until_open()  # what needs Spark waits for it
+    with ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings={})).opened() as process:
         yield process
-    finally:
-        process.end()
 
 
 @pytest.fixture
@@ -86,7 +84,7 @@ class Visit:
             self.faults.append(f"outside: {url}")
 
     def _check_console(self, kind: str, text: str) -> None:
-        if kind == "error" and "Failed to load resource" not in text:  # answers that are errors are told on the page
+        if kind == "error" and not any(known in text for known in _TOLD_ON_THE_PAGE):
             self.faults.append(f"console: {text}")
 
 

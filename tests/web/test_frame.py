@@ -19,10 +19,25 @@ pytestmark = pytest.mark.spark
 
 
 ASKED = re.compile(r"/login\?next=")
+KEPT = "[...Object.keys(localStorage), ...Object.keys(sessionStorage)].filter((name) => name.startsWith('inlay.'))"
+BROKEN = """
+from inlay.web.shell import page
+
+@page("/broken", "Broken")
+async def show(visitor):
+    raise RuntimeError("nobody should see this")
+
+@page("/broken/{number}", "Broken")
+async def show_number(visitor, number: int):
+    ...
+
+from inlay.cli import main
+main()
+"""
 
 
 def locked_service(folder: Path) -> AbstractContextManager[ServiceProcess]:
-    return ServiceProcess(Stand(folder, "local[1]", settings={"INLAY_API_KEYS": "the-key"})).serving()
+    return ServiceProcess(Stand(folder, "local[1]", settings={"INLAY_API_KEYS": "the-key"})).opened()
 
 
 def test_the_navigation_leads_to_every_page(visit: Visit) -> None:
@@ -79,8 +94,11 @@ def test_a_key_is_asked_for_where_one_is_needed(tmp_path: Path, open_window: Ope
         page.wait_for_url(visit.url + "/sql?q=SELECT+1")
         cookie = next(c for c in visit.context.cookies() if c["name"] == "inlay_key")
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        expect(page.get_by_role("gridcell", name="1")).to_be_visible()
+        assert page.evaluate(KEPT) == ["inlay.sql.history", "inlay.sql.draft"]
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url("**/login")
+        assert page.evaluate(KEPT) == []
         page.goto(visit.url + "/")
         page.wait_for_url(ASKED)
 
@@ -102,6 +120,20 @@ def test_an_unknown_address_is_told_with_a_way_on(visit: Visit) -> None:
     visit.shoot("not-found")
     page.get_by_role("link", name="Back to the datasets").click()
     page.wait_for_url(visit.url + "/")
+
+
+def test_a_page_that_breaks_says_so_and_no_more(tmp_path: Path, open_window: Opener) -> None:
+    with ServiceProcess(Stand(tmp_path, "local[1]", settings={}), program=("-c", BROKEN)).opened() as own:
+        visit = open_window(own.url)
+        page = visit.go("/broken")
+        expect(page.get_by_role("alert")).to_contain_text("This page failed unexpectedly.")
+        visit.shoot("broken")
+        answer = httpx.get(own.url + "/broken")
+        assert answer.status_code == 500
+        assert "nobody should see this" not in answer.text
+        assert "Traceback" not in answer.text
+        assert "nobody should see this" in own.log.read_text()
+        assert httpx.get(own.url + "/broken/no_number").status_code == 404
 
 
 def test_what_is_not_there_is_answered_so(api: httpx.Client) -> None:
@@ -140,6 +172,12 @@ def test_a_script_that_came_with_data_does_not_run(visit: Visit) -> None:
     assert page.evaluate("window.ran") is None
     assert [fault for fault in visit.faults if "Content Security Policy" in fault]
     visit.faults.clear()
+
+
+def test_an_open_service_shows_no_page_under_a_foreign_name(service: ServiceProcess) -> None:
+    answer = httpx.get(service.url, headers={"Host": "evil.example"})
+    assert answer.status_code == 403
+    assert "answers only under a loopback name" in answer.text
 
 
 SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport="

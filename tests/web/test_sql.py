@@ -237,10 +237,7 @@ def test_tables_fold_away_on_a_phone(service: ServiceProcess, open_window: Opene
 
 
 def test_a_restarted_service_finds_the_page_as_it_was_left(tmp_path: Path, open_window: Opener) -> None:
-    own = ServiceProcess(Stand(tmp_path, "local[1]", settings={}))
-    own.start()
-    try:
-        own.wait_until_open()
+    with ServiceProcess(Stand(tmp_path, "local[1]", settings={})).opened() as own:
         visit = open_window(own.url)
         page = visit.go("/sql?q=SELECT+1+AS+one")
         expect(page.get_by_role("gridcell", name="1")).to_be_visible()
@@ -255,6 +252,3 @@ def test_a_restarted_service_finds_the_page_as_it_was_left(tmp_path: Path, open_
         editor(page).click()
         page.keyboard.press("Control+Enter")
         expect(page.get_by_role("gridcell", name="42")).to_be_visible()
-        visit.faults.clear()  # the browser complains that the service was away
-    finally:
-        own.end()

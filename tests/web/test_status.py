@@ -53,10 +53,7 @@ def test_the_status_tells_parts_numbers_versions_and_limits(visit: Visit, api: h
 
 @pytest.mark.spark
 def test_what_does_not_work_is_told_until_it_works_again(tmp_path: Path, open_window: Opener) -> None:
-    own = ServiceProcess(Stand(tmp_path, "local[1]", settings={}))
-    own.start()
-    try:
-        own.wait_until_open()
+    with ServiceProcess(Stand(tmp_path, "local[1]", settings={})).opened() as own:
         scratch = tmp_path / "data" / "scratch"
         shutil.rmtree(scratch)
         scratch.write_text("in the way")
@@ -68,5 +65,3 @@ def test_what_does_not_work_is_told_until_it_works_again(tmp_path: Path, open_wi
         visit.shoot("status-broken")
         scratch.unlink()
         expect(storage).to_contain_text("Ready")
-    finally:
-        own.end()

@@ -140,10 +140,18 @@ def _theme_menu(dark: ui.dark_mode) -> None:
             item.on("click", js_handler=f"() => {{ {keep} }}")
 
 
+_LEAVE = """() => {
+  for (const kept of [localStorage, sessionStorage]) {
+    for (const name of Object.keys(kept)) if (name.startsWith('inlay.')) kept.removeItem(name);
+  }
+  fetch('/v1/session', {method: 'DELETE'}).then(() => { location.href = '/login' });
+}"""
+
+
 def _sign_out_button() -> None:
-    leave = "fetch('/v1/session', {method: 'DELETE'}).then(() => { location.href = '/login' })"
+    """Nothing of what was typed stays in the browser for the next one."""
     button = ui.button(icon="logout").props('flat round color=inherit aria-label="Sign out"')
-    button.on("click", js_handler=f"() => {leave}")
+    button.on("click", js_handler=_LEAVE)
 
 
 def heading(text: str, note: str | None = None) -> None:
