@@ -73,7 +73,14 @@ def require_command(arguments: list[str]) -> None:
     context = command.make_context("inlay", list(arguments), resilient_parsing=True)
     while isinstance(command, typer.core.TyperGroup):
         name, command, arguments = command.resolve_command(context, arguments)
+        assert command is not None, name
         context = command.make_context(name, list(arguments), parent=context)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_commands_that_are_named_in_text_exist(path: Path) -> None:
+    for named in re.findall(r"`inlay ([a-z]+(?: [a-z]+)?)", FENCE.sub("", path.read_text())):
+        assert any(named in (name, name.split()[0]) or named.startswith(f"{name} ") for name in commands()), named
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

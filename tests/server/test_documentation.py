@@ -14,7 +14,7 @@ from tests.s3 import S3Server
 from tests.service import running
 from tests.spark import cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a page is many commands, each a process
 PAGES: list[Path] = [path for path in load_generator().documents() if needs_a_service(path)]
 GROWN = ROOT / "docs/operations/grow.md"  # its reader has PostgreSQL and S3
 
