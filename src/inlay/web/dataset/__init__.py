@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from nicegui import events, html, ui
+from nicegui import html, ui
 
 from inlay.errors import NotFoundError
 from inlay.web import wording
 from inlay.web.copying import CopyButton
 from inlay.web.dataset.actions import ask_to_restore, show_actions
 from inlay.web.dataset.columns import show_columns
-from inlay.web.dataset.rows import show_rows
+from inlay.web.dataset.rows_view import show_rows
 from inlay.web.dataset.schema import show_schema
+from inlay.web.dataset.tabs import Tabs
 from inlay.web.dataset.using import show_use
 from inlay.web.dataset.versions import show_versions
 from inlay.web.shell import guarded, page, style_with
@@ -22,7 +23,6 @@ from inlay.web.visitor import Visitor
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot
 
-_TABS = {"rows": "Rows", "columns": "Columns", "schema": "Schema", "versions": "Versions", "use": "Use it"}
 _LOOK_SECONDS = 3.0
 
 
@@ -35,7 +35,7 @@ async def show(visitor: Visitor, dataset_id: str, version: int | None = None, ta
     _show_head(visitor, snapshot, may_write=may_write)
     _show_older(visitor, snapshot, may_write=may_write)
     _watch(visitor, snapshot)
-    _show_tabs(visitor, snapshot, tab if tab in _TABS else "rows", may_write=may_write)
+    _show_tabs(visitor, snapshot, tab, may_write=may_write)
 
 
 def _show_head(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> None:
@@ -74,40 +74,14 @@ def _show_older(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> Non
 
 # ---------------------------------------------------------------------------------------------------------------- tabs
 def _show_tabs(visitor: Visitor, snapshot: Snapshot, first: str, *, may_write: bool) -> None:
-    """A tab's content is made when it is first looked at."""
-
-    async def schema() -> None:
-        show_schema(snapshot)
-
-    contents: dict[str, Callable[[], Awaitable[None]]] = {
-        "rows": lambda: show_rows(visitor, snapshot),
-        "columns": lambda: show_columns(visitor, snapshot),
-        "schema": schema,
-        "versions": lambda: show_versions(visitor, snapshot, may_write=may_write),
-        "use": lambda: show_use(visitor, snapshot),
+    contents: dict[str, tuple[str, Callable[[], Awaitable[None]]]] = {
+        "rows": ("Rows", lambda: show_rows(visitor, snapshot)),
+        "columns": ("Columns", lambda: show_columns(visitor, snapshot)),
+        "schema": ("Schema", lambda: show_schema(snapshot)),
+        "versions": ("Versions", lambda: show_versions(visitor, snapshot, may_write=may_write)),
+        "use": ("Use it", lambda: show_use(visitor, snapshot)),
     }
-    with ui.tabs().classes("inlay-tabs").props("align=left no-caps dense outside-arrows mobile-arrows") as tabs:
-        named = {name: ui.tab(name, label) for name, label in _TABS.items()}
-    tabs.value = named[first]
-    panels = {
-        name: html.div(role="tabpanel", **{"aria-label": label}).classes("inlay-panel") for name, label in _TABS.items()
-    }
-
-    async def fill(name: str) -> None:
-        for each, panel in panels.items():
-            panel.set_visibility(each == name)
-        if name in contents:
-            with panels[name]:
-                await contents.pop(name)()
-
-    async def choose(event: events.ValueChangeEventArguments[str]) -> None:
-        ui.navigate.history.replace(_address(snapshot, event.value))
-        await fill(event.value)
-
-    tabs.on_value_change(guarded(choose))
-    for name, panel in panels.items():
-        panel.set_visibility(name == first)
-    ui.timer(0, guarded(lambda: fill(first)), once=True)
+    Tabs(contents, first if first in contents else "rows", lambda tab: _address(snapshot, tab))
 
 
 def _address(snapshot: Snapshot, tab: str) -> str:

@@ -35,8 +35,10 @@ def show_actions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> No
         _download_menu(snapshot)
         if may_write:
             with ui.button(icon="more_vert").props('flat round aria-label="More"'), ui.menu().props("auto-close"):
-                ui.menu_item("Rename", on_click=guarded(lambda: _ask_to_rename(visitor, snapshot)))
-                ui.menu_item("Delete", on_click=guarded(lambda: _ask_to_delete(visitor, snapshot)))
+                rename = guarded(lambda: _ask_to_rename(visitor, snapshot))
+                delete = guarded(lambda: _ask_to_delete(visitor, snapshot))
+                ui.menu_item("Rename", on_click=rename).props("role=menuitem")
+                ui.menu_item("Delete", on_click=delete).props("role=menuitem")
 
 
 def _link(text: str, target: str, icon: str, look: str) -> None:
@@ -58,7 +60,7 @@ def _download_menu(snapshot: Snapshot) -> None:
         ui.menu().props("auto-close"),
     ):
         for kind, name, note in _FORMATS:
-            with ui.item().props(f'clickable tag=a href="{address}&format={kind}"'), ui.item_section():
+            with ui.item().props(f'clickable role=menuitem tag=a href="{address}&format={kind}"'), ui.item_section():
                 ui.item_label(name)
                 ui.item_label(note).props("caption")
 
@@ -79,6 +81,8 @@ class _Dialog:
         """Show it, with a button that acts; what fails is told here and can be tried again."""
 
         async def answer() -> None:
+            if not button.enabled:
+                return
             self._wrong.clear()
             button.disable()
             try:
@@ -93,6 +97,7 @@ class _Dialog:
         with self._buttons:
             ui.button("Cancel", on_click=self.dialog.close).props("flat no-caps")
             button = ui.button(word, on_click=guarded(answer)).props(f"unelevated no-caps color={colour}")
+        self.content.on("keydown.enter", guarded(answer))
         self.dialog.open()
         return button
 

@@ -78,7 +78,7 @@ export default {
       if (!params) return;
       this.waiting.delete(key);
       params.successCallback(rows, total);
-      if (total) this.api.hideOverlay(); else this.api.showNoRowsOverlay();
+      if (key === this.asked) { if (total) this.api.hideOverlay(); else this.api.showNoRowsOverlay(); }
       if (!this.isSized && rows.length) this.size(rows);
     },
     size(rows) {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["show_schema"]
 
 
-def show_schema(snapshot: Snapshot) -> None:
+async def show_schema(snapshot: Snapshot) -> None:
     schema = snapshot.version.schema
     ui.label(wording.count(len(schema), "column")).classes("inlay-note")
     with (
