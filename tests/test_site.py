@@ -49,10 +49,9 @@ def test_the_navigation_has_every_page_once() -> None:
     assert set(named) == pages - set(SETTINGS["not_in_nav"].split())
 
 
-def test_only_pages_and_what_they_show_are_in_it(site: Path) -> None:
+def test_only_pages_and_what_they_show_or_link_to_are_in_it(site: Path) -> None:
     kinds = {path.suffix for path in site.rglob("*") if path.is_file() and "assets" not in path.parts}
     assert kinds <= {".html", ".svg", ".png", ".css", ".json", ".xml"}
-    assert {path.name for path in site.rglob("*.json")} == {"search.json"}
 
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
