@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from nicegui import html, ui
 
-from inlay.errors import InlayError, QueryError, error_from
+from inlay.errors import InlayError, QueryError, UnauthorizedError, error_from
 from inlay.web.shell import guarded, heading, page, style_with
 from inlay.web.sql_answer import MOST_ROWS, Answer, ChartPanel, ask, show_table
 from inlay.web.sql_editor import Past, SqlEditor
@@ -39,7 +41,7 @@ async def show(visitor: Visitor, q: str = "") -> None:
 
 
 def _tables(workspace: Workspace) -> list[TableInfo]:
-    found = workspace.datasets(limit=_MOST_TABLES).items
+    found = sorted(workspace.datasets(limit=_MOST_TABLES).items, key=lambda dataset: dataset.table_name.lower())
     return [TableInfo(dataset.table_name, dataset.row_count, dataset.schema) for dataset in found]
 
 
@@ -58,7 +60,7 @@ class _Workbench:
                     self._editor = SqlEditor(text, guarded(self.run), guarded(self._opened))
                     self._make_toolbar()
                 self._result = ui.element("section").classes("inlay-sql-result")
-                self._result.props.update({"aria-label": "Answer", "aria-live": "polite"})
+                self._result.props["aria-label"] = "Answer"
         ui.context.client.on_delete(self._stop)
 
     # -------------------------------------------------------------------------------------------------------- building
@@ -116,29 +118,40 @@ class _Workbench:
         sql = self._editor.text
         if self._running is not None or not sql.strip():
             return
-        self._running = cancel = threading.Event()
-        self._begin(sql)
-        started = time.monotonic()
-        try:
-            answer = await self._visitor.read(lambda w: ask(w, sql, int(self._limit.value), cancel), "queries")
-            self._show_answer(sql, answer)
-        except QueryError as error:
-            self._show_mistake(error, time.monotonic() - started)
-        finally:
-            self._running = None
-            self._run_button.enable()
-            self._cancel_button.set_visibility(False)
-        await self._look_at_tables()
-
-    def _begin(self, sql: str) -> None:
         self._editor.unmark()
         self._editor.remember(sql)
+        started = time.monotonic()
+        try:
+            with self._waiting() as cancel:
+                answer = await self._visitor.read(lambda w: ask(w, sql, int(self._limit.value), cancel), "queries")
+        except UnauthorizedError:
+            raise
+        except InlayError as error:
+            if self._result.is_deleted:  # nobody is there any more
+                return
+            self._show_mistake(error, time.monotonic() - started)
+        else:
+            self._show_answer(sql, answer)
+        await self._look_at_tables()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[threading.Event]:
+        """While the block runs, the page says so and offers to cancel."""
+        self._running = threading.Event()
         self._run_button.disable()
         self._cancel_button.set_visibility(True)
         self._result.clear()
         with self._result, ui.row().classes("items-center").props("role=status"):
             ui.spinner(size="1.2em").props("aria-hidden=true")
             ui.label("Running")
+        try:
+            yield self._running
+        finally:
+            self._running = None
+            if not self._result.is_deleted:
+                self._run_button.enable()
+                self._cancel_button.set_visibility(False)
+                self._result.clear()
 
     def _stop(self) -> None:
         if self._running is not None:
@@ -146,10 +159,9 @@ class _Workbench:
 
     # --------------------------------------------------------------------------------------------------------- answers
     def _show_answer(self, sql: str, answer: Answer) -> None:
-        self._result.clear()
         with self._result, ui.card().classes("inlay-card inlay-sql-card"):
             with ui.row().classes("inlay-sql-toolbar"):
-                ui.label(answer.summary).classes("inlay-sql-summary")
+                ui.label(answer.summary).classes("inlay-sql-summary").props("role=status")
                 ui.space()
                 view = ui.toggle(["Table", "Chart"], value="Table").props("dense no-caps unelevated")
                 self._make_export_menu(sql)
@@ -182,14 +194,13 @@ class _Workbench:
         told = f"{count(made.rows, 'row')} in the file"
         ui.notify(f"{told}; there are more than one answer may have." if made.truncated else f"{told}.")
 
-    def _show_mistake(self, error: QueryError, seconds: float) -> None:
-        self._result.clear()
+    def _show_mistake(self, error: InlayError, seconds: float) -> None:
         with self._result, ui.card().classes("inlay-error").props("role=alert"):
             ui.label(error.message).classes("text-base font-medium inlay-sql-message")
             if error.hint:
                 ui.label(error.hint)
             with ui.row().classes("items-center gap-3"):
-                if error.position is not None:
+                if isinstance(error, QueryError) and error.position is not None:
                     self._make_place_button(*error.position)
                 ui.label(f"after {duration(seconds)}").classes("inlay-note")
 
