@@ -8,8 +8,8 @@ __all__ = ["confirm"]
 
 
 async def confirm(question: str, consequence: str, button: str) -> bool:
-    """Whether the visitor means it. Escape means no."""
-    with ui.dialog() as dialog, ui.card().classes("inlay-card"):
+    """Whether the visitor means it. Escape means no. What asks may be gone before the answer comes."""
+    with ui.context.client.content, ui.dialog() as dialog, ui.card().classes("inlay-card"):
         html.h2(question).classes("inlay-heading")
         ui.label(consequence)
         with ui.row().classes("w-full justify-end"):

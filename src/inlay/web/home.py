@@ -66,11 +66,11 @@ class _Home:
         self._head = ui.column().classes("w-full gap-1")
         if self._may_write:
             Uploader(guarded(self._uploaded), text="Drop files anywhere on this page, or click to choose")
+        self._waiting = ui.column().classes("w-full gap-1")
         self._progress = ui.column().classes("w-full")
         self._offer = ui.column().classes("w-full gap-4")
         with self._offer:
             self._offer_sample()
-        self._waiting = ui.column().classes("w-full gap-1")
         self._finder = ui.row().classes("w-full items-center")
         with self._finder:
             self._box = ui.input(placeholder="Search by label or table name", on_change=guarded(self._find))
@@ -187,18 +187,19 @@ class _Home:
         name = name_of(upload.content_type) or upload.id
         with html.li():
             ui.icon("description").props("aria-hidden=true")
-            ui.link(name, f"/uploads/{upload.id}").classes("inlay-name")
-            ui.label(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
-            ui.space()
+            with html.div().classes("inlay-file"):
+                ui.link(name, f"/uploads/{upload.id}").classes("inlay-name")
+                ui.label(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
             if self._may_write:
                 forget = guarded(functools.partial(self._forget, upload.id, name))
                 button = ui.button(icon="delete", on_click=forget).props("flat round size=sm")
                 button.props["aria-label"] = f"Delete the file {name}"
 
     async def _forget(self, upload_id: str, name: str) -> None:
-        if await confirm(f"Delete the file {name}?", "It was uploaded, and is gone then.", "Delete"):
-            await self._visitor.write(lambda w: w.delete_upload(upload_id))
-            await self._look()
+        with self._waiting:
+            if await confirm(f"Delete the file {name}?", "It was uploaded, and is gone then.", "Delete"):
+                await self._visitor.write(lambda w: w.delete_upload(upload_id))
+                await self._look()
 
 
 def _lead_on(job: Job) -> None:

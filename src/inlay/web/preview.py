@@ -198,23 +198,25 @@ class _PreviewPage:
         self._table_name.props["placeholder"] = await self._visitor.read(lambda w: w.suggest_table_name(label))
 
     async def _create(self) -> None:
-        request = self._request()
-        self._problem.clear()
         self._create_button.disable()
-        try:
-            ticket = await self._visitor.write(lambda w: w.create_dataset(request))
-            with self._progress:
-                job = await follow(self._visitor, ticket.job)
-            ui.navigate.to(f"/datasets/{job.dataset_id}")
-        except UnauthorizedError:
-            raise
-        except JobCancelledError:
-            ui.notify("Cancelled. Nothing was created.")
-        except InlayError as error:
-            self._tell(error)
-            self._problem.run_method("scrollIntoView")
-        finally:
-            self._create_button.enable()
+        with self._progress:  # which stays, unlike a button that stands beside what went wrong
+            try:
+                await self._make(self._request())
+            except JobCancelledError:
+                ui.notify("Cancelled. Nothing was created.")
+            except UnauthorizedError:
+                raise
+            except InlayError as error:
+                self._tell(error)
+                self._problem.run_method("scrollIntoView")
+            finally:
+                self._create_button.enable()
+
+    async def _make(self, request: NewDataset) -> None:
+        self._problem.clear()
+        ticket = await self._visitor.write(lambda w: w.create_dataset(request))
+        job = await follow(self._visitor, ticket.job)
+        ui.navigate.to(f"/datasets/{job.dataset_id}")
 
     async def _create_the_rest(self) -> None:
         self._on_error.value = "quarantine"

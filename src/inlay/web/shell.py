@@ -206,14 +206,18 @@ def guarded(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[
 
     @functools.wraps(handler)
     async def run(*arguments: Any, **named: Any) -> None:
+        page = ui.context.client.content  # it stays, also where the handler removed the element that it belongs to
         try:
             await handler(*arguments, **named)
         except UnauthorizedError:
-            ui.navigate.to("/login")
+            with page:
+                ui.navigate.to("/login")
         except InlayError as error:
-            tell(error)
+            with page:
+                tell(error)
         except Exception:
             log.exception("a handler of the page failed")
-            ui.notify("That failed unexpectedly. The log of the service says more.", type="negative")
+            with page:
+                ui.notify("That failed unexpectedly. The log of the service says more.", type="negative")
 
     return run

@@ -4,7 +4,7 @@ const TYPES = {
   ndjson: "application/x-ndjson", jsonl: "application/x-ndjson", parquet: "application/vnd.apache.parquet",
 };
 const ENCODINGS = { gz: "gzip", zst: "zstd" };
-const ENDED = ["done", "failed", "cancelled"];
+const ENDED = ["failed", "cancelled"];
 const LONGEST_NAME = 200;
 const SPEED_SECONDS = 5; // the speed is that of the last few
 
@@ -95,7 +95,8 @@ export default {
     add(list) {
       const chosen = this.multiple ? [...list] : [...list].slice(0, 1);
       this.files = this.files.filter((file) => !ENDED.includes(file.state));
-      for (const file of chosen) this.files.push({ ...this.entry(file.name, "waiting", "waiting"), file, size: file.size });
+      const isAlone = chosen.length === 1 && !this.files.length;
+      for (const file of chosen) this.files.push({ ...this.entry(file.name, "waiting", "waiting"), file, size: file.size, isAlone });
       this.next();
     },
     entry(name, state, told) { return { key: this.made++, name, state, told, size: 0, sent: 0, request: null, isDropped: false }; },
@@ -134,8 +135,9 @@ export default {
       } else if (file.isDropped) {
         fetch(`/v1/files/${answer.id}`, { method: "DELETE" }).finally(() => this.end(file, "cancelled", "cancelled"));
       } else {
+        this.files = this.files.filter((each) => each !== file);
         this.end(file, "done", `${bytes(file.size)}, uploaded`);
-        this.$emit("uploaded", { id: answer.id, name: file.name, size: file.size, is_alone: this.files.length === 1 });
+        this.$emit("uploaded", { id: answer.id, name: file.name, size: file.size, is_alone: file.isAlone });
       }
     },
     end(file, state, told) {
