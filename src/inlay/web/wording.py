@@ -44,11 +44,12 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 def duration(seconds: float) -> str:
     """35 ms, 2.4 s, 42 s, 3 min 5 s, 2 h."""
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    if seconds < 60:
-        return f"{seconds:.{1 if seconds < 10 else 0}f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    milliseconds, whole = round(seconds * 1000), round(seconds)
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    if whole < 60:
+        return f"{milliseconds / 1000:.1f} s" if milliseconds < 9950 else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
     if minutes < 60:
         return f"{minutes} min" + (f" {rest} s" if rest else "")
     return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
