@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import STRATEGIES
 from inlay.type_grammar import parse_column
 
@@ -74,7 +74,7 @@ class Source:
                 f"A source has exactly one of upload_id, inline and sql, not {' and '.join(given) or 'none of them'}."
             )
         if self.format is not None and self.format not in FORMATS:
-            raise InvalidArgumentError(f"Unknown format {self.format!r}; known: {', '.join(FORMATS)}.")
+            raise unknown("format", self.format, FORMATS)
         if self.inline is not None:
             self.inline.check(most_inline)
 
@@ -103,7 +103,7 @@ class Load:
     def check(self) -> None:
         known = (*WHOLE, *STRATEGIES)
         if self.strategy not in known:
-            raise InvalidArgumentError(f"Unknown strategy {self.strategy!r}; known: {', '.join(known)}.")
+            raise unknown("strategy", self.strategy, known)
         if self.is_whole and (self.key_columns or self.dedup_order_by):
             raise InvalidArgumentError(f"Strategy {self.strategy!r} takes no key_columns and no dedup_order_by.")
         if not self.is_whole and not self.key_columns:
