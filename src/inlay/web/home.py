@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("inlay.web")
 _PAGE = 100
+_WAITING = 5  # more files are shown when asked for
 _LOOK_SECONDS = 3.0
 _WHAT_IT_IS = (
     "inlay turns CSV, JSON and Parquet files into typed tables that you ask in SQL and keep current, row by row."
@@ -177,11 +178,16 @@ class _Home:
         with self._waiting:
             html.h2("Waiting files").classes("inlay-heading")
             ui.label("Uploaded, and not yet a dataset.").classes("inlay-note")
-            with html.ul().classes("inlay-files"):
-                for upload in found.items:
-                    self._waiting_file(upload)
-            if found.has_more:
-                ui.label(f"and {found.count - len(found.items):,} more").classes("inlay-note")
+            self._waiting_files(found.items[:_WAITING])
+            if found.count > _WAITING:
+                with html.details().classes("w-full"):
+                    html.summary(f"{found.count - _WAITING:,} more")
+                    self._waiting_files(found.items[_WAITING:])
+
+    def _waiting_files(self, uploads: Sequence[Upload]) -> None:
+        with html.ul().classes("inlay-files"):
+            for upload in uploads:
+                self._waiting_file(upload)
 
     def _waiting_file(self, upload: Upload) -> None:
         name = name_of(upload.content_type) or upload.id

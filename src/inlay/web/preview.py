@@ -132,6 +132,7 @@ class _PreviewPage:
         except InlayError as error:
             if turn == self._turn:
                 self._found = None
+                self._warnings.clear()
                 self._results.classes("inlay-stale")
                 self._tell(error)
             return None
@@ -164,7 +165,7 @@ class _PreviewPage:
         if found.format == "csv":
             for value in frequent_values(found.bad_cells):
                 take = guarded(functools.partial(self._reading.add_null_value, value))
-                ui.button(f"Take {value} as empty", on_click=take).props("outline dense no-caps")
+                ui.button(f"Take {value} as empty", on_click=take).props('outline no-caps padding="2px 10px"')
         with html.details().classes("w-full"):
             html.summary("Which, and why")
             bad_cells_table([cell._asdict() for cell in found.bad_cells])

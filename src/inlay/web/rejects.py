@@ -27,9 +27,10 @@ async def show(visitor: Visitor, dataset_id: str, version: int | None = None) ->
     style_with("preview.css")
     snapshot = await visitor.read(lambda w: w.dataset(dataset_id, version))
     versions = await visitor.read(lambda w: [v for v in w.versions(dataset_id, _VERSIONS).items if v.rejected_count])
-    ui.link(snapshot.dataset.label, f"/datasets/{dataset_id}").classes("inlay-name")
-    heading("Rejected rows", _told(snapshot.version))
-    _choose_version(snapshot.dataset, snapshot.version, versions)
+    with ui.column().classes("gap-1"):
+        ui.link(snapshot.dataset.label, f"/datasets/{dataset_id}").classes("inlay-name")
+        heading("Rejected rows", _told(snapshot.version))
+        _choose_version(snapshot.dataset, snapshot.version, versions)
     if snapshot.version.rejected_count:
         await _Rejects(visitor, snapshot.version).build()
 
@@ -66,7 +67,7 @@ class _Rejects:
                 ui.icon("download").props("aria-hidden=true")
                 ui.label("Download all as CSV")
             self._pager = ui.row().classes("items-center")
-        self._table = ui.column().classes("w-full")
+        self._table = ui.column().classes("w-full inlay-long")
         await self._turn(0)
 
     async def _turn(self, offset: int) -> None:
