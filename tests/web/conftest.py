@@ -21,15 +21,19 @@ SPARK_PATIENCE = 180.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
 
 # answers that are errors, and a service that is away
-_TOLD_ON_THE_PAGE = ("Failed to load resource", "net::ERR_CONNECTION_")
+_TOLD_ON_THE_PAGE = ("Failed to load resource", "net::ERR_CONNECTION_", "WebSocket connection to")
 
 expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """`inlay serve` with its embedded defaults, for all tests of the page that do not need one of their own."""
-    with ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings={})).opened() as process:
+    """`inlay serve` with its embedded defaults, for all tests of the page that do not need one of their own.
+
+    Queries have time until somebody cancels them, also where everything is slow.
+    """
+    settings = {"INLAY_QUERY_TIMEOUT_SECONDS": "600"}
+    with ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings=settings)).opened() as process:
         yield process
 
 

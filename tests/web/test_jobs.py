@@ -38,9 +38,9 @@ def test_a_running_job_is_seen_and_cancelled(visit: Visit, api: httpx.Client) ->
 
 
 def test_jobs_are_cancelled_from_the_list_and_filtered_by_state(visit: Visit, api: httpx.Client) -> None:
-    create(api, "Also endless", sql=ENDLESS).raise_for_status()
+    create(api, "Never ending", sql=ENDLESS).raise_for_status()
     page = visit.go("/jobs?state=running")
-    line = page.get_by_role("row").filter(has_text="Also endless")
+    line = page.get_by_role("row").filter(has_text="Never ending")
     line.get_by_role("button", name="Cancel").click()
     expect(line).to_have_count(0)  # it runs no more
     page.get_by_label("State").click()
