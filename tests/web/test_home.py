@@ -112,6 +112,21 @@ def add_datasets(service: ServiceProcess, count: int) -> None:
         catalog.close()
 
 
+def test_who_may_only_read_is_offered_nothing_else(fresh_service: ServiceProcess) -> None:
+    with httpx.Client(base_url=fresh_service.url) as client:
+        upload = client.post("/v1/files", content=CSV, headers={"Content-Type": "text/csv"}).json()
+        catalog = Catalog(fresh_service.stand.folder / "data" / "catalog.db")
+        client.cookies.set("inlay_key", catalog.keys.create("reader", ["read"]).secret)
+        catalog.close()
+        home, preview = client.get("/").text, client.get(f"/uploads/{upload['id']}").text
+    assert upload["id"] in home
+    for offer in ("click to choose", "Try a sample", "Delete the file"):
+        assert offer not in home
+    assert "Your key may read, but not write" in preview
+    for offer in ("Create dataset", "Delete"):
+        assert offer not in preview
+
+
 # -------------------------------------------------------------------------------------------------------- waiting files
 def test_several_files_wait_to_be_looked_at_or_deleted(visit: Visit, api: httpx.Client) -> None:
     before = set(pending(api))
@@ -209,6 +224,26 @@ def test_an_upload_that_is_cancelled_leaves_nothing(
     wanted = page.url.rpartition("/")[2]
     assert [upload for upload in pending(api) if upload not in before] == [wanted]
     assert {path for path in service.stand.files() - files_before if wanted not in path} == set()
+
+
+HOLD_ANSWERS = """Object.defineProperty(XMLHttpRequest.prototype, "onload", {
+  set(told) { this.addEventListener("load", () => { window.answer = () => told.call(this) }) }
+})"""
+
+
+def test_an_upload_that_is_cancelled_when_all_is_there_is_removed_again(visit: Visit, api: httpx.Client) -> None:
+    before = pending(api)
+    visit.page.add_init_script(HOLD_ANSWERS)
+    page = visit.go("/")
+    choose(page, ("late.csv", CSV * 1000))
+    item = page.get_by_role("listitem").filter(has_text="late.csv")
+    expect(item).to_contain_text("storing")
+    page.wait_for_function("() => window.answer !== undefined")
+    assert len(pending(api)) == len(before) + 1
+    item.get_by_role("button", name="Cancel").click()
+    page.evaluate("() => window.answer()")
+    expect(item).to_contain_text("cancelled")
+    assert pending(api) == before
 
 
 def test_an_upload_that_is_refused_says_why_and_can_be_tried_again(visit: Visit) -> None:

@@ -217,7 +217,9 @@ def test_a_file_becomes_one_dataset_whoever_asks(
     visit: Visit, open_window: Opener, service: ServiceProcess, api: httpx.Client
 ) -> None:
     path = upload(api, '[{"a": 0}, {"a": 1}, {"a": 2}]', "a.json", "application/json")
-    first, second = look(visit, path), look(open_window(service.url), path)
+    first, second = look(visit, path), look(open_window(service.url), f"{path}?name=other.json")
+    expect(first.get_by_role("heading", level=1)).to_have_text("a.json")
+    expect(second.get_by_role("heading", level=1)).to_have_text("other.json")
     expect(second.get_by_label("Layout")).to_have_value("one array")
     first.get_by_role("button", name="Create dataset").click()
     made = dataset(api, first)
