@@ -231,7 +231,7 @@ def test_a_file_becomes_one_dataset_whoever_asks(
 
 
 def test_creating_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
-    rows = "".join(f"{n},{n * 7},{n % 13}.5,some text\n" for n in range(1_500_000))
+    rows = "".join(f"{n},{n * 7},{n % 13}.5,some text\n" for n in range(3_000_000))
     page = look(visit, upload(api, f"a,b,c,d\n{rows}", "cancelled.csv"))
     page.get_by_role("button", name="Create dataset").click()
     page.get_by_role("button", name="Cancel").click()
