@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from inlay.server.logs import JsonLines
 from inlay.server.middleware import request_id
 from inlay.settings import Settings
 from inlay.workspace import Workspace
-from tests.service import Api, expect, expect_problem, running
+from tests.service import PATIENCE, Api, expect, expect_problem, running
 
 
 # ------------------------------------------------------------------------------------------------------------- nothing
@@ -180,12 +181,22 @@ def test_a_request_id_is_made_where_there_is_none(plain_api: Api, given: str | N
     assert re.fullmatch("[0-9a-f]{32}", plain_api.http.get("/healthz", headers=headers).headers["x-request-id"])
 
 
+def request_lines(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.LogRecord]:
+    """So many lines about requests: each is written when its answer has been sent, which a client may see before."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        lines = [record for record in caplog.records if record.name == "inlay.requests"]
+        if len(lines) >= count or time.monotonic() > deadline:
+            return lines
+        time.sleep(0.01)
+
+
 def test_one_line_a_request_without_secrets(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "inlay")
     secret = {"Authorization": "Bearer very-secret"}
     plain_api.http.get("/v1/files/upld_hidden", headers=secret)
     plain_api.http.post("/v1/query", json={"sql": "SELECT 'private'"}, headers=secret)
-    lines = [r for r in caplog.records if r.name == "inlay.requests"]
+    lines = request_lines(caplog, 2)
     assert [getattr(r, "facts", {})["route"] for r in lines] == ["/v1/files/{upload_id}", "/v1/query"]
     first = getattr(lines[0], "facts", {})
     assert set(first) == {"method", "route", "status", "ms", "bytes_in", "bytes_out"}
