@@ -174,9 +174,11 @@ def test_bars_have_words(look: Look) -> None:
     assert look([0.0, 10.0], pa.float64()).bars[0].label == "0 to 0.5"
 
 
-def test_unique_values_are_known(look: Look) -> None:
-    assert look(["a", "b"], pa.string()).is_unique
-    assert not look(["a", "b", None], pa.string()).is_unique
+def test_values_that_all_differ_are_known(look: Look) -> None:
+    assert look(["a", "b", None], pa.string()).is_all_different
+    assert not look(["a", "b", "a"], pa.string()).is_all_different
+    assert not look(["a"], pa.string()).is_all_different
+    assert not look([], pa.string()).is_all_different
 
 
 def test_of_nested_values_only_nulls_are_told(look: Look) -> None:
@@ -191,7 +193,7 @@ def test_much_data_is_estimated_and_says_so(look: Look, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_SAMPLE_ROWS", 2000)
     found = look([f"value {number % 4}" for number in range(8000)], pa.string())
     assert not found.is_exact
-    assert not found.is_unique
+    assert not found.is_all_different
     assert found.distinct == 4
     assert {bar.label for bar in found.bars} == {f"value {number}" for number in range(4)}
     assert 0 < found.counted < 8000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import html, ui
 
-from inlay.errors import NotFoundError
+from inlay.errors import InlayError, NotFoundError, UnauthorizedError
 from inlay.web import wording
 from inlay.web.copying import CopyButton
 from inlay.web.dataset.actions import ask_to_restore, show_actions
@@ -104,10 +104,14 @@ def _watch(visitor: Visitor, snapshot: Snapshot) -> None:
         except NotFoundError:
             timer.cancel()
             _tell(notice, "This dataset was deleted.", "Back to the datasets", "/")
-            return
-        if newest > known:
-            known = newest
-            _tell(notice, f"Version {newest} is there.", "Show it", f"/datasets/{dataset.id}")
+        except UnauthorizedError:
+            raise
+        except InlayError:
+            return  # it is only a look; another one follows
+        else:
+            if newest > known:
+                known = newest
+                _tell(notice, f"Version {newest} is there.", "Show it", f"/datasets/{dataset.id}")
 
     timer = ui.timer(_LOOK_SECONDS, guarded(look))
 

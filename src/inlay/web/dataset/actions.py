@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
 from inlay.web import wording
+from inlay.web.dataset.snippets import first_rows_sql
 from inlay.web.following import follow
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
@@ -17,7 +19,7 @@ from inlay.web.visitor import Visitor
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot, Version
 
-__all__ = ["ask_to_restore", "show_actions", "sql_link"]
+__all__ = ["ask_to_restore", "show_actions"]
 
 _FORMATS = (
     ("csv", "CSV", "for spreadsheets"),
@@ -31,7 +33,7 @@ def show_actions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> No
     with html.div().classes("inlay-actions"):
         if may_write:
             _link("Load", f"/datasets/{dataset.id}/load", "upload", "unelevated color=primary")
-        _link("Ask SQL", sql_link(snapshot), "terminal", "outline")
+        _link("Ask SQL", _sql_link(snapshot), "terminal", "outline")
         _download_menu(snapshot)
         if may_write:
             with ui.button(icon="more_vert").props('flat round aria-label="More"'), ui.menu().props("auto-close"):
@@ -46,11 +48,11 @@ def _link(text: str, target: str, icon: str, look: str) -> None:
     button.props["href"] = target
 
 
-def sql_link(snapshot: Snapshot) -> str:
+def _sql_link(snapshot: Snapshot) -> str:
     """To the SQL page with a question about what is looked at."""
     dataset, version = snapshot.dataset, snapshot.version.version
-    table = dataset.table_name if version == dataset.version else f'"{dataset.table_name}@{version}"'
-    return f"/sql?q={quote(f'SELECT * FROM datasets.{table} LIMIT 100')}"  # noqa: S608  (a plain word)
+    sql = first_rows_sql(dataset.table_name, None if version == dataset.version else version)
+    return f"/sql?q={quote(sql)}"
 
 
 def _download_menu(snapshot: Snapshot) -> None:
@@ -70,36 +72,46 @@ class _Dialog:
     """A question with what it is about, an answer that may fail, and a place for the reason."""
 
     def __init__(self, title: str) -> None:
-        with ui.dialog() as self.dialog, ui.card().classes("inlay-dialog"):
+        with ui.dialog() as self._dialog, ui.card().classes("inlay-dialog"):
             html.h2(title).classes("inlay-subtitle")
             self.content = ui.column().classes("w-full gap-2")
             self._wrong = html.div(role="alert").classes("inlay-wrong")
             self._buttons = ui.row().classes("w-full justify-end")
-        self.dialog.on_value_change(lambda event: None if event.value else self.dialog.delete())
+        self._dialog.props["aria-label"] = title
+        self._dialog.on_value_change(lambda event: None if event.value else self._dialog.delete())
 
     def ask(self, word: str, act: Callable[[], Awaitable[None]], *, colour: str = "primary") -> ui.button:
         """Show it, with a button that acts; what fails is told here and can be tried again."""
 
         async def answer() -> None:
-            if not button.enabled:
-                return
-            self._wrong.clear()
-            button.disable()
-            try:
-                await act()
-            except UnauthorizedError:
-                raise
-            except InlayError as error:
-                self._tell(error)
-            finally:
-                button.enable()
+            if button.enabled:
+                with self._busy(button, cancel):
+                    await act()
 
         with self._buttons:
-            ui.button("Cancel", on_click=self.dialog.close).props("flat no-caps")
+            cancel = ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
             button = ui.button(word, on_click=guarded(answer)).props(f"unelevated no-caps color={colour}")
         self.content.on("keydown.enter", guarded(answer))
-        self.dialog.open()
+        self._dialog.open()
         return button
+
+    @contextlib.contextmanager
+    def _busy(self, *buttons: ui.button) -> Iterator[None]:
+        """Nobody closes it meanwhile or asks twice."""
+        self._wrong.clear()
+        self._dialog.props("persistent")
+        for button in buttons:
+            button.disable()
+        try:
+            yield
+        except UnauthorizedError:
+            raise
+        except InlayError as error:
+            self._tell(error)
+        finally:
+            self._dialog.props(remove="persistent")
+            for button in buttons:
+                button.enable()
 
     def _tell(self, error: InlayError) -> None:
         with self._wrong:
@@ -129,8 +141,7 @@ async def _ask_to_delete(visitor: Visitor, snapshot: Snapshot) -> None:
     asking = _Dialog("Delete this dataset?")
     with asking.content:
         ui.label(dataset.label).classes("font-medium break-words")
-        rows, versions = wording.count(dataset.row_count, "row"), wording.count(dataset.version, "version")
-        ui.label(f"{rows} and all {versions} go. This cannot be undone.")
+        ui.label(f"{wording.count(dataset.row_count, 'row')} and all older versions go. This cannot be undone.")
         typed = ui.input(f"Type {dataset.table_name} to confirm").classes("w-full").props("autofocus autocomplete=off")
 
     async def delete() -> None:
@@ -148,7 +159,7 @@ async def ask_to_restore(visitor: Visitor, snapshot: Snapshot, version: Version)
     with asking.content:
         ui.label(f"Version {dataset.version + 1} will have the rows of version {version.version}:")
         with html.dl().classes("inlay-facts"):
-            for name, value in (("rows now", dataset.row_count), ("rows then", version.row_count)):
+            for name, value in (("rows now", dataset.row_count), ("rows afterwards", version.row_count)):
                 html.dt(name)
                 html.dd(f"{value:,}")
         ui.label("No data moves, and no version goes: what is current now stays in the list.").classes("inlay-note")

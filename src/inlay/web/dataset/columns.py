@@ -98,8 +98,8 @@ def _ask(workspace: Workspace, sql: str) -> pa.Table:
 def _show(found: Profile) -> None:
     if found.sort in ("number", "moment"):
         _histogram(found)
-    elif found.is_unique:
-        html.p("Every value is different.").classes("inlay-note")
+    elif found.is_all_different:
+        html.p(f"Every value{'' if found.is_exact else ' of the sample'} is different.").classes("inlay-note")
     elif found.bars:
         _frequent(found)
     _nulls(found)
@@ -115,10 +115,14 @@ def _facts(found: Profile) -> list[tuple[str, str]]:
         ("distinct", None if found.distinct is None else f"{about}{found.distinct:,}"),
         ("smallest", found.low),
         ("largest", found.high),
-        ("mean", None if found.mean is None else f"{found.mean:,.6g}"),
+        ("mean", None if found.mean is None else _number(found.mean)),
         ("NaN", f"{found.nans:,}" if found.nans else None),
     ]
     return [(name, value) for name, value in told if value is not None]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.6g}" if not 1e6 <= abs(value) < 1e15 else f"{value:,.1f}"
 
 
 def _nulls(found: Profile) -> None:

@@ -47,9 +47,9 @@ class Profile:
     is_exact: bool = True
 
     @property
-    def is_unique(self) -> bool:
-        """Whether every row has a value of its own."""
-        return self.is_exact and self.rows > 1 and self.distinct == self.rows
+    def is_all_different(self) -> bool:
+        """Whether no value that was counted comes twice."""
+        return self.sort == "text" and self.counted > 1 and self.bars[0].rows == 1
 
 
 def sort_of(type_: pa.DataType) -> Sort:
@@ -70,14 +70,16 @@ def profile(ask: Ask, table: str, field: pa.Field, rows: int) -> Profile:
     told = {name: facts[name][0].as_py() for name in facts.column_names if name not in ("low", "high")}
     told |= {name: _shown(facts[name]) for name in ("low", "high") if name in facts.column_names}
     ends = told.pop("first", None), told.pop("last", None)
-    nulls = rows - told.pop("present")
+    present = told.pop("present")
+    if "distinct" in told:
+        told["distinct"] = min(told["distinct"], present)  # where it is an estimate it may be more
     if ends[0] is not None:
         bars, counted = _histogram(ask, table, column, *ends)
     elif column.sort in ("text", "boolean"):
         bars, counted = _frequent(ask, table, column, 1.0 if is_exact else _SAMPLE_ROWS / rows)
     else:
         bars, counted = (), 0
-    return Profile(column.sort, rows, nulls, **told, bars=bars, counted=counted, is_exact=is_exact)
+    return Profile(column.sort, rows, rows - present, **told, bars=bars, counted=counted, is_exact=is_exact)
 
 
 class _Column:

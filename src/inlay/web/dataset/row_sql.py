@@ -18,6 +18,7 @@ __all__ = ["Filter", "Operator", "Page", "Sort", "View", "count_sql", "operators
 Operator = Literal[
     "contains", "equals", "notEqual", "greaterThan", "lessThan", "isTrue", "isFalse", "blank", "notBlank"
 ]
+MANY_BEFORE = 20_000
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 _is: Any = pa.types
 
@@ -108,16 +109,31 @@ def page_sql(table: str, schema: pa.Schema, view: View, start: int, stop: int, t
     """Rows `start` to `stop` of `total`.
 
     Every column takes part in the order, so that only rows that are equal in all of them have no place of their own.
-    The far half is read from the other end: the engine keeps no more rows than lie before the page.
+    The far half is read from the other end: the engine keeps no more rows than lie before the page. Where those are
+    many, it is quicker to sort everything and to number the rows.
     """
     stop = min(stop, total)
     is_far = start > total - stop
-    offset = total - stop if is_far else start
-    return Page(
-        f"SELECT * FROM {table}{_where(schema, view.filters)} "  # noqa: S608  (all parts are quoted)
-        f"ORDER BY {_order(schema, view.sorts, is_far)} LIMIT {max(0, stop - start)} OFFSET {offset}",
-        is_far,
-    )
+    offset, count = total - stop if is_far else start, max(0, stop - start)
+    source, order = f"{table}{_where(schema, view.filters)}", _order(schema, view.sorts, is_far)
+    build = _first_rows if offset <= MANY_BEFORE else _numbered_rows
+    return Page(build(schema, source, order, offset, count), is_far)
+
+
+def _first_rows(schema: pa.Schema, source: str, order: str, offset: int, count: int) -> str:
+    return f"SELECT {_columns(schema)} FROM {source} ORDER BY {order} LIMIT {count} OFFSET {offset}"  # noqa: S608
+
+
+def _numbered_rows(schema: pa.Schema, source: str, order: str, offset: int, count: int) -> str:
+    columns, place = _columns(schema), quoted("".join(schema.names) + "#")  # a name that no column has
+    window = f"ORDER BY {order} ROWS UNBOUNDED PRECEDING"  # the usual range is not there for all types
+    numbered = f"SELECT {columns}, row_number() OVER ({window}) AS {place} FROM {source}"  # noqa: S608
+    wanted = f"{place} > {offset} AND {place} <= {offset + count}"
+    return f"SELECT {columns} FROM ({numbered}) WHERE {wanted} ORDER BY {place}"  # noqa: S608
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(map(quoted, schema.names))
 
 
 def _order(schema: pa.Schema, sorts: Sequence[Sort], is_reversed: bool) -> str:

@@ -2,7 +2,7 @@
 import * as AgGrid from "nicegui-aggrid";
 
 const WORDS = { blank: "Is NULL", notBlank: "Is not NULL", empty: "Choose one", noRowsToShow: "No rows" };
-const [SHORTEST_WIDTH, LONGEST_WIDTH, LETTER] = [110, 340, 7.8];  // pixels
+const [SHORTEST_WIDTH, LONGEST_WIDTH, WIDEST_WIDTH, LETTER] = [110, 340, 480, 7.8];  // pixels
 const THEME = AgGrid.themeQuartz.withParams({
   backgroundColor: "var(--surface)", foregroundColor: "var(--ink)", borderColor: "var(--line)", accentColor: "var(--brand)",
   headerBackgroundColor: "var(--ground)", chromeBackgroundColor: "var(--ground)", fontSize: 13.5, rowHeight: 32,
@@ -32,7 +32,7 @@ function column(told, at) {
 
 const NUMBER = {
   colId: "number", headerName: "#", headerTooltip: "Place in this order", pinned: "left", sortable: false, filter: false,
-  resizable: false, suppressMovable: true, lockPosition: "left", cellClass: "inlay-place-number ag-right-aligned-cell",
+  resizable: false, suppressSizeToFit: true, suppressMovable: true, lockPosition: "left", cellClass: "inlay-place-number ag-right-aligned-cell",
   valueGetter: (params) => params.data && (params.node.rowIndex + 1).toLocaleString("en"),
 };
 
@@ -59,6 +59,8 @@ export default {
       infiniteInitialRowCount: Math.max(1, Math.min(this.total, this.block)),
       popupParent: document.body, localeText: WORDS, enableBrowserTooltips: true, ensureDomOrder: true, enableCellTextSelection: true,
       suppressDragLeaveHidesColumns: true, animateRows: false,
+      onGridSizeChanged: () => this.fit(),
+      onColumnResized: (event) => { this.isByHand ||= event.source === "uiColumnResized"; },
       onCellDoubleClicked: (event) => this.open(event),
       onCellKeyDown: (event) => { if (event.event.key === "Enter") this.open(event); },
     });
@@ -79,18 +81,21 @@ export default {
       this.waiting.delete(key);
       params.successCallback(rows, total);
       if (key === this.asked) { if (total) this.api.hideOverlay(); else this.api.showNoRowsOverlay(); }
-      if (!this.isSized && rows.length) this.size(rows);
+      if (!this.widths) this.measure(rows);
     },
-    size(rows) {
-      this.isSized = true;
-      const widths = this.columns.map((told, at) => {
-        const longest = Math.max(...rows.map((row) => (row[at] ?? "NULL").length));
+    measure(rows) {
+      this.widths = this.columns.map((told, at) => {
+        const longest = Math.max(0, ...rows.map((row) => (row[at] ?? "NULL").length));
         const wanted = Math.max(34 + LETTER * longest, 54 + LETTER * told.name.length);
         return Math.max(SHORTEST_WIDTH, Math.min(LONGEST_WIDTH, wanted));
       });
-      this.api.setColumnWidths(widths.map((newWidth, at) => ({ key: `c${at}`, newWidth })));
+      this.fit();
+    },
+    fit() {
+      if (!this.widths || this.isByHand) return;
+      this.api.setColumnWidths(this.widths.map((newWidth, at) => ({ key: `c${at}`, newWidth })));
       const used = this.api.getAllDisplayedColumns().reduce((sum, each) => sum + each.getActualWidth(), 0);
-      if (used < this.$el.clientWidth) this.api.sizeColumnsToFit();
+      if (used < this.$el.clientWidth) this.api.sizeColumnsToFit({ defaultMaxWidth: WIDEST_WIDTH });
     },
     open(event) {
       if (!event.data) return;

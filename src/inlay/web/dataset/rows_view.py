@@ -89,6 +89,7 @@ def _show_row(schema: pa.Schema, number: int, cells: list[str | None]) -> None:
             for field, cell in zip(schema, cells, strict=True):
                 html.dt(field.name)
                 html.dd("NULL" if cell is None else cell).classes("inlay-null" if cell is None else "")
+    dialog.props["aria-label"] = f"Row {number + 1:,}"
     dialog.on_value_change(lambda event: None if event.value else dialog.delete())
     dialog.open()
 

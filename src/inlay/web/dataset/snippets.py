@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["KEY_VARIABLE", "Snippet", "Target", "snippets"]
+__all__ = ["KEY_VARIABLE", "Snippet", "Target", "first_rows_sql", "snippets"]
 
 KEY_VARIABLE = "INLAY_API_KEY"
 
@@ -31,8 +31,7 @@ class Target:
 
     @property
     def sql(self) -> str:
-        table = self.table_name if self.version is None else f'"{self.table_name}@{self.version}"'
-        return f"SELECT * FROM datasets.{table} LIMIT 100"  # noqa: S608  (names of tables are plain words)
+        return first_rows_sql(self.table_name, self.version)
 
     @property
     def address(self) -> str:
@@ -43,6 +42,11 @@ class Target:
 
     def _query(self, mark: str) -> str:
         return "" if self.version is None else f"{mark}version={self.version}"
+
+
+def first_rows_sql(table_name: str, version: int | None) -> str:
+    table = table_name if version is None else f'"{table_name}@{version}"'
+    return f"SELECT * FROM datasets.{table} LIMIT 100"  # noqa: S608  (names of tables are plain words)
 
 
 def snippets(target: Target) -> list[Snippet]:

@@ -15,11 +15,11 @@ from inlay.web.visitor import Visitor
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot
 
-__all__ = ["show_use", "target_of"]
+__all__ = ["show_use"]
 
 
 async def show_use(visitor: Visitor, snapshot: Snapshot) -> None:
-    target = await target_of(visitor, snapshot)
+    target = await _target_of(visitor, snapshot)
     if target.needs_key:
         with html.div().classes("inlay-card inlay-key-note"):
             ui.label("This service asks for an API key.")
@@ -28,7 +28,7 @@ async def show_use(visitor: Visitor, snapshot: Snapshot) -> None:
         _show(snippet)
 
 
-async def target_of(visitor: Visitor, snapshot: Snapshot) -> Target:
+async def _target_of(visitor: Visitor, snapshot: Snapshot) -> Target:
     """The dataset as this visitor reaches it."""
     request = ui.context.client.request
     is_current = snapshot.version.version == snapshot.dataset.version

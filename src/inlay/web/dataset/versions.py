@@ -15,14 +15,14 @@ from inlay.web.visitor import Visitor
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot, Version
 
-__all__ = ["show_versions", "what_happened"]
+__all__ = ["show_versions"]
 
 _AT_ONCE = 50
 _CHANGES = (("inserted", "good"), ("updated", "warn"), ("deleted", "bad"))
 _SOURCES = {"upload": "from a file", "inline": "from the request itself", "query": "from a query"}
 
 
-def what_happened(version: Version) -> str:
+def _what_happened(version: Version) -> str:
     if version.operation == "restore":
         return f"Restored version {version.source.get('version')}"
     if version.operation == "create":
@@ -61,7 +61,7 @@ def _show(visitor: Visitor, snapshot: Snapshot, version: Version, most: int, *, 
         with html.div().classes("inlay-card inlay-version-card"):
             with html.div().classes("inlay-version-head"):
                 html.h3(f"Version {number}")
-                html.span(what_happened(version)).classes("inlay-version-what")
+                html.span(_what_happened(version)).classes("inlay-version-what")
                 if is_current:
                     html.span("current").classes("inlay-chip")
                 html.time(wording.ago(version.created_at), title=f"{version.created_at:%Y-%m-%d %H:%M:%S} UTC")
