@@ -62,6 +62,19 @@ def test_typed_forms(api: Api, dataset: dict[str, Any], kind: str, version: int)
     assert rows == (expected() if version == 3 else [(key, f"name {key}", f"{key}.50") for key in range(3000)])
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_what_a_file_says_about_itself_comes_with_it(api: Api, kind: str) -> None:
+    said = pa.schema([("id", pa.int64())], metadata={"origin": "a test"})
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": [1]}, schema=said), sink)
+    upload_id = api.upload(sink.getvalue(), "application/vnd.apache.parquet")
+    made = api.create({"upload_id": upload_id}, "Said")
+    api.load(made["id"], "id\n2\n", "append")
+    found = table_of(download(api, made, format=kind).content, kind)
+    assert found["id"].to_pylist() == [1, 2]
+    assert found.schema.metadata[b"origin"] == b"a test"
+
+
 def test_the_header_chooses_where_nothing_else_does(api: Api, dataset: dict[str, Any]) -> None:
     path = f"/v1/datasets/{dataset['id']}/data"
     media = "application/vnd.apache.parquet"

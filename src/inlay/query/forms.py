@@ -50,7 +50,8 @@ def parquet_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterat
     import pyarrow.parquet as pq
 
     sink = _Sink()
-    schema = pa.schema([f.with_name(n) for f, n in zip(schema, _unique(schema.names), strict=True)])
+    fields = [field.with_name(name) for field, name in zip(schema, _unique(schema.names), strict=True)]
+    schema = pa.schema(fields, schema.metadata)
     try:
         with pq.ParquetWriter(sink, schema, compression="zstd", write_statistics=False) as writer:
             for group in _groups(schema, batches):

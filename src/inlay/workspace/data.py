@@ -32,7 +32,7 @@ class Data:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.snapshot.version.schema.remove_metadata()
+        return self.snapshot.version.schema
 
     def batches(self, offset: int = 0, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Row groups that lie before the first row are not read."""
