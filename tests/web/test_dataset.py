@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import json
@@ -324,15 +323,11 @@ def test_names_and_values_are_text_whatever_they_hold(visit: Visit, api: httpx.C
 
 def test_who_may_only_read_is_offered_only_that(tmp_path: Path, open_window: Opener) -> None:
     stand = Stand(tmp_path, "local[1]", settings={"INLAY_API_KEYS": "the-key"})
-    process = ServiceProcess(stand)
     key = {"Authorization": "Bearer the-key"}
-    process.start()
     with (
-        contextlib.ExitStack() as at_end,
+        ServiceProcess(stand).opened() as process,
         httpx.Client(base_url=process.url, headers=key, timeout=SPARK_PATIENCE) as api,
     ):
-        at_end.callback(process.end)
-        process.wait_until_open()
         made = create(api, "id\n1\n", "Locked")
         load(api, made, "id\n2\n", "append")
         secret = create_key(stand)
