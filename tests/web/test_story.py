@@ -13,7 +13,7 @@ from tests.web.conftest import SPARK_PATIENCE, Visit
 pytestmark = pytest.mark.spark
 
 SHOPS = "shop_id;zip;opened;revenue\n" + "".join(
-    f"{n};{n * 137 % 9999:05};2024-{n % 12 + 1:02}-15;{'?' if n == 77 else f'{n}.5'}\n" for n in range(1, 301)
+    f"{n};{n * 137 % 9999:05};2024-{n % 12 + 1:02}-15;{'?' if n in (77, 78) else f'{n}.5'}\n" for n in range(1, 301)
 )
 CORRECTION = "shop_id;zip;opened;revenue\n77;00550;2024-06-15;77.5\n301;01111;2025-01-02;1.0\n"
 
@@ -48,7 +48,7 @@ def test_the_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
     editor.fill(question)
     editor.press("Control+Enter")
     answer = page.get_by_role("region", name="Answer")
-    total = sum(n + 0.5 for n in range(1, 301) if n != 77)
+    total = sum(n + 0.5 for n in range(1, 301) if n not in (77, 78))
     expect(answer).to_contain_text(f"{total:.2f}", timeout=patience)
 
     # a correction by key: what it would change, the change, and what it did
