@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from inlay.errors import QueryError, QueryFailedError, QueryLimitError, did_you_mean
-from inlay.query.statements import position_of
+from inlay.query.statements import position_of, quoted
 
 __all__ = ["died", "explain", "mistaken_case"]
 
@@ -162,7 +162,7 @@ def _known(found: re.Match[str]) -> list[str]:
 
 def _written(column: str) -> str:
     """A column's name as it must be written in a query."""
-    return column if re.fullmatch(r"[a-z_][a-z0-9_]*", column) else '"' + column.replace('"', '""') + '"'
+    return column if re.fullmatch(r"[a-z_][a-z0-9_]*", column) else quoted(column)
 
 
 def _there_are(what: str, names: Sequence[str]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-__all__ = ["first_word", "position_at", "position_of", "respelled", "tokens"]
+__all__ = ["first_word", "position_at", "position_of", "quoted", "respelled", "tokens"]
 
 # A comment, text or quoted name that is never closed reaches to the end: every pattern is linear.
 _TOKEN = re.compile(
@@ -51,12 +51,17 @@ def position_of(sql: str, name: str) -> tuple[int, int] | None:
     return None if token is None else position_at(sql, token.start())
 
 
+def quoted(name: str) -> str:
+    """A name as it can be written whatever it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def respelled(sql: str, name: str, exact: str) -> str:
     """The same statement with an unquoted name, in any case, written exactly; names of functions stay."""
-    quoted = '"' + exact.replace('"', '""') + '"'
+    written = quoted(exact)
 
     def change(token: re.Match[str]) -> str:
         is_name = token["word"] is not None and token["word"].lower() == name.lower()
-        return quoted if is_name and not _CALL.match(sql, token.end()) else token.group()
+        return written if is_name and not _CALL.match(sql, token.end()) else token.group()
 
     return _TOKEN.sub(change, sql)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from nicegui import events, ui
 from nicegui.element import Element
 
+from inlay.query.statements import quoted
 from inlay.type_grammar import type_name
 from inlay.web.sql_text import TableInfo, named_tables, span_at, written
 
@@ -134,8 +135,7 @@ class SqlEditor:
 
 
 def _completion(name: str, detail: str) -> dict[str, str]:
-    quoted = '"' + name.replace('"', '""') + '"'
-    return {"label": name, "apply": written(name), "quoted": quoted, "detail": detail}
+    return {"label": name, "apply": written(name), "quoted": quoted(name), "detail": detail}
 
 
 def _columns(schema: pa.Schema) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from inlay.catalog.names import RESERVED_WORDS
-from inlay.query.statements import tokens
+from inlay.query.statements import quoted, tokens
 
 __all__ = ["Example", "TableInfo", "examples", "named_tables", "span_at", "written"]
 
@@ -25,7 +25,7 @@ _AFTER_A_TABLE = frozenset(
 def written(name: str) -> str:
     """A name as it must be written in a query."""
     is_plain = _PLAIN.fullmatch(name) and name not in RESERVED_WORDS
-    return name if is_plain else '"' + name.replace('"', '""') + '"'
+    return name if is_plain else quoted(name)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -13,6 +13,7 @@ import pyarrow as pa
 from inlay.catalog import Catalog
 from inlay.errors import QueryError
 from inlay.query import QueryEngine
+from inlay.query.statements import quoted
 
 __all__ = ["KeyAdvice", "advise_keys"]
 
@@ -76,7 +77,7 @@ class _Counter:
     def _candidates(self, schema: pa.Schema) -> tuple[int, list[_Candidate]]:
         """Columns without NULL that may be keys, best first."""
         fields = [field for field in schema if _can_be_key(field.type)][:_MOST_COLUMNS]
-        counts = [f"count({_quoted(field.name)}), approx_distinct({_quoted(field.name)})" for field in fields]
+        counts = [f"count({quoted(field.name)}), approx_distinct({quoted(field.name)})" for field in fields]
         told = self._ask(f"count(*), {', '.join(counts)}", self._table) if fields else None
         if told is None or not told[0]:
             return 0, []
@@ -86,7 +87,7 @@ class _Counter:
         return told[0], sorted(found, key=lambda each: each.rank)
 
     def _distinct(self, names: Sequence[str]) -> int | None:
-        columns = ", ".join(map(_quoted, names))
+        columns = ", ".join(map(quoted, names))
         told = self._ask("count(*)", f"(SELECT DISTINCT {columns} FROM {self._table})")  # noqa: S608
         return None if told is None else told[0]
 
@@ -123,7 +124,3 @@ def _can_be_key(type_: pa.DataType) -> bool:
         return _can_be_key(type_.value_type)
     plain = _types.is_integer(type_) or _is_text(type_) or _types.is_decimal(type_)
     return bool(plain or _types.is_date(type_) or _types.is_timestamp(type_) or _types.is_binary(type_))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

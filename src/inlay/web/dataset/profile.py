@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from inlay.query.cells import text_values
-from inlay.web.dataset.row_sql import quoted
+from inlay.query.statements import quoted
 
 __all__ = ["BINS", "EXACT_ROWS", "Bar", "Profile", "Sort", "profile", "sort_of"]
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 from inlay.errors import InvalidArgumentError
 from inlay.pipeline.cells import Reading, convert, reason
 from inlay.query.cells import text_values
+from inlay.query.statements import quoted
 from inlay.type_grammar import type_name
 
-__all__ = ["Filter", "Operator", "Page", "Sort", "View", "count_sql", "operators_of", "page_sql", "quoted", "table_sql"]
+__all__ = ["Filter", "Operator", "Page", "Sort", "View", "count_sql", "operators_of", "page_sql", "table_sql"]
 
 Operator = Literal[
     "contains", "equals", "notEqual", "greaterThan", "lessThan", "isTrue", "isFalse", "blank", "notBlank"
@@ -159,10 +160,6 @@ def _condition(schema: pa.Schema, asked: Filter) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- names and values
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
