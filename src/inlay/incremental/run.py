@@ -87,11 +87,8 @@ def merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, told,
         )  # fmt: skip
-        location = locate_dataset(path, filesystem, storage_options)
-        with failing_as("merge", options.strategy.name, options.key_columns):
-            run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
-            with contextlib.closing(run):
-                result = _retrying(run, lock_timeout)
+        with _running("merge", options, engine, data, path, filesystem, storage_options) as run:
+            result = _retrying(run, lock_timeout)
         run.tell_committed()
     return result
 
@@ -121,11 +118,27 @@ def plan_merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, told,
         )  # fmt: skip
-        location = locate_dataset(path, filesystem, storage_options)
-        with failing_as("plan", options.strategy.name, options.key_columns):
-            run = MergeRun(options, get_engine(engine, data), location, data, storage_options)
-            with contextlib.closing(run):
-                return read_consistently(location, run.dry_run)
+        with _running("plan", options, engine, data, path, filesystem, storage_options) as run:
+            return read_consistently(run.location, run.dry_run)
+
+
+@contextlib.contextmanager
+def _running(
+    verb: str,
+    options: MergeOptions,
+    engine: str | Engine,
+    data: Any,
+    path: str,
+    filesystem: Any,
+    storage_options: Mapping[str, Any] | None,
+) -> Iterator[MergeRun]:
+    """A merge over these rows and this dataset while the block runs; what goes wrong is told as the verb's."""
+    location = locate_dataset(path, filesystem, storage_options)
+    with (
+        failing_as(verb, options.strategy.name, options.key_columns),
+        contextlib.closing(MergeRun(options, get_engine(engine, data), location, data, storage_options)) as run,
+    ):
+        yield run
 
 
 def _retrying(run: MergeRun, lock_timeout: float) -> MergeResult:
