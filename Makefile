@@ -54,8 +54,13 @@ serve: setup ## Run the service on http://127.0.0.1:8000: make serve SERVE_ARGS=
 	$(BIN)/inlay serve $(SERVE_ARGS)
 
 .PHONY: setup-test
-setup-test: ## Install the Debian packages that tests need, if we may; otherwise say what is missing
+setup-test: .venv/.spark-classes ## Install the Debian packages that tests need, if we may, or say what is missing
 	@scripts/need chromium curl strace
+
+# Spark's classes for the many JVMs of the tests: made once, each of them then starts in half of the time.
+.venv/.spark-classes: .venv/.locked tests/spark/class_archive.py | .venv/.project
+	$(BIN)/python -m tests.spark.class_archive
+	@touch $@
 
 .PHONY: test
 test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 20 minutes on 2 cores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ import httpx
 
 from inlay.storage import locate
 from tests.postgres import PostgresServer, _identity, find_programs
-from tests.spark.cluster import _dies_with_us, session_members, spark_environment, wait_until
+from tests.spark.cluster import DRIVER_CONF, _dies_with_us, session_members, spark_environment, wait_until
 
 PATIENCE = 90.0
 _TOPS = ("uploads", "datasets", "scratch")
@@ -50,6 +51,8 @@ class Stand:
     def environment(self) -> dict[str, str]:
         places = {"INLAY_DATA_DIR": str(self.folder / "data"), "INLAY_SPARK_MASTER": self.spark}
         places |= {"INLAY_LEASE_SECONDS": str(self.lease_seconds)}
+        if self.spark.startswith("local"):
+            places |= {"INLAY_SPARK_CONF": json.dumps(DRIVER_CONF)}
         named = {"INLAY_CATALOG_URL": self.catalog, "INLAY_STORAGE_URL": self.storage}
         return {**self.settings} | places | {name: value for name, value in named.items() if value}
 

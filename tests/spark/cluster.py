@@ -26,8 +26,10 @@ from typing import Any
 
 from inlay.engines.spark_java import spark_java_home
 from inlay.engines.spark_session import current_session, get_session
+from tests.spark import class_archive
 
 C1 = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU time of a start; much slower on long scans
+JAVA_OPTIONS = f"{C1} {class_archive.java_options()}".strip()
 _SPARK = importlib.util.find_spec("pyspark")  # found, not imported: every test process collects this file
 assert _SPARK is not None
 assert _SPARK.origin is not None
@@ -37,8 +39,8 @@ START_SECONDS = 90
 # What drivers in tests run with, in this process and in others.
 DRIVER_CONF = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": C1,
-    "spark.executor.extraJavaOptions": C1,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -80,7 +82,11 @@ class ConnectServer:
 def standalone_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
     """A master and its workers, all registered."""
     with _Processes("cluster") as run:
-        daemon = {"SPARK_DAEMON_JAVA_OPTS": C1, "SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_HOST": "127.0.0.1"}
+        daemon = {
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_MASTER_HOST": "127.0.0.1",
+        }
         package = "org.apache.spark.deploy"
         here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         master = run.start("master", ["spark-class", f"{package}.master.Master", *here], daemon)
