@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -62,7 +63,7 @@ class _Page:
 def _make(service: Service) -> FastAPI:
     os.environ.setdefault("MATPLOTLIB", "false")  # NiceGUI would import it wherever it is installed
     from nicegui import app as pages
-    from nicegui import ui
+    from nicegui import ui, ui_run_with
 
     from inlay.web import routes
     from inlay.web.protection import Protected
@@ -72,4 +73,7 @@ def _make(service: Service) -> FastAPI:
     routes.register()
     host = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(host, title="inlay", favicon=routes.ICON, dark=None, language="en-US", show_welcome_message=False)
+    # NiceGUI would look through all objects of the process for the server, which only a shutdown by the page needs.
+    # A tuple that another thread is building must not be seen there: CPython fails that thread with a SystemError.
+    ui_run_with.gc = SimpleNamespace(get_objects=tuple)  # type: ignore[assignment, attr-defined]
     return host
