@@ -58,15 +58,20 @@ def choose(page: Page, label: str, option: str) -> None:
     page.get_by_role("option", name=option, exact=True).click()
 
 
-def give_type(page: Page, column: str, type_: str) -> None:
+def type_in(page: Page, label: str, text: str) -> None:
     """By the keyboard alone."""
-    box = page.get_by_label(f"Type of {column}", exact=True)
+    box = page.get_by_label(label, exact=True)
     box.focus()
     page.keyboard.press("Control+A")
-    page.keyboard.type(type_)
-    expect(box).to_have_value(type_)
+    page.keyboard.type(text)
+    expect(box).to_have_value(text)
     page.keyboard.press("Enter")
-    expect(box).to_have_value(type_)
+    expect(page.get_by_role("option")).to_have_count(0)
+    expect(box).to_have_value(text)
+
+
+def give_type(page: Page, column: str, type_: str) -> None:
+    type_in(page, f"Type of {column}", type_)
 
 
 def cell(page: Page, row: int, column: int) -> Locator:
@@ -155,11 +160,7 @@ def test_what_is_wrong_is_told_in_place_and_can_be_put_right(visit: Visit, api: 
     choose(page, "First line", "names of columns")
     choose(page, "Delimiter", "comma ,")
     expect(page.get_by_label("Type of name|n", exact=True)).to_have_value("text")
-    page.get_by_label("Delimiter").click()
-    page.keyboard.press("Control+A")
-    page.keyboard.type("||")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("option")).to_have_count(0)
+    type_in(page, "Delimiter", "||")
     expect(page.get_by_role("alert")).to_contain_text("delimiter must be one ASCII character")
     choose(page, "Delimiter", "bar |")
     expect(page.get_by_role("alert")).to_be_hidden()

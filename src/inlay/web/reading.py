@@ -109,6 +109,8 @@ class ReadingForm:
     async def _change(self, name: str, event: events.ValueChangeEventArguments[Any]) -> None:
         if event.value is None or event.value == self._found.get(name):  # it was filled in, not chosen
             return
+        if name in self._selects:
+            event.sender.run_method("hidePopup")  # Enter after fast typing would leave it open
         self._found[name] = event.value
         self.stated_format = self.format
         self.changes[name] = None if event.value == _UNSAID and name == "day_first" else event.value
