@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import operator
 import os
 import re
 import shutil
@@ -34,6 +35,9 @@ class FileStat(NamedTuple):
     size: int
     mtime_ns: int
     tag: int | str  # inode, or etag
+
+
+_PATH = operator.itemgetter(0)
 
 
 class Store(Protocol):
@@ -87,7 +91,7 @@ class LocalStore:
                         continue  # gone between listing and looking
                     if stat.S_ISREG(status.st_mode):
                         found.append(FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
-        found.sort()
+        found.sort(key=_PATH)
         return found
 
     def stat(self, path: str) -> FileStat | None:
@@ -224,7 +228,7 @@ class ObjectStore:
             relative = path[len(root) :].lstrip("/") if path.startswith(root) else path
             if all(keep(part) for part in relative.split("/")):
                 found.append(_object_stat(relative, info))
-        found.sort()
+        found.sort(key=_PATH)
         return found
 
     def stat(self, path: str) -> FileStat | None:

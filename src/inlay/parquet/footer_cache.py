@@ -283,7 +283,7 @@ def _check(table: pa.Table) -> None:
 
 
 def _identity(files: Sequence[FileStat]) -> dict[str, pa.Array]:
-    return {name: pa.array([file[at] for file in files]) for at, name in enumerate(_IDENTITY)}
+    return {name: pa.array(values) for name, values in zip(_IDENTITY, zip(*files, strict=True), strict=True)}
 
 
 def _as_table(footers: Footers) -> pa.Table:
