@@ -152,6 +152,12 @@ def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
         assert (len(listed), state) in [(2, "succeeded"), (1, "failed")]
 
 
+def test_who_asks_it_to_end_does_not_wait_for_a_cluster_that_never_answers(tmp_path: Path) -> None:
+    with served(tmp_path, "--spark-master", "sc://127.0.0.1:1") as found:
+        httpx.get(f"{found.url}/", timeout=PATIENCE).raise_for_status()  # long enough for Spark to be asked
+        assert stop(found) == -signal.SIGTERM
+
+
 # ------------------------------------------------------------------------------------------------------- wrong settings
 def refused(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(

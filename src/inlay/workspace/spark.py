@@ -14,6 +14,7 @@ from inlay.workspace.runner import JobHandle
 __all__ = ["Spark"]
 
 _PATIENCE = 120.0
+_PATIENCE_AT_THE_END = 5.0
 
 
 class Spark:
@@ -90,9 +91,14 @@ class Spark:
             self._lock.release()
 
     def close(self) -> None:
-        with self._lock:
+        """Stop the session. One that is still starting ends with this process: who wants to stop need not wait."""
+        if not self._lock.acquire(timeout=_PATIENCE_AT_THE_END):
+            return
+        try:
             if self._ours:
                 stop_session()
+        finally:
+            self._lock.release()
 
 
 def _first_job(spark: Any) -> None:
