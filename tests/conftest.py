@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from inlay.engines import get_engine
+
+if TYPE_CHECKING:
+    from tests.spark.cluster import Cluster, ConnectServer
 
 # Every engine that the suite knows, with the marks of its tests.
 ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
@@ -61,6 +65,24 @@ def engine(request: pytest.FixtureRequest) -> Any:
 
         cluster.local_session()  # with the settings of the tests, before the engine starts one without
     return name
+
+
+@pytest.fixture(scope="session")
+def standalone() -> Iterator[Cluster]:
+    """A standalone cluster for all tests that do it no harm."""
+    from tests.spark import cluster
+
+    with cluster.standalone_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def connect() -> Iterator[ConnectServer]:
+    """A Connect server for all tests that do it no harm."""
+    from tests.spark import cluster
+
+    with cluster.connect_server() as server:
+        yield server
 
 
 # Files that wait for processes more than they compute: begun first, so that they do not run alone at the end.

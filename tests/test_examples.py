@@ -107,10 +107,9 @@ def test_spark_on_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_cluster(tmp_path: Path) -> None:
-    with cluster.standalone_cluster() as running_cluster:
-        printed = check_spark_example(tmp_path, "--master", running_cluster.master)
-        assert f"160,000 rows in 8 files written on {running_cluster.master}" in printed
+def test_spark_cluster(tmp_path: Path, standalone: cluster.Cluster) -> None:
+    printed = check_spark_example(tmp_path, "--master", standalone.master)
+    assert f"160,000 rows in 8 files written on {standalone.master}" in printed
 
 
 # ---------------------------------------------------------------------------------------------------------- the service

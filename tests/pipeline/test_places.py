@@ -91,7 +91,7 @@ def _left(root: str) -> set[str]:
     return {str(path.relative_to(root)) for path in Path(root).rglob("*") if path.is_file()} - {"raw.csv", "raw.json"}
 
 
-def test_a_standalone_cluster_and_its_event_log(folder: Path, tmp_path: Path) -> None:
+def test_a_standalone_cluster_and_its_event_log(folder: Path, tmp_path: Path, standalone: cluster.Cluster) -> None:
     root, events = _copy(folder, "cluster"), tmp_path / "events"
     events.mkdir()
     conf = cluster.DRIVER_CONF | {
@@ -99,10 +99,9 @@ def test_a_standalone_cluster_and_its_event_log(folder: Path, tmp_path: Path) ->
         "spark.eventLog.dir": str(events),
         "spark.eventLog.compress": "false",
     }
-    with cluster.standalone_cluster() as running:
-        answers = cluster.run_driver(
-            SCRIPT, running.master, root, "raw.csv", "raw.json", folder=tmp_path, INLAY_SPARK_CONF=json.dumps(conf)
-        )
+    answers = cluster.run_driver(
+        SCRIPT, standalone.master, root, "raw.csv", "raw.json", folder=tmp_path, INLAY_SPARK_CONF=json.dumps(conf)
+    )
     _check(answers)
     log = _events(events)
     for answer in answers:
@@ -140,10 +139,10 @@ def _finished_tasks(log: list[dict[str, Any]], group: str) -> int:
     return len(ended)
 
 
-def test_spark_connect(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_spark_connect(folder: Path, tmp_path: Path, connect: cluster.ConnectServer) -> None:
     root = _copy(folder, "connect")
-    with cluster.connect_server() as server:
-        answers = cluster.run_driver(SCRIPT, server.url, root, "raw.csv", "raw.json", folder=tmp_path)
+    answers = cluster.run_driver(SCRIPT, connect.url, root, "raw.csv", "raw.json", folder=tmp_path)
     _check(answers)
 
 

@@ -34,7 +34,10 @@ def test_every_snippet_runs(path: Path, here: Path) -> None:
         Reader(path, api.url).read()
 
 
-@pytest.mark.parametrize("path", [GROWN, ROOT / "docs/tutorial/service.md"], ids=name_of)
+TUTORIAL = pytest.param(ROOT / "docs/tutorial/service.md", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("path", [GROWN, TUTORIAL], ids=name_of)
 def test_every_snippet_runs_on_postgresql_and_s3(
     path: Path, here: Path, postgres: PostgresServer, s3: S3Server
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,3 @@ def spark() -> Any:
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python with every installed package except this one, as executors may have it."""
     return cluster.python_without_inlay(tmp_path_factory.mktemp("python"))
-
-
-@pytest.fixture(scope="module")
-def standalone() -> Iterator[cluster.Cluster]:
-    with cluster.standalone_cluster() as running:
-        yield running

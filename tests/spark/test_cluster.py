@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.spark import cluster
 
@@ -85,16 +82,12 @@ print(json.dumps(answer))
 """
 
 
-@pytest.fixture(scope="module")
-def connect(bare_python: str) -> Iterator[cluster.ConnectServer]:
-    stock = {"spark.python.daemon.module": "pyspark.daemon"}  # there is no other without the package
-    with cluster.connect_server("local[2]", conf=stock, PYSPARK_PYTHON=bare_python) as server:
-        yield server
-
-
-def test_connect(connect: cluster.ConnectServer, tmp_path: Path) -> None:
+def test_connect(bare_python: str, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
-    answer = cluster.run_driver(CONNECT, connect.url, str(tmp_path / "beats"), folder=tmp_path, java=False)
+    stock = {"spark.python.daemon.module": "pyspark.daemon"}  # there is no other without the package
+    with cluster.connect_server("local[2]", conf=stock, PYSPARK_PYTHON=bare_python) as connect:
+        answer = cluster.run_driver(CONNECT, connect.url, str(tmp_path / "beats"), folder=tmp_path, java=False)
+        listening = cluster.listening_addresses(connect.pid)
     assert answer["connect"]
     assert answer["same"]
     assert answer["parallelism"] == 2
@@ -111,7 +104,8 @@ def test_connect(connect: cluster.ConnectServer, tmp_path: Path) -> None:
     assert answer["stopped"]
     assert answer["adopted"]
     assert answer["theirs"] == 3
-    assert cluster.listening_addresses(connect.pid) <= cluster.LOOPBACK
+    assert listening
+    assert listening <= cluster.LOOPBACK
 
 
 STANDALONE = """

@@ -121,10 +121,9 @@ def test_a_driver_that_dies_leaves_before_or_after(tmp_path, standalone):
     assert state(path) == "after"
 
 
-def test_spark_connect_does_the_same(tmp_path):
+def test_spark_connect_does_the_same(tmp_path, connect):
     path = target(tmp_path / "d")
-    with cluster.connect_server() as server:
-        answer = cluster.run_driver(MERGE, path, server.url, "0", folder=tmp_path)
+    answer = cluster.run_driver(MERGE, path, connect.url, "0", folder=tmp_path)
     assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
     assert state(path) == "after"
 

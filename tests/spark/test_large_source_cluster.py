@@ -86,10 +86,10 @@ def test_two_workers(tmp_path, standalone):
     assert not leftovers(path)
 
 
-def test_spark_connect(tmp_path):
+@pytest.mark.long
+def test_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
-    with cluster.connect_server() as server:
-        assert cluster.run_driver(MERGE, path, server.url, "0", folder=tmp_path) == EXPECTED
+    assert cluster.run_driver(MERGE, path, connect.url, "0", folder=tmp_path) == EXPECTED
     assert is_merged(path)
     assert not leftovers(path)
 
@@ -114,6 +114,7 @@ def test_an_executor_that_dies_costs_nothing_but_time(tmp_path):
     assert not leftovers(path)
 
 
+@pytest.mark.long
 def test_what_a_driver_that_died_laid_down_is_swept(tmp_path, standalone):
     path = target(tmp_path / "d")
     driver = cluster.start_driver(MERGE, path, standalone.master, "3.0", folder=tmp_path)
@@ -146,6 +147,7 @@ def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3, 
     assert not [name for name in store.find(path) if ".staging" in name]
 
 
+@pytest.mark.long
 def test_executors_read_large_files_from_s3(tmp_path, standalone, s3, store):  # noqa: F811
     bucket = s3.bucket()
     path = f"{bucket}/d"

@@ -66,7 +66,6 @@ def type_in(page: Page, label: str, text: str) -> None:
     page.keyboard.type(text)
     expect(box).to_have_value(text)
     page.keyboard.press("Enter")
-    expect(page.get_by_role("option")).to_have_count(0)
     expect(box).to_have_value(text)
 
 
@@ -162,6 +161,8 @@ def test_what_is_wrong_is_told_in_place_and_can_be_put_right(visit: Visit, api: 
     expect(page.get_by_label("Type of name|n", exact=True)).to_have_value("text")
     type_in(page, "Delimiter", "||")
     expect(page.get_by_role("alert")).to_contain_text("delimiter must be one ASCII character")
+    page.keyboard.press("Escape")  # who types fast finds the list still open
+    expect(page.get_by_role("option")).to_have_count(0)
     choose(page, "Delimiter", "bar |")
     expect(page.get_by_role("alert")).to_be_hidden()
 
