@@ -35,14 +35,16 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 	@:
 
 # Everything is built without isolation: what builds it comes from the lock too, so every file is hashed.
-.venv/.locked: requirements/build.txt requirements/lock.txt
-	$(call create,.venv)
-	$(call install,.venv,--require-hashes -r requirements/build.txt)
-	$(call install,.venv,--require-hashes --no-build-isolation -r requirements/lock.txt)
+.venv/.locked: requirements/lock.txt
+.venv-serve/.locked: requirements/serve.txt
+%/.locked: requirements/build.txt
+	$(call create,$*)
+	$(call install,$*,--require-hashes -r requirements/build.txt)
+	$(call install,$*,--require-hashes --no-build-isolation -r $(filter-out $<,$^))
 	@touch $@
 
-.venv/.project: .venv/.locked pyproject.toml
-	$(call install,.venv,--no-deps --no-build-isolation --editable .)
+%/.project: %/.locked pyproject.toml
+	$(call install,$*,--no-deps --no-build-isolation --editable .)
 	@touch $@
 
 .venv-bench/.locked: requirements/bench.txt
@@ -51,8 +53,8 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 	@touch $@
 
 .PHONY: serve
-serve: setup ## Run the service on http://127.0.0.1:8000: make serve SERVE_ARGS='--port 9000'
-	$(BIN)/inlay serve $(SERVE_ARGS)
+serve: .venv-serve/.project ## Run the service on http://127.0.0.1:8000: make serve SERVE_ARGS='--port 9000'
+	.venv-serve/bin/inlay serve $(SERVE_ARGS)
 
 .PHONY: setup-test
 setup-test: .venv/.spark-classes ## Install the Debian packages that tests need, if we may, or say what is missing
@@ -111,10 +113,11 @@ COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --u
 .PHONY: lock
 lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--upgrade)
 	$(COMPILE) --all-extras pyproject.toml --output-file requirements/lock.txt
+	$(COMPILE) --constraints requirements/lock.txt --extra server pyproject.toml --output-file requirements/serve.txt
 	$(COMPILE) --constraints requirements/lock.txt requirements/build.in --output-file requirements/build.txt
 	$(COMPILE) requirements/bench.in --output-file requirements/bench.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environments and every cache
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
+	rm -rf .venv .venv-serve .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

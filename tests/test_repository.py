@@ -108,13 +108,22 @@ def test_the_lock_satisfies_pyproject(requirement: Requirement) -> None:
         assert version in requirement.specifier, f"{pin} is outside {requirement}; run `make lock`"
 
 
-def test_the_build_lock_agrees_with_the_lock() -> None:
+@pytest.mark.parametrize("part", ["build", "serve"])
+def test_the_other_locks_agree_with_the_lock(part: str) -> None:
     lock = pins(ROOT / "requirements/lock.txt")
-    for name, found in pins(ROOT / "requirements/build.txt").items():
-        assert {str(pin) for pin, _ in found} <= {str(pin) for pin, _ in lock.get(name, found)}, name
+    for name, found in pins(ROOT / f"requirements/{part}.txt").items():
+        assert {str(pin.specifier) for pin, _ in found} <= {str(pin.specifier) for pin, _ in lock[name]}, name
+
+
+def test_serving_installs_what_serving_needs() -> None:
+    served = pins(ROOT / "requirements/serve.txt")
+    extras = PROJECT["optional-dependencies"]
+    needed = [Requirement(text).name for part in ("server", "spark", "s3") for text in extras[part]]
+    assert {canonicalize_name(name) for name in needed if name != PROJECT["name"]} <= served.keys()
+    assert not {"pytest", "mypy", "playwright", "zensical"} & served.keys()
 
 
 def test_make_help_names_every_target_people_use() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("setup", "setup-test", "test", "test-all", "lint", "format", "bench", "clean"):
+    for target in ("serve", "setup", "setup-test", "test", "test-all", "lint", "format", "bench", "clean"):
         assert f"make {target} " in shown

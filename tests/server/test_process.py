@@ -22,6 +22,7 @@ import pytest
 from tests.service import PATIENCE, expect
 from tests.spark import cluster
 
+ROOT = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
 
 
@@ -49,10 +50,15 @@ def environment(**more: str) -> dict[str, str]:
     return cluster.spark_environment(INLAY_SPARK_CONF=json.dumps(cluster.DRIVER_CONF), **more)
 
 
+def served(folder: Path, *arguments: str, **variables: str) -> contextlib.AbstractContextManager[Served]:
+    here = ("--data-dir", str(folder / "data"), "--spark-master", "local[2]")
+    return running(command(*here, *arguments), folder, **variables)
+
+
 @contextlib.contextmanager
-def served(folder: Path, *arguments: str, **variables: str) -> Iterator[Served]:
+def running(program: list[str], folder: Path, **variables: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        command("--data-dir", str(folder / "data"), "--spark-master", "local[2]", *arguments),
+        program,
         cwd=folder, env=environment(**variables), stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     log: list[str] = []
@@ -70,7 +76,7 @@ def served(folder: Path, *arguments: str, **variables: str) -> Iterator[Served]:
 
 def _url(process: subprocess.Popen[str], log: list[str]) -> str:
     """Where it says that it listens."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 10 * PATIENCE  # `make serve` may have to install everything first
     while time.monotonic() < deadline and process.poll() is None:
         for line in list(log):
             if '"url"' in line:
@@ -150,6 +156,21 @@ def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
         listed = expect(httpx.get(f"{again.url}/v1/datasets", timeout=PATIENCE), 200)["datasets"]
         state = expect(httpx.get(f"{again.url}/v1/jobs/{job['id']}", timeout=PATIENCE), 200)["state"]
         assert (len(listed), state) in [(2, "succeeded"), (1, "failed")]
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_make_serve_is_all_it_takes(tmp_path: Path) -> None:
+    """An environment of its own, without what only tests need; then a table and the page."""
+    arguments = f"--port 0 --data-dir '{tmp_path}' --spark-master local[2]"
+    with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT) as found:
+        body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
+        assert expect(httpx.post(f"{found.url}/v1/datasets", json=body, timeout=PATIENCE), 201)["row_count"] == 1
+        question = {"sql": "SELECT a FROM datasets.x"}
+        assert expect(httpx.post(f"{found.url}/v1/query", json=question, timeout=PATIENCE), 200)["rows"] == [[1]]
+        assert "inlay" in httpx.get(found.url, timeout=PATIENCE).raise_for_status().text
+    assert not list(ROOT.glob(".venv-serve/lib/*/site-packages/pytest"))
 
 
 def test_who_asks_it_to_end_does_not_wait_for_a_cluster_that_never_answers(tmp_path: Path) -> None:
