@@ -7,7 +7,9 @@ import gzip
 import io
 import os
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from inlay.parquet.raw import Input
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from tests.parquet.splicing import copied, fresh_like, rows_of, sample, spliced, table_bytes
 
@@ -115,6 +118,22 @@ def test_every_kind_of_source(kind: str, to_file: bool, source: Path, tmp_path: 
     out.close()
     if hasattr(opened, "close"):
         opened.close()
+
+
+def test_threads_that_read_one_file_object_get_their_own_bytes() -> None:
+    """A store's files are moved by seek(): what another thread does in between must not matter."""
+
+    class Slow(io.BytesIO):
+        def seek(self, *where: int) -> int:
+            at = super().seek(*where)
+            time.sleep(0.001)
+            return at
+
+    data = os.urandom(64_000)
+    shared = Input(Slow(data))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda start: bytes(shared.read(start, 1000)), range(0, 64_000, 1000)))
+    assert b"".join(found) == data
 
 
 def test_unbuffered_temporary_and_fsspec_outputs(source: Path, tmp_path: Path) -> None:

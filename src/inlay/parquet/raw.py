@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import struct
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,10 +112,11 @@ def descriptor_of(file: Any) -> int | None:
 
 
 class Input:
-    """Random access to bytes in memory, a plain file or any seekable file object."""
+    """Random access to bytes in memory, a plain file or any seekable file object; several threads may read."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
+        self._position = threading.Lock()  # of a file object, which seek() moves for everybody
         self.memory: memoryview | None = None
         self.descriptor = descriptor_of(file)
         if self.descriptor is not None:
@@ -128,8 +130,9 @@ class Input:
     def _read_some(self, start: int, length: int) -> bytes:
         if self.descriptor is not None:
             return os.pread(self.descriptor, length, start)
-        self.file.seek(start)
-        data: bytes = self.file.read(length)
+        with self._position:
+            self.file.seek(start)
+            data: bytes = self.file.read(length)
         return data
 
     def read(self, start: int, length: int) -> bytes | memoryview:
@@ -149,8 +152,7 @@ class Input:
 class ParquetBytes:
     """A Parquet file's raw bytes and its footer, checked: the byte ranges it names are inside and apart.
 
-    `file` is read when chunks are copied, so keep it open until then; it is never closed here. File objects
-    without a descriptor of their own are moved by seek(): do not share one between threads.
+    `file` is read when chunks are copied, so keep it open until then; it is never closed here.
     """
 
     def __init__(self, file: BinaryIO | bytes | bytearray | memoryview | pa.Buffer, name: str = "") -> None:
