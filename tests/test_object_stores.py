@@ -21,6 +21,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import inlay
+from inlay.engines import kernels
 from inlay.errors import (
     ConcurrentModificationError,
     DuplicateKeyError,
@@ -29,6 +30,7 @@ from inlay.errors import (
     PartitionMoveError,
 )
 from inlay.incremental import ParquetMetadataAnalyzer, confirm_affected_files, list_dataset_files
+from inlay.parquet.splice import SpliceRefused
 from inlay.storage import locate
 from tests import lake
 
@@ -173,6 +175,17 @@ def test_a_plan_changes_nothing_and_tells_the_truth(place: Place) -> None:
     result = place.merge(SOURCE, "upsert", ["id"])
     assert (plan.inserted, plan.updated, plan.unchanged) == (result.inserted, result.updated, result.unchanged)
     assert len(plan.new_files) == len(result.inserted_files)
+
+
+def test_what_surgery_refuses_can_be_planned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SpliceRefused("as files of some old writers are")
+
+    place.write(TARGET, row_group_size=5)
+    monkeypatch.setattr(kernels, "_splice", refuse)
+    plan = inlay.plan_merge(SOURCE, place.path, "upsert", ["id"], storage_options=place.options)
+    result = place.merge(SOURCE, "upsert", ["id"])
+    assert (plan.inserted, plan.updated) == (result.inserted, result.updated) == (2, 3)
 
 
 def test_writes_append_and_overwrite(place: Place) -> None:

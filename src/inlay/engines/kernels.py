@@ -291,7 +291,8 @@ def rewrite_file(
         try:
             return _splice(file, edit, take, map_groups, dry_run=dry_run)
         except SpliceRefused:
-            location.store.remove(edit.stage)
+            if not dry_run:
+                location.store.remove(edit.stage)
     return _rewrite(file, edit, take, dry_run=dry_run)
 
 
