@@ -8,7 +8,6 @@ them.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from inlay.engines.base import Written
 from inlay.engines.source import take_rows
-from inlay.parquet.sidecar import claim, new_staging, sidecar, sidecar_inside
+from inlay.parquet.sidecar import claim, new_staging, sidecar, sidecar_inside, unlock
 from inlay.storage import LocalStore, Location, Store
 
 __all__ = ["Attempt", "Chunk", "ChunkRows", "Piece", "PieceWriter", "Scratch", "pack", "slabs", "unpack"]
@@ -104,7 +103,7 @@ class Scratch:
         with contextlib.suppress(OSError):
             self.store.remove_tree(self.path)
         if self.path in _claims:
-            os.close(_claims.pop(self.path))
+            unlock(_claims.pop(self.path))
         if isinstance(self.store, LocalStore):
             self.store.remove_empty_directory(self.path.rpartition("/")[0])
 

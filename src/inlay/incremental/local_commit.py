@@ -26,7 +26,16 @@ from inlay.errors import (
     LockTimeoutError,
 )
 from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
-from inlay.parquet.sidecar import STAGING, crosses, is_claimed, new_staging, sidecar, sidecar_inside, status_of
+from inlay.parquet.sidecar import (
+    STAGING,
+    crosses,
+    is_claimed,
+    new_staging,
+    sidecar,
+    sidecar_inside,
+    status_of,
+    unlock,
+)
 from inlay.storage import LocalStore, Location
 
 __all__ = ["LocalJournal"]
@@ -91,17 +100,18 @@ class LocalJournal:
             if _is_still(path, descriptor):
                 self._lock = descriptor
             else:  # somebody removed the sidecar while we waited
-                os.close(descriptor)
+                unlock(descriptor)
                 self._make_sidecar()
         _note_holder(self._lock)
 
     def release(self) -> None:
         if self._lock is not None:
             descriptor, self._lock = self._lock, None
-            with contextlib.suppress(OSError):  # the note of who held it; closing is what lets others in
-                os.ftruncate(descriptor, 0)
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for children that a fork gave the descriptor
-            os.close(descriptor)
+            try:
+                with contextlib.suppress(OSError):  # the note of who held it
+                    os.ftruncate(descriptor, 0)
+            finally:
+                unlock(descriptor)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[bool]:
@@ -114,7 +124,7 @@ class LocalJournal:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield True
         finally:
-            os.close(descriptor)
+            unlock(descriptor)
 
     def _open_readers_lock(self) -> int | None:
         path = self._in_sidecar("readers.lock")
@@ -226,7 +236,7 @@ class LocalJournal:
             os.unlink(self._journal)
             self._store.sync_directory(self.sidecar)
         finally:
-            os.close(readers)
+            unlock(readers)
 
     def _make_directories(self, record: Record, *, resumed: bool) -> None:
         """A directory must be safe before a file moves into it, also one that a dead writer made."""

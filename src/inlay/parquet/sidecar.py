@@ -27,6 +27,7 @@ __all__ = [
     "sidecar",
     "sidecar_inside",
     "status_of",
+    "unlock",
 ]
 
 STAGING = ".staging_"
@@ -74,7 +75,7 @@ def claim(directory: str) -> int | None:
     with contextlib.suppress(FileNotFoundError):
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-    os.close(descriptor)
+    unlock(descriptor)
     return None
 
 
@@ -90,8 +91,17 @@ def is_claimed(directory: str) -> bool:
     except BlockingIOError:
         return True
     finally:
-        os.close(descriptor)
+        unlock(descriptor)
     return False
+
+
+def unlock(descriptor: int) -> None:
+    """Give up a lock and its descriptor; also for children that a fork gave the descriptor, who would keep the lock."""
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
 
 
 def crosses(source: str, target: str) -> bool:
