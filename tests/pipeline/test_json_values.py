@@ -41,6 +41,8 @@ def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[lis
     st.sampled_from(["%s", "[%s]", '{"y": %s}']),
 )
 @example(["4"], pa.decimal128(1, 1), "%s")
+@example(["4"], pa.decimal128(1, 1), "[%s]")
+@example(["4"], pa.decimal128(1, 1), '{"y": %s}')
 @example(["9" * 39], pa.decimal128(38, 0), "%s")
 @example(["9" * 10], pa.decimal128(38, 30), "%s")
 @example(["1e39", "1e-60", "16777217", "1.5"], pa.float32(), "%s")

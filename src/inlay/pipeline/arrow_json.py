@@ -118,6 +118,10 @@ def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
 
 def _exceeds_precision(array: pa.Array) -> bool:
     """Arrow's parser minds the scale of a decimal, but not its digits: 4 passes for a decimal(1,1)."""
+    if pa.types.is_list(array.type):
+        return _exceeds_precision(array.flatten())
+    if pa.types.is_struct(array.type):
+        return any(map(_exceeds_precision, array.flatten()))
     if not pa.types.is_decimal(array.type):
         return False
     limit = Decimal(10) ** (array.type.precision - array.type.scale)
