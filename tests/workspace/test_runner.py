@@ -24,6 +24,7 @@ from inlay.errors import (
     ServiceStoppingError,
     StorageUnavailableError,
 )
+from inlay.workspace import Ticket
 from inlay.workspace.runner import JobHandle, JobRunner
 
 
@@ -91,6 +92,45 @@ def test_a_full_disk_is_nothing_the_client_did(catalog: Catalog, runner: JobRunn
     with pytest.raises(StorageUnavailableError, match="No space left"):
         runner.submit(job, work).result(10)
     assert not catalog.jobs.knows_key("a")  # the same request may be sent again
+
+
+def test_jobs_that_wait_for_a_dataset_keep_nobody_from_another(catalog: Catalog) -> None:
+    runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
+    go_on = threading.Event()
+    busy = new_id("dataset")
+    waiting = [runner.submit(queued(catalog, busy), lambda _: go_on.wait(30) and None) for _ in range(6)]
+    try:
+        assert runner.submit(queued(catalog), lambda _: None).result(20).state == "succeeded"
+        assert not any(future.done() for future in waiting)
+        go_on.set()
+        assert {future.result(30).state for future in waiting} == {"succeeded"}
+    finally:
+        go_on.set()
+        runner.close(0.0)
+
+
+def test_so_many_jobs_work_at_once_and_no_more(catalog: Catalog) -> None:
+    runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
+    inside: list[str] = []
+    most: list[int] = []
+
+    def work(handle: JobHandle) -> None:
+        inside.append(handle.id)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(handle.id)
+
+    futures = [runner.submit(queued(catalog), work) for _ in range(8)]
+    assert {future.result(30).state for future in futures} == {"succeeded"}
+    assert max(most) == 2
+    runner.close(0.0)
+
+
+def test_a_ticket_for_a_cancelled_job_of_others_says_so(catalog: Catalog) -> None:
+    job = queued(catalog)
+    catalog.jobs.stop(job.id)
+    with pytest.raises(JobCancelledError, match="nothing changed"):
+        Ticket(catalog.jobs.get(job.id), catalog.jobs.get).wait()
 
 
 def test_one_job_at_a_time_changes_a_dataset(catalog: Catalog, runner: JobRunner) -> None:

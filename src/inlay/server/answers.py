@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
-from inlay.errors import JobCancelledError, NotAcceptableError, error_from
+from inlay.errors import NotAcceptableError, error_from
 from inlay.server import models
 from inlay.server.problems import Answered, response_of
 from inlay.server.service import Service
@@ -132,6 +132,6 @@ async def ended(service: Service, ticket: Ticket) -> Job:
         job = await service.run(lambda w: w.job(ticket.job.id))
     if job.error is not None:
         raise Answered(response_of(error_from(job.error), told=job.error))
-    if job.state == "cancelled":
-        raise JobCancelledError(f"The job {job.id!r} was cancelled; nothing changed.")
-    return job
+    from inlay.workspace import require_success
+
+    return require_success(job)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from inlay.errors import JobCancelledError, error_from
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
+from inlay.workspace import require_success
 
 if TYPE_CHECKING:
     from inlay.catalog import Job
@@ -50,11 +50,7 @@ async def follow(visitor: Visitor, job: Job) -> Job:
             cancel.set_enabled(not job.cancel_requested)
     finally:
         shown.delete()
-    if job.error is not None:
-        raise error_from(job.error)
-    if job.state == "cancelled":
-        raise JobCancelledError("Cancelled. Nothing changed.")
-    return job
+    return require_success(job)
 
 
 async def _cancel(visitor: Visitor, job_id: str) -> None:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
-from inlay.errors import InlayError, InvalidArgumentError, error_from
+from inlay.errors import InlayError, InvalidArgumentError, JobCancelledError, error_from
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
@@ -39,7 +39,7 @@ from inlay.workspace.spark import Spark
 from inlay.workspace.tables import DatasetTables
 from inlay.workspace.uploads import UploadWriter, require_size
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "Ticket", "Workspace"]
+__all__ = ["Inline", "Load", "NewDataset", "Source", "Ticket", "Workspace", "require_success"]
 
 _PATIENCE_AT_END = 20.0
 _LOOK_SECONDS = 0.1
@@ -61,9 +61,16 @@ class Ticket:
         while not job.has_ended:
             time.sleep(_LOOK_SECONDS)
             job = self.look(job.id)
-        if job.error is not None:
-            raise error_from(job.error)
-        return job
+        return require_success(job)
+
+
+def require_success(job: Job) -> Job:
+    """A job that has ended well; raises what it failed with, or that it was cancelled."""
+    if job.error is not None:
+        raise error_from(job.error)
+    if job.state == "cancelled":
+        raise JobCancelledError(f"The job {job.id!r} was cancelled; nothing changed.")
+    return job
 
 
 class Workspace:

@@ -26,6 +26,8 @@ __all__ = ["JobHandle", "JobRunner"]
 
 log = logging.getLogger("inlay.jobs")
 _TURN_SECONDS = 0.05
+_OTHERS_SECONDS = 0.5
+_MOST_WAITING = 64
 _REPORT_SECONDS = 0.25
 _BEAT_SECONDS = 1.0
 _MOST_PHASES = 50
@@ -87,7 +89,9 @@ class JobHandle:
 class JobRunner:
     def __init__(self, catalog: Catalog, *, threads: int, lease_seconds: float) -> None:
         self._catalog = catalog
-        self._pool = ThreadPoolExecutor(threads, "inlay-job")
+        self._pool = ThreadPoolExecutor(threads + _MOST_WAITING, "inlay-job")
+        self._places = threading.BoundedSemaphore(threads)  # of those that work, not of those that wait
+        self._ended = threading.Condition()  # a job of ours
         self._running: dict[str, JobHandle] = {}
         self._futures: dict[str, Future[Job]] = {}
         self._lock = threading.Lock()
@@ -140,10 +144,10 @@ class JobRunner:
     def _run(self, handle: JobHandle, work: Work) -> Job:
         try:
             handle.check()
-            self._wait_for_turn(handle)
-            result = work(handle)
-            job = self._catalog.jobs.get(handle.id)
-            return job if job.has_ended else self._catalog.jobs.succeed(handle.id, result)
+            with self._turn(handle):
+                result = work(handle)
+                job = self._catalog.jobs.get(handle.id)
+                return job if job.has_ended else self._catalog.jobs.succeed(handle.id, result)
         except BaseException as error:  # noqa: BLE001  (raised again, or its opposite is true)
             return self._failed(handle, error)
         finally:
@@ -152,11 +156,31 @@ class JobRunner:
                 self._futures.pop(handle.id, None)
                 self._has_strays |= handle.is_unended
 
-    def _wait_for_turn(self, handle: JobHandle) -> None:
-        """One job at a time changes a dataset."""
-        while not self._catalog.jobs.start(handle.id):
+    @contextlib.contextmanager
+    def _turn(self, handle: JobHandle) -> Iterator[None]:
+        """One job at a time changes a dataset, and so many work at once; who waits for a dataset takes no place."""
+        while not self._begin(handle):
             handle.check()
-            time.sleep(_TURN_SECONDS)
+            with self._ended:
+                self._ended.wait(_OTHERS_SECONDS)  # the dataset may also be another process's
+        try:
+            yield
+        finally:
+            self._places.release()
+            with self._ended:
+                self._ended.notify_all()
+
+    def _begin(self, handle: JobHandle) -> bool:
+        """Take a place and begin, unless it is another job's turn."""
+        while not self._places.acquire(timeout=_TURN_SECONDS):
+            handle.check()
+        has_begun = False
+        try:
+            has_begun = self._catalog.jobs.start(handle.id)
+        finally:
+            if not has_begun:
+                self._places.release()
+        return has_begun
 
     def _failed(self, handle: JobHandle, error: BaseException) -> Job:
         """End a job whose work broke off. One that has ended already says itself what became of it."""
