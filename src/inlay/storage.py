@@ -25,7 +25,7 @@ from inlay.errors import InlayError, InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FileStat", "LocalStore", "Location", "ObjectStore", "PathValidator", "Store", "locate"]
+__all__ = ["FileStat", "LocalStore", "Location", "ObjectStore", "PathValidator", "Store", "discard_tree", "locate"]
 
 
 class FileStat(NamedTuple):
@@ -55,7 +55,7 @@ class Store(Protocol):
     def create(self, path: str, data: bytes) -> None: ...
     def move(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...  # a directory that is not there is fine
     def is_directory(self, path: str) -> bool: ...
 
 
@@ -133,8 +133,9 @@ class LocalStore:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # `ignore_errors` forgets some
-            shutil.rmtree(path, ignore_errors=True)
+        while os.path.isdir(path):  # what others take away meanwhile makes rmtree give up half way
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
 
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
@@ -315,6 +316,12 @@ class ObjectStore:
         finally:
             self.remove(probe)
         return False
+
+
+def discard_tree(store: Store, path: str) -> None:
+    """Remove what is needed no more, as far as possible: others clear away what is left."""
+    with contextlib.suppress(OSError):
+        store.remove_tree(path)
 
 
 def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:

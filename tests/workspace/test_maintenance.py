@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,6 +76,23 @@ def test_a_deleted_dataset_goes_when_its_time_has_come(workspace: Workspace) -> 
     workspace.delete_dataset(gone.id)
     workspace._maintenance.remove_garbage()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
+
+
+def test_what_could_not_be_removed_is_tried_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = dataset(workspace, "data.parquet")
+    workspace.delete_dataset(gone.id)
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", refuse)
+        with pytest.raises(PermissionError):
+            workspace._maintenance.remove_garbage()
+    assert files(workspace)
+    workspace._maintenance.remove_garbage()
+    assert not files(workspace)
+    assert not workspace.catalog.garbage.paths()
 
 
 def test_a_deleted_dataset_stays_for_its_grace_period(settings: Settings) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import PurePosixPath
 
+import sqlalchemy
 from sqlalchemy.engine import Connection
 
 from inlay.catalog import records, tables
@@ -37,6 +38,11 @@ class Garbage:
         )
         with self._context.read() as connection:
             return records.every(connection, GarbageItem, query)
+
+    def paths(self) -> set[str]:
+        """Everything that waits to be removed."""
+        with self._context.read() as connection:
+            return set(connection.scalars(sqlalchemy.select(_garbage.c.path)))
 
     def done(self, path: str) -> None:
         """Forget what has been removed from the storage."""

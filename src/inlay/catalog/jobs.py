@@ -157,6 +157,12 @@ class Jobs:
         with self._context.read() as connection:
             return connection.execute(sa.select(_jobs.c.id).where(begun, others)).first() is not None
 
+    def active(self) -> tuple[Job, ...]:
+        """Those that have not ended, all at one moment."""
+        query = records.select(Job, _jobs).where(_jobs.c.state.in_(("queued", "running")))
+        with self._context.read() as connection:
+            return records.every(connection, Job, query)
+
     def list(
         self,
         *,

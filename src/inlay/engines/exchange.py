@@ -20,7 +20,7 @@ import pyarrow as pa
 from inlay.engines.base import Written
 from inlay.engines.source import take_rows
 from inlay.parquet.sidecar import claim, new_staging, sidecar, sidecar_inside, unlock
-from inlay.storage import LocalStore, Location, Store
+from inlay.storage import LocalStore, Location, Store, discard_tree
 
 __all__ = ["Attempt", "Chunk", "ChunkRows", "Piece", "PieceWriter", "Scratch", "pack", "slabs", "unpack"]
 
@@ -100,8 +100,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Also the directory around it, if it is there for nothing else."""
-        with contextlib.suppress(OSError):
-            self.store.remove_tree(self.path)
+        discard_tree(self.store, self.path)
         if self.path in _claims:
             unlock(_claims.pop(self.path))
         if isinstance(self.store, LocalStore):

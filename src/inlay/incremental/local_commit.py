@@ -36,7 +36,7 @@ from inlay.parquet.sidecar import (
     status_of,
     unlock,
 )
-from inlay.storage import LocalStore, Location
+from inlay.storage import LocalStore, Location, discard_tree
 
 __all__ = ["LocalJournal"]
 
@@ -147,7 +147,7 @@ class LocalJournal:
                 return
         except OSError:
             return
-        self._store.remove_tree(self._in_sidecar(staging))
+        discard_tree(self._store, self._in_sidecar(staging))
 
     def staged(self, name: str) -> str:
         return self._in_sidecar(name)

@@ -38,7 +38,7 @@ from inlay.pipeline.plan import Column, Reader, Survey, schema_of
 from inlay.pipeline.records import Split
 from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_table
 from inlay.pipeline.survey import Surveyor
-from inlay.storage import LocalStore, Location
+from inlay.storage import LocalStore, Location, discard_tree
 
 __all__ = ["NO_ROWS", "Chosen", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
 
@@ -342,12 +342,12 @@ def _workplace(into: Location, directory: str, rejects_directory: str) -> Iterat
     try:
         yield stage
     except BaseException:
-        into.store.remove_tree(into.full(stage))
+        discard_tree(into.store, into.full(stage))
         for path in _files(into, places) - before:
             into.store.remove(path)
         _remove_empty(made)
         raise
-    into.store.remove_tree(into.full(stage))
+    discard_tree(into.store, into.full(stage))
     _remove_empty(made)
 
 
@@ -360,9 +360,14 @@ def _files(into: Location, directories: Sequence[str]) -> set[str]:
 
 
 def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
-    if not isinstance(into.store, LocalStore):
+    """Those that were made, each with a name that survives a power cut."""
+    store = into.store
+    if not isinstance(store, LocalStore):
         return []
-    return [made for path in directories for made in into.store.make_directories(into.full(path))]
+    made = [each for path in directories for each in store.make_directories(into.full(path))]
+    for parent in {os.path.dirname(each) for each in made}:
+        store.sync_directory(parent)
+    return made
 
 
 def _remove_empty(directories: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from inlay.incremental.options import MergeOptions
 from inlay.incremental.read import parquet_dataset
 from inlay.incremental.versions import Draft, append_draft, merge_draft
 from inlay.pipeline import Conversion, ConvertedFile, ReadOptions
-from inlay.storage import Location
+from inlay.storage import Location, discard_tree
 from inlay.workspace.planning import Planner
 from inlay.workspace.requests import Load, NewDataset, Source, overrides_of
 from inlay.workspace.runner import JobHandle
@@ -258,7 +258,7 @@ class Conversions:
         except CommitStateUnknownError:
             raise
         except BaseException:
-            location.store.remove_tree(location.full(directory) if directory else location.path)
+            discard_tree(location.store, location.full(directory) if directory else location.path)
             raise
 
 

@@ -6,9 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
-from inlay.catalog import Catalog, Job, is_id, upload_directory
+from inlay.catalog import is_id, upload_directory
 from inlay.errors import InlayError
 from inlay.parquet.sidecar import owner_of
 from inlay.workspace.services import Services
@@ -18,7 +17,6 @@ __all__ = ["Maintenance"]
 log = logging.getLogger("inlay.maintenance")
 _PAUSE_SECONDS = 5.0
 _ORPHANS_EVERY = 600.0
-_PAGE = 1000
 _TOPS = ("uploads", "datasets", "scratch")
 
 
@@ -72,10 +70,10 @@ class Maintenance:
         places, before = self._services.places, self._too_old()
         old = [path for top in _TOPS for path in self._old(top, before)]
         hollow = [path for top in _TOPS for path in places.hollow_directories(top, before)]
-        jobs = _active_jobs(self._services.catalog)
+        jobs = self._services.catalog.jobs.active()
         orphans = self._uploads(old) | self._datasets(old, {job.dataset_id for job in jobs})
         orphans |= {f"scratch/{job_id}" for job_id in _second_parts(old, "scratch") - {job.id for job in jobs}}
-        orphans -= _waiting(self._services.catalog)  # those have a time of their own
+        orphans -= self._services.catalog.garbage.paths()  # those have a time of their own
         for path in sorted(orphans):
             log.info("removing %s, which belongs to nothing", path)
             places.remove(path)
@@ -121,18 +119,3 @@ def _top_of(path: str) -> str:
 
 def _second_parts(paths: Iterable[str], top: str) -> set[str]:
     return {path.split("/")[1] for path in paths if path.startswith(f"{top}/") and path.count("/") > 1}
-
-
-def _active_jobs(catalog: Catalog) -> list[Job]:
-    found: list[Job] = []
-    for state in ("queued", "running"):
-        page = catalog.jobs.list(state=state, limit=_PAGE)
-        found += page.items
-        while page.has_more:
-            page = catalog.jobs.list(state=state, limit=_PAGE, offset=page.offset + _PAGE)
-            found += page.items
-    return found
-
-
-def _waiting(catalog: Catalog) -> set[str]:
-    return {item.path for item in catalog.garbage.due(datetime.max.replace(tzinfo=UTC), limit=1_000_000)}

@@ -13,7 +13,7 @@ from inlay.catalog import Upload
 from inlay.errors import QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
-from inlay.storage import Location
+from inlay.storage import Location, discard_tree
 from inlay.workspace.requests import Load, OnError, Source, format_of, is_known_type, overrides_of
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
@@ -88,7 +88,7 @@ class Sources:
             )  # fmt: skip
             yield converted, scratch.shown("source")
         finally:
-            scratch.store.remove_tree(scratch.path)
+            discard_tree(scratch.store, scratch.path)
 
     # ------------------------------------------------------------------------------------------------------- bytes
     def _upload(self, upload: Upload) -> RawFile:
