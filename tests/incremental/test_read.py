@@ -27,6 +27,12 @@ def test_an_open_dataset_is_scanned_in_batches(tmp_path: Path) -> None:
     assert dataset.to_table().equals(inlay.read_parquet(path))
 
 
+def test_what_goes_wrong_in_the_block_stays_what_it_is(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    with pytest.raises(FileNotFoundError), inlay.open_dataset(path):
+        (tmp_path / "none" / "out.csv").write_text("")
+
+
 def test_a_commit_waits_until_the_dataset_is_closed(tmp_path: Path) -> None:
     path = lake.write(
         tmp_path / "d", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([3], ["c"])}

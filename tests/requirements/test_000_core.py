@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
 from inlay import incremental
@@ -299,6 +300,17 @@ def test_partition_column_immutability_validation():
 
 
 # Testing requirement: staging and atomic replace operations
+
+
+def test_atomic_replace_takes_sources_from_the_given_filesystem():
+    memory = MemoryFileSystem()
+    inlay.write_dataset(lake.table([1]), "/replace/d", filesystem=memory)
+    [target] = [name for name in memory.find("/replace/d") if name.endswith(".parquet")]
+    with memory.open("/replace/staged.parquet", "wb") as file:
+        pq.write_table(lake.table([7]), file)
+    with IncrementalFileManager() as manager:
+        manager.atomic_replace_files(["/replace/staged.parquet"], [target], filesystem=memory)
+    assert inlay.read_parquet("/replace/d", filesystem=memory)["id"].to_pylist() == [7]
 
 
 def test_staging_and_atomic_replace_operations(tmp_path):

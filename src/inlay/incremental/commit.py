@@ -166,8 +166,9 @@ class IncrementalFileManager:
         if not source_files:
             return
         if self._journal is None:
+            self._filesystem = filesystem or self._filesystem
             base = posixpath.commonpath([posixpath.dirname(name) for name in target_files])
-            self.open(locate(base, filesystem or self._filesystem))
+            self.open(locate(base, self._filesystem))
         self.commit(
             [(self._adopted(s), self.location.relative(t)) for s, t in zip(source_files, target_files, strict=True)]
         )

@@ -60,8 +60,10 @@ def open_dataset(
     one came in between, that is a ConcurrentModificationError at the end of the block.
     """
     location = locate_dataset(path, filesystem, storage_options)
-    with failing_as("read"), holding(location) as files:
-        yield _dataset(location, files)
+    with contextlib.ExitStack() as stack:
+        with failing_as("read"):
+            dataset = _dataset(location, stack.enter_context(holding(location)))
+        yield dataset  # what goes wrong in the caller's block is the caller's
 
 
 @contextlib.contextmanager
