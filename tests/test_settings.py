@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import InvalidArgumentError
-from inlay.settings import Settings
+from inlay.settings import Settings, is_loopback
 
 
 def test_defaults_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +60,13 @@ def test_a_file_with_mistakes_is_refused(tmp_path: Path, content: str, message: 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="no settings file"):
         Settings.load(environ={}, file=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "a.localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1234:1", "localhost.example.com", "127.example.com", "", "h"])
+def test_other_addresses_only_look_like_loopback(host: str) -> None:
+    assert not is_loopback(host)

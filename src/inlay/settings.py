@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -12,14 +13,21 @@ from urllib.parse import quote
 
 from inlay.errors import InvalidArgumentError, did_you_mean
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "is_loopback"]
 
 _FILE = "inlay.toml"
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"meaning": meaning})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host.startswith(_LOOPBACK)
+        return is_loopback(self.host)
 
     @property
     def data_path(self) -> Path:

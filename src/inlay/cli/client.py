@@ -20,6 +20,7 @@ from inlay.errors import (
     ServiceUnreachableError,
     error_from,
 )
+from inlay.settings import is_loopback
 
 if TYPE_CHECKING:
     import httpx
@@ -34,7 +35,6 @@ _PROBE_SECONDS = 2.0
 _BLOCK = 1 << 20
 _LONGEST_PAGE = 1000
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 0.5
-_LOOPBACK = ("127.", "localhost", "::1")
 _ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -62,7 +62,7 @@ class Client:
             base_url=self.url,
             headers={"User-Agent": "inlay", **_authorization(api_key)},
             timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
-            trust_env=not _is_loopback(self.url),  # no proxy leads to this machine
+            trust_env=not _is_here(self.url),  # no proxy leads to this machine
         )
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ def is_service(url: str) -> bool:
     with required_packages():
         import httpx
     try:
-        answer = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=not _is_loopback(url))
+        answer = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=not _is_here(url))
         return answer.is_success and answer.json() == {"status": "ok"}
     except (httpx.HTTPError, ValueError):
         return False
@@ -193,8 +193,8 @@ def _checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _is_loopback(url: str) -> bool:
-    return (urlsplit(url).hostname or "").startswith(_LOOPBACK)
+def _is_here(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
 
+from inlay import settings
 from inlay.errors import InvalidArgumentError
 
 __all__ = [
@@ -41,7 +42,7 @@ _LOG_FILES = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 
 def is_loopback(master: str) -> bool:
     """Whether all of Spark is on this machine, so that nothing need listen on another address."""
-    return master.startswith("local") or urlsplit(master).hostname in {"127.0.0.1", "localhost", "::1"}
+    return master.startswith("local") or settings.is_loopback(urlsplit(master).hostname or "")
 
 
 def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from starlette.requests import HTTPConnection
 
 from inlay.errors import ForbiddenError, UnauthorizedError
 from inlay.server.service import Service
+from inlay.settings import is_loopback
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
@@ -113,7 +113,7 @@ def _digest(secret: str) -> str:
 def _require_loopback_name(request: HTTPConnection) -> None:
     """An open service serves this machine, not the web sites that its browsers happen to show."""
     host = request.headers.get("host", "")
-    if not _is_loopback(_hostname(host)):
+    if not is_loopback(_hostname(host)):
         raise ForbiddenError(
             f"Without API keys the service answers only under a loopback name, not {host[:100]!r}.",
             hint="Use http://127.0.0.1 or http://localhost, or set INLAY_API_KEYS.",
@@ -134,13 +134,6 @@ def _hostname(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
 
 
 # -------------------------------------------------------------------------------------------------------- dependencies

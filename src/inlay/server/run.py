@@ -105,13 +105,12 @@ def _require_keys(settings: Settings) -> None:
     """Whoever can reach another address than loopback must prove that they may."""
     if settings.is_loopback or settings.api_keys:
         return
-    catalog = _workspace(settings).catalog
-    try:
+    from inlay.catalog import Catalog
+
+    with contextlib.closing(Catalog(settings.catalog)) as catalog:
         catalog.migrate()
         if catalog.keys.exist():
             return
-    finally:
-        catalog.close()
     raise InvalidArgumentError(
         f"The service would be open to everybody who can reach {settings.host!r}.",
         hint="Make an API key with `inlay keys create`, set INLAY_API_KEYS, or use --host 127.0.0.1.",
