@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -883,6 +884,18 @@ import time; time.sleep(0.5)
 print(*db._pool._directory.split(), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_worker_that_died_idle_costs_nobody_a_query(tmp_path: Path) -> None:
+    with QueryEngine(Shelf(tmp_path), spill_dir=tmp_path) as db:
+        with db.run("SELECT 1") as first:
+            assert first.row_count == 1
+        assert db._pool._idle
+        for worker in db._pool._idle:
+            os.kill(worker.pid, signal.SIGKILL)
+            worker._process.wait()
+        with db.run("SELECT 1") as second:
+            assert second.row_count == 1
 
 
 def test_workers_end_with_a_killed_owner_and_the_next_engine_cleans_up(tmp_path: Path) -> None:

@@ -114,6 +114,10 @@ class Worker:
         return self._process.pid
 
     @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def is_well(self) -> bool:
         """Whether it may answer another query."""
         return not self._owes_answer and self._answered < _QUERIES_PER_WORKER and self._memory() < self._spare_memory
@@ -251,8 +255,11 @@ class Pool:
         with self._lock:
             if self._is_closed:
                 raise QueryFailedError("The query engine is closed.")
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_alive:
+                    return worker
+                worker.end()
         return Worker(self._settings, self._directory)
 
     def _put_back(self, worker: Worker) -> None:
