@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inlay.engines import keys
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type, contiguous, require_key_type
 from inlay.errors import InvalidArgumentError
 from tests import lake
@@ -314,3 +315,12 @@ def test_places_put_equal_keys_together_in_order(data: st.DataObject) -> None:
     in_order = KeyIndex.places(cuts, index.columns[0])
     assert (np.diff(in_order) >= 0).all()
     assert in_order.max() <= len(cuts)
+
+
+def test_columns_are_sorted_once_however_many_files_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = KeyIndex([pa.chunked_array([[1, 2, 3]]), pa.chunked_array([[9, 7, 8]])])
+    known = np.ones(1, np.bool_)
+    assert index.touches(1, pa.array([7]), pa.array([7]), known).tolist() == [True]
+    monkeypatch.setattr(keys.pc, "sort_indices", None)
+    assert index.touches(1, pa.array([1]), pa.array([6]), known).tolist() == [False]
+    assert index.touches(1, pa.array([8]), pa.array([20]), known).tolist() == [True]

@@ -76,6 +76,7 @@ class KeyIndex:
             self._order = order.to_numpy().astype(np.int64)
         # of several columns, the one with the most values excludes most rows
         self.lead = max(range(len(columns)), key=self._distinct) if len(columns) > 1 else 0
+        self._sorted = {0: self.columns[0]}  # the columns for themselves, as far as somebody asked
 
     def _distinct(self, position: int) -> int:
         sample = self.columns[position].slice(0, 10_000)
@@ -125,8 +126,10 @@ class KeyIndex:
         return result
 
     def _sorted_values(self, position: int) -> pa.Array:
-        column = self.columns[position]
-        return column if position == 0 else column.take(pc.sort_indices(column))
+        if position not in self._sorted:
+            column = self.columns[position]
+            self._sorted[position] = column.take(pc.sort_indices(column))
+        return self._sorted[position]
 
     def runs(self, most: int) -> KeyRuns:
         """What `touches` needs, in little memory."""
