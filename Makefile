@@ -81,6 +81,16 @@ pytest:
 	$(PYTEST) -m "not spark" -n 3 $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 	$(PYTEST) -m spark -n 2 $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
 
+# Ten tests in two processes, each for a fifth of the time.
+SOAK_SECONDS ?= 3600
+SOAKED := test_soak.py test_merge_soak.py test_service_kills.py
+.PHONY: soak
+soak: setup setup-test ## Let random things happen to everything for an hour: make soak SOAK_SECONDS=600
+	@mkdir -p .cache && rm -f .cache/soak.jsonl
+	INLAY_TEST_LONG=1 INLAY_SOAK_SECONDS=$$(($(SOAK_SECONDS) / 5)) INLAY_FAULT_COUNTS=$(CURDIR)/.cache/soak.jsonl \
+		$(PYTEST) -n 2 -rP $(addprefix tests/faults/,$(SOAKED)) $(PYTEST_ARGS)
+	$(BIN)/python -m tests.faults.report .cache/soak.jsonl
+
 .PHONY: lint
 lint: setup ## Check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -58,8 +58,7 @@ class Proxy:
         self.plan = Plan()
         self._upstream = (host, port)
         handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -90,6 +89,13 @@ class Proxy:
             return answer.status, answer.getheaders(), answer.read()
         finally:
             connection.close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Clients that are killed leave in the middle of a request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -15,6 +15,7 @@ GROUPS = {
     "test_power_cut.py": "disk states after a power cut",
     "test_soak.py": "acknowledged commits of eight writers under random kills",
     "test_s3.py": "faults at S3 requests",
+    "test_merge_soak.py": "merges on all engines, with kills, full disks and lost answers",
     "test_service_kills.py": "acknowledged requests to services that are killed, stopped and deprived",
     "test_object_commit.py": "faults at requests to a store in memory",
 }

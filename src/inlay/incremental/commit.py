@@ -23,6 +23,7 @@ from inlay.errors import (
     InvalidArgumentError,
     LockTimeoutError,
 )
+from inlay.incremental.failures import failing_as
 from inlay.incremental.journal import Record, RecoveryReport
 from inlay.incremental.local_commit import LocalJournal
 from inlay.incremental.object_commit import ObjectJournal
@@ -220,7 +221,9 @@ def locate_dataset(
 ) -> Location:
     """Where a dataset is, or will be; a single file is not one."""
     location = locate(path, filesystem, storage_options)
-    if location.store.stat(location.path) is not None and not location.store.is_directory(location.path):
+    with failing_as("opening of the dataset"):
+        is_file = location.store.stat(location.path) is not None and not location.store.is_directory(location.path)
+    if is_file:
         raise InvalidArgumentError(f"{location.given!r} is a file; a dataset is a directory of Parquet files.")
     return location
 
