@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import itertools
 import logging
@@ -18,12 +19,14 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 
 import inlay
 from inlay.engines import kernels
 from inlay.errors import (
     ConcurrentModificationError,
+    DatasetIOError,
     DuplicateKeyError,
     InvalidArgumentError,
     NotFoundError,
@@ -186,6 +189,15 @@ def test_what_surgery_refuses_can_be_planned(place: Place, monkeypatch: pytest.M
     plan = inlay.plan_merge(SOURCE, place.path, "upsert", ["id"], storage_options=place.options)
     result = place.merge(SOURCE, "upsert", ["id"])
     assert (plan.inserted, plan.updated) == (result.inserted, result.updated) == (2, 3)
+
+
+def test_a_store_that_refuses_is_told_in_our_words() -> None:
+    class Refusing(MemoryFileSystem):  # type: ignore[misc]
+        def info(self, path: str, **_: Any) -> Any:
+            raise PermissionError(errno.EACCES, "Access Denied", path)
+
+    with pytest.raises(DatasetIOError, match="opening of the dataset failed and nothing changed: .*Access Denied"):
+        inlay.merge(SOURCE, "/refused/d", "upsert", ["id"], filesystem=Refusing())
 
 
 def test_writes_append_and_overwrite(place: Place) -> None:
