@@ -196,7 +196,7 @@ def test_a_store_that_refuses_is_told_in_our_words() -> None:
         def info(self, path: str, **_: Any) -> Any:
             raise PermissionError(errno.EACCES, "Access Denied", path)
 
-    with pytest.raises(DatasetIOError, match="opening of the dataset failed and nothing changed: .*Access Denied"):
+    with pytest.raises(DatasetIOError, match=r"opening of the dataset failed and nothing changed: .*Access Denied"):
         inlay.merge(SOURCE, "/refused/d", "upsert", ["id"], filesystem=Refusing())
 
 

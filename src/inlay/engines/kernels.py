@@ -11,11 +11,9 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, Written
-from inlay.errors import UnreadableFileError
-from inlay.parquet.footers import open_parquet
+from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group
 from inlay.schema import lossless_cast, storage_type
@@ -251,19 +249,7 @@ class _OpenFile:
         return [name for name in every if name not in names]
 
     def read_group(self, group: int, columns: list[str] | None = None) -> pa.Table:
-        try:
-            with pq.ParquetFile(
-                self.location.store.open_arrow(self.location.full(self.path)),
-                metadata=self.metadata,
-                pre_buffer=not self.location.store.is_local,
-            ) as parquet:
-                return parquet.read_row_group(group, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableFileError(
-                f"Cannot read row group {group} of {self.name!r}: {error}",
-                operation="read",
-                files=[self.name],
-            ) from error
+        return read_row_group(self.location, self.path, self.metadata, group, columns)
 
     @contextlib.contextmanager
     def raw(self) -> Iterator[ParquetBytes]:

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from inlay.engines.base import FileMatch, GroupMatch, Target
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
-from inlay.errors import UnreadableFileError
-from inlay.parquet.footers import bounds_of, group_ranges, open_parquet
+from inlay.parquet.footers import bounds_of, group_ranges, open_parquet, read_row_group
 from inlay.storage import Location
 
 __all__ = ["Hit", "KeySearch", "OpenTarget", "Unit", "match_files"]
@@ -212,23 +211,10 @@ class KeySearch:
         if name in file.target.constants:
             column = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
         elif file.schema.get_field_index(name) >= 0:
-            column = self._read_columns(unit, [name]).column(name)
+            column = read_row_group(self.location, file.target.path, file.metadata, unit.group, [name]).column(name)
         else:
             column = pa.chunked_array([pa.nulls(unit.rows, type_)])
         return canonical_keys(column, type_)
-
-    def _read_columns(self, unit: Unit, names: list[str]) -> pa.Table:
-        path = unit.opened.target.path
-        try:
-            with pq.ParquetFile(
-                self.location.store.open_arrow(self.location.full(path)), metadata=unit.opened.metadata
-            ) as parquet:
-                return parquet.read_row_group(unit.group, columns=names, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            shown = self.location.shown(path)
-            raise UnreadableFileError(
-                f"Cannot read row group {unit.group} of {shown!r}: {error}", operation="read", files=[shown]
-            ) from error
 
 
 def stacked(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:

@@ -70,11 +70,8 @@ def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str
 def user_conf(environ: Mapping[str, str]) -> dict[str, str]:
     """What the user set: spark-defaults.conf, then PYSPARK_SUBMIT_ARGS, then INLAY_SPARK_CONF."""
     submitted = _submit_args(environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    files = [submitted.pop("properties-file", None) or _conf_directory(environ) / "spark-defaults.conf"]
-    found: dict[str, str] = {}
-    for file in files:
-        found |= _read_properties(Path(file))
-    return found | submitted | parse_conf(environ.get("INLAY_SPARK_CONF", ""))
+    file = submitted.pop("properties-file", None) or _conf_directory(environ) / "spark-defaults.conf"
+    return _read_properties(Path(file)) | submitted | parse_conf(environ.get("INLAY_SPARK_CONF", ""))
 
 
 def parse_conf(text: str) -> dict[str, str]:

@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
     ConcurrentModificationError,
-    DatasetMergeError,
     InvalidArgumentError,
     LockTimeoutError,
 )
@@ -75,7 +76,7 @@ class IncrementalFileManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, DatasetMergeError) and error.code in ("commit_pending", "commit_state_unknown"):
+        if isinstance(error, (CommitPendingError, CommitStateUnknownError)):
             self._staging = None  # committed, or perhaps committed: the staged files are not ours to remove
         overtaken = isinstance(error, OSError) and self._is_overtaken()
         self.cleanup_staging_files()

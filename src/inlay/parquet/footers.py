@@ -32,6 +32,7 @@ __all__ = [
     "python_range",
     "ranges_in",
     "read_many",
+    "read_row_group",
     "whole_range",
     "with_shared_schemas",
 ]
@@ -144,6 +145,22 @@ def open_parquet(location: Location, path: str) -> pq.ParquetFile:
     """Open a data file for reading; what cannot be read is an error that names it."""
     with _reading(location, path):
         return pq.ParquetFile(location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local)
+
+
+def read_row_group(
+    location: Location, path: str, metadata: pq.FileMetaData, group: int, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """A row group of a file whose footer is known, or some columns of it."""
+    try:
+        with pq.ParquetFile(
+            location.store.open_arrow(location.full(path)), metadata=metadata, pre_buffer=not location.store.is_local
+        ) as parquet:
+            return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        shown = location.shown(path)
+        raise UnreadableFileError(
+            f"Cannot read row group {group} of {shown!r}: {error}", operation="read", files=[shown]
+        ) from error
 
 
 @contextlib.contextmanager

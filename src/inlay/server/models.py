@@ -88,16 +88,6 @@ class SchemaBody(Request):
 
 
 _Label = Annotated[str, Field(min_length=1, max_length=1000, examples=["Q1 Sales Report"])]
-_TableName = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=128,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="Letters, digits and underscores, no digit first, no reserved word of SQL.",
-        examples=["q1_sales"],
-    ),
-]
 _OnError = Annotated[
     OnError,
     Field(description="`fail`: bad rows make nothing. `quarantine`: the others are loaded; see the rejects."),
