@@ -13,8 +13,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
 # Options for the tests that may run side by side, and for all of them: make test PYTEST_ARGS='-x -k splice'
-# Tests without Spark wait for disks and processes now and then: three of them keep two cores busy.
-PYTEST_PARALLEL ?= --dist loadfile --no-loadscope-reorder
+PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 # $(call create,DIRECTORY): an empty virtual environment
@@ -78,8 +77,8 @@ test-all: setup setup-test lint ## The same with the long profiles
 pytest: export HYPOTHESIS_PROFILE ?= quick
 pytest: export INLAY_TEST_LONG ?=
 pytest:
-	$(PYTEST) -m "not spark" -n 3 $(PYTEST_PARALLEL) $(PYTEST_ARGS)
-	$(PYTEST) -m spark -n 2 $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
+	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(PYTEST) -m spark $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
 
 # Ten tests in two processes, each for a fifth of the time.
 SOAK_SECONDS ?= 3600

@@ -2,8 +2,8 @@
 
 from inlay.incremental.commit import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
 from inlay.incremental.compact import compact
-from inlay.incremental.failures import Progress
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan, plan_incremental_rewrite
+from inlay.incremental.progress import Progress
 from inlay.incremental.prune import (
     ConservativeMembershipChecker,
     ParquetFileMetadata,

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines.base import Engine, FileMatch, GroupEdit, Target
-from inlay.incremental.failures import Reporter
 from inlay.incremental.options import MergeOptions
+from inlay.incremental.progress import Reporter
 from inlay.incremental.prune import possible_files
 from inlay.incremental.target import ELSEWHERE, UNKNOWN, Partitions, TargetState
 from inlay.incremental.validate import moved_error

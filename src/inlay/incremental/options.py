@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inlay.errors import InvalidArgumentError
-from inlay.incremental.failures import ProgressCallback
+from inlay.incremental.progress import ProgressCallback
 from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.incremental.validate import SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.writer import check_choices

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from inlay.errors import InvalidArgumentError
-from inlay.incremental.failures import Progress, ProgressCallback
+from inlay.incremental.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
     from rich.console import Console

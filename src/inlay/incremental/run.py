@@ -28,10 +28,11 @@ from inlay.incremental.commit import (
     read_consistently,
 )
 from inlay.incremental.decide import Decision, Decisions, decide
-from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
+from inlay.incremental.failures import failing_as
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.outcome import plan_of, result_of
 from inlay.incremental.plan import MergePlan
+from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeResult
 from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged

@@ -13,9 +13,10 @@ from typing import Any
 
 from inlay.engines.base import Engine
 from inlay.incremental.changes import Changes
-from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
+from inlay.incremental.failures import failing_as
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.plan import MergePlan
+from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.result import MergeResult
 from inlay.incremental.run import MergeRun
 from inlay.incremental.stage import Slot

@@ -12,7 +12,8 @@ from inlay.engines import get_engine
 from inlay.engines.base import Engine, Written
 from inlay.errors import unknown
 from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
-from inlay.incremental.failures import ProgressCallback, Reporter, failing_as
+from inlay.incremental.failures import failing_as
+from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged

@@ -15,8 +15,8 @@ from typing import Any
 from inlay.catalog import DataFile, NewVersion, Snapshot
 from inlay.engines.spark import SparkEngine
 from inlay.errors import CommitStateUnknownError, SchemaMismatchError
-from inlay.incremental.failures import Progress, ProgressCallback
 from inlay.incremental.options import MergeOptions
+from inlay.incremental.progress import Progress, ProgressCallback
 from inlay.incremental.read import parquet_dataset
 from inlay.incremental.versions import Draft, append_draft, merge_draft
 from inlay.pipeline import Conversion, ConvertedFile, ReadOptions
