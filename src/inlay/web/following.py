@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
+from inlay.errors import JobCancelledError
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
 from inlay.workspace import require_success
@@ -50,6 +51,8 @@ async def follow(visitor: Visitor, job: Job) -> Job:
             cancel.set_enabled(not job.cancel_requested)
     finally:
         shown.delete()
+    if job.state == "cancelled":
+        raise JobCancelledError("Cancelled. Nothing changed.")
     return require_success(job)
 
 
