@@ -150,6 +150,13 @@ class LocalStore:
             os.makedirs(directory, exist_ok=True)
         return missing[::-1]
 
+    def make_durable_directories(self, path: str) -> list[str]:
+        """The same, with names that survive a power cut."""
+        made = self.make_directories(path)
+        for directory in made:
+            self.sync_directory(os.path.dirname(directory))
+        return made
+
     def remove_empty_directory(self, path: str) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(path)

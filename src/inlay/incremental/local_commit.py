@@ -241,8 +241,7 @@ class LocalJournal:
     def _make_directories(self, record: Record, *, resumed: bool) -> None:
         """A directory must be safe before a file moves into it, also one that a dead writer made."""
         for put in record.puts:
-            for made in self._store.make_directories(os.path.dirname(self.location.full(put.target))):
-                self._store.sync_directory(os.path.dirname(made))
+            self._store.make_durable_directories(os.path.dirname(self.location.full(put.target)))
         if resumed:
             self._sync_parent(self.location.path)
             self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})

@@ -361,13 +361,9 @@ def _files(into: Location, directories: Sequence[str]) -> set[str]:
 
 def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
     """Those that were made, each with a name that survives a power cut."""
-    store = into.store
-    if not isinstance(store, LocalStore):
+    if not isinstance(into.store, LocalStore):
         return []
-    made = [each for path in directories for each in store.make_directories(into.full(path))]
-    for parent in {os.path.dirname(each) for each in made}:
-        store.sync_directory(parent)
-    return made
+    return [made for path in directories for made in into.store.make_durable_directories(into.full(path))]
 
 
 def _remove_empty(directories: Sequence[str]) -> None:

@@ -72,8 +72,7 @@ class Places:
         """Durable where directories are things of their own."""
         store = self.root.store
         if isinstance(store, LocalStore):
-            for made in store.make_directories(self.root.full(path)):
-                store.sync_directory(posixpath.dirname(made))
+            store.make_durable_directories(self.root.full(path))
 
     def open_write(self, path: str) -> BinaryIO:
         self.make_directory(posixpath.dirname(path))
