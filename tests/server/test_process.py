@@ -56,7 +56,7 @@ def served(folder: Path, *arguments: str, **variables: str) -> contextlib.Abstra
 
 
 @contextlib.contextmanager
-def running(program: list[str], folder: Path, **variables: str) -> Iterator[Served]:
+def running(program: list[str], folder: Path, patience: float = PATIENCE, **variables: str) -> Iterator[Served]:
     process = subprocess.Popen(
         program,
         cwd=folder, env=environment(**variables), stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -65,7 +65,7 @@ def running(program: list[str], folder: Path, **variables: str) -> Iterator[Serv
     reader = threading.Thread(target=lambda: log.extend(process.stderr or ()))
     reader.start()
     try:
-        yield Served(process, _url(process, log), log)
+        yield Served(process, _url(process, log, patience), log)
     finally:
         cluster.end_session(process.pid)
         process.wait()
@@ -74,9 +74,9 @@ def running(program: list[str], folder: Path, **variables: str) -> Iterator[Serv
         process.stderr.close()
 
 
-def _url(process: subprocess.Popen[str], log: list[str]) -> str:
+def _url(process: subprocess.Popen[str], log: list[str], patience: float) -> str:
     """Where it says that it listens."""
-    deadline = time.monotonic() + 10 * PATIENCE  # `make serve` may have to install everything first
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline and process.poll() is None:
         for line in list(log):
             if '"url"' in line:
@@ -164,7 +164,8 @@ def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
 def test_make_serve_is_all_it_takes(tmp_path: Path) -> None:
     """An environment of its own, without what only tests need; then a table and the page."""
     arguments = f"--port 0 --data-dir '{tmp_path}' --spark-master local[2]"
-    with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT) as found:
+    # it may have to install everything first
+    with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT, 10 * PATIENCE) as found:
         body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
         assert expect(httpx.post(f"{found.url}/v1/datasets", json=body, timeout=PATIENCE), 201)["row_count"] == 1
         question = {"sql": "SELECT a FROM datasets.x"}

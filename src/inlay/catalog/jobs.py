@@ -159,7 +159,7 @@ class Jobs:
 
     def active(self) -> tuple[Job, ...]:
         """Those that have not ended, all at one moment."""
-        query = records.select(Job, _jobs).where(_jobs.c.state.in_(("queued", "running")))
+        query = records.select(Job, _jobs).where(_active)
         with self._context.read() as connection:
             return records.every(connection, Job, query)
 

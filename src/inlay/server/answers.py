@@ -124,6 +124,8 @@ def queued(job: Job) -> Response:
 
 async def ended(service: Service, ticket: Ticket) -> Job:
     """Wait for a job without a thread; raises what it failed with. A client that leaves does not end it."""
+    from inlay.workspace import require_success
+
     if ticket.future is not None:
         return await asyncio.shield(asyncio.wrap_future(ticket.future))
     job = ticket.job
@@ -132,6 +134,4 @@ async def ended(service: Service, ticket: Ticket) -> Job:
         job = await service.run(lambda w: w.job(ticket.job.id))
     if job.error is not None:
         raise Answered(response_of(error_from(job.error), told=job.error))
-    from inlay.workspace import require_success
-
     return require_success(job)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
-from inlay.errors import InlayError, InvalidArgumentError, JobCancelledError, error_from
+from inlay.errors import InlayError, InvalidArgumentError, error_from
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
@@ -32,7 +32,7 @@ from inlay.workspace.keys import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
 from inlay.workspace.places import Places
 from inlay.workspace.requests import Inline, Load, NewDataset, Source, overrides_of
-from inlay.workspace.runner import JobHandle, JobRunner
+from inlay.workspace.runner import JobHandle, JobRunner, cancelled
 from inlay.workspace.services import Services
 from inlay.workspace.sources import Sources
 from inlay.workspace.spark import Spark
@@ -69,7 +69,7 @@ def require_success(job: Job) -> Job:
     if job.error is not None:
         raise error_from(job.error)
     if job.state == "cancelled":
-        raise JobCancelledError(f"The job {job.id!r} was cancelled; nothing changed.")
+        raise cancelled(job.id)
     return job
 
 

@@ -22,7 +22,7 @@ from inlay.errors import (
     StorageUnavailableError,
 )
 
-__all__ = ["JobHandle", "JobRunner"]
+__all__ = ["JobHandle", "JobRunner", "cancelled"]
 
 log = logging.getLogger("inlay.jobs")
 _TURN_SECONDS = 0.05
@@ -72,7 +72,7 @@ class JobHandle:
         if now - self._reported >= _REPORT_SECONDS or done >= total:
             self._reported = now
             if not self._report(self.id, {"phase": phase, "done": done, "total": total, "phases": self._phases}):
-                self.stop(_cancelled(self.id))
+                self.stop(cancelled(self.id))
                 self.check()
 
     def _note(self, phase: str) -> None:
@@ -192,7 +192,7 @@ class JobRunner:
             job = self._catalog.jobs.get(handle.id)
             if job.state == "succeeded":
                 return job
-            known = _cancelled(job.id) if job.state == "cancelled" else _lost(job.id)
+            known = cancelled(job.id) if job.state == "cancelled" else _lost(job.id)
         except InlayError:
             handle.is_unended = True
             known = error if is_in_doubt and isinstance(error, InlayError) else known
@@ -208,7 +208,7 @@ class JobRunner:
         """Stop a job that runs here, at once."""
         handle = self._running.get(job_id)
         if handle is not None:
-            handle.stop(_cancelled(job_id))
+            handle.stop(cancelled(job_id))
 
     # ---------------------------------------------------------------------------------------------------- the heart
     def _beat(self) -> None:
@@ -231,7 +231,7 @@ class JobRunner:
         pulse = self._catalog.jobs.heartbeat()
         for job_id, handle in handles.items():
             if job_id in pulse.cancelling:
-                handle.stop(_cancelled(job_id))
+                handle.stop(cancelled(job_id))
             elif job_id not in pulse.held and job_id in self._running:
                 self._check_lost(handle)
 
@@ -259,7 +259,7 @@ class JobRunner:
             raise
 
 
-def _cancelled(job_id: str) -> JobCancelledError:
+def cancelled(job_id: str) -> JobCancelledError:
     return JobCancelledError(f"The job {job_id!r} was cancelled; nothing changed.")
 
 
