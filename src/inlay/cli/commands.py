@@ -12,6 +12,7 @@ from inlay.cli.doctor import doctor
 from inlay.cli.serve import serve
 from inlay.cli.service import datasets, load, query, upload
 from inlay.cli.source import opened
+from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
 from inlay.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["app"]
@@ -59,11 +60,11 @@ def merge(
     schema_mode: o.SchemaMode = o.SchemaModeName.strict,
     compression: o.Compression = None,
     row_group_size: o.RowGroupSize = None,
-    max_rows_per_file: o.MaxRowsPerFile = o.DEFAULT_MAX_ROWS,
+    max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
     storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = o.DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     dry_run: o.DryRun = False,
     limit: o.Limit = 50,
     json: o.Json = False,
@@ -102,11 +103,11 @@ def plan(
     schema_mode: o.SchemaMode = o.SchemaModeName.strict,
     compression: o.Compression = None,
     row_group_size: o.RowGroupSize = None,
-    max_rows_per_file: o.MaxRowsPerFile = o.DEFAULT_MAX_ROWS,
+    max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
     storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = o.DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -148,11 +149,11 @@ def write(
     schema_mode: o.SchemaMode = o.SchemaModeName.strict,
     compression: o.Compression = None,
     row_group_size: o.RowGroupSize = None,
-    max_rows_per_file: o.MaxRowsPerFile = o.DEFAULT_MAX_ROWS,
+    max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
     storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = o.DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -184,14 +185,14 @@ def write(
 @app.command()
 def compact(
     dataset: o.Dataset,
-    target_file_size: o.TargetFileSize = "128MiB",
+    target_file_size: o.TargetFileSize = f"{TARGET_FILE_SIZE >> 20}MiB",
     sort_by: o.SortBy = None,
     compression: o.Compression = None,
     row_group_size: o.RowGroupSize = None,
-    max_rows_per_file: o.MaxRowsPerFile = o.DEFAULT_MAX_ROWS,
+    max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = o.DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -223,7 +224,7 @@ def compact(
 def recover(
     dataset: o.Dataset,
     storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = o.DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:

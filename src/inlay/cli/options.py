@@ -12,8 +12,6 @@ import typer
 
 from inlay.errors import InvalidArgumentError
 
-DEFAULT_LOCK_TIMEOUT = 300.0
-DEFAULT_MAX_ROWS = 5_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 

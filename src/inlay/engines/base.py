@@ -157,8 +157,9 @@ class Engine(Protocol):
     def watched(self, watch: Watch) -> Engine:
         """This engine, telling `watch` how far it is where its work runs elsewhere; what `watch` raises cancels."""
 
-    def merging(self, location: Location, strategy: str) -> Engine:
-        """This engine for a merge into a place; refuses, before anything is read, where it cannot work."""
+    def working_at(self, location: Location, operation: str) -> Engine:
+        """This engine for one place and a strategy, append or compact; refuses, before anything is read, where it
+        cannot work."""
 
     def open(self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any: ...
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 import duckdb
 
-from inlay.engines.base import Combine, FileMatch, Target, Written
+from inlay.engines.base import FileMatch, Target
 from inlay.engines.duckdb_search import Session, SqlSearch
 from inlay.engines.matching import Hit, Unit, match_files, open_target
 from inlay.engines.source import ArrowSource
@@ -103,12 +103,12 @@ class DuckDBEngine(ThreadedKernels):
             )
         self._connection = connection
         self._lock = threading.Lock()
-        self.strategy = "upsert"
+        self.operation = "upsert"
 
-    def merging(self, location: Location, strategy: str) -> Self:
+    def working_at(self, location: Location, operation: str) -> Self:
         _validate(location)
         engine = copy.copy(self)
-        engine.strategy = strategy
+        engine.operation = operation
         return engine
 
     def match(
@@ -125,12 +125,8 @@ class DuckDBEngine(ThreadedKernels):
                 cursor = connection.cursor()
             with contextlib.closing(cursor), ThreadPoolExecutor(self.workers, "inlay-open") as pool:
                 opened = list(pool.map(lambda target: open_target(location, target), targets))
-                search = functools.partial(SqlSearch, Session(cursor, self.strategy, native))
+                search = functools.partial(SqlSearch, Session(cursor, self.operation, native))
                 yield from match_files(location, source, key_columns, opened, _all_at_once, search)
-
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
-        _validate(location)
-        return super().combine(location, combines)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -17,8 +17,7 @@ import functools
 import itertools
 import os
 import pickle
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,38 +29,34 @@ from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
 from inlay.engines.kernels import combine_files, pick_rows
 from inlay.engines.source import ArrowSource, load_source, open_batches, open_path
 from inlay.engines.spark_files import IngestFiles, ParquetFiles
-from inlay.engines.spark_jobs import cancel_jobs, parallelism, tagged, watch
+from inlay.engines.spark_jobs import parallelism
 from inlay.engines.spark_session import get_session, ship_package
 from inlay.engines.spark_source import Ingest, Ingested, SparkFrame, StoredSource, make_buckets
 from inlay.engines.spark_supply import HeldRows, StoredRows, Supply
+from inlay.engines.spark_tasks import ANSWERS_DDL, Kernel, TaskJobs, credentials, most_tasks
 from inlay.engines.spark_verbs import match, stage
-from inlay.errors import DatasetMergeError, InlayError
+from inlay.errors import DatasetMergeError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
 from inlay.storage import FileStat, LocalStore, Location
 
 __all__ = ["SparkEngine"]
 
-_TASKS_PER_CORE = 3  # enough to level out files of different size, few enough not to pay for empty tasks
 _FOOTERS_WORTH_A_JOB = 4_000
 _SHIPPED_WITH_CODE = 2 << 20
 _DRIVER_BYTES = 64 << 20  # a DataFrame that is larger stays with the executors
-_RESULT_SCHEMA = pa.schema([("task", pa.int32()), ("payload", pa.binary())])
-_RESULT_DDL = "task int, payload binary"
-
-Kernel = Callable[[Any], Any]
 
 
 class SparkEngine:
     name = "spark"
 
     def __init__(self, spark: Any = None, watch: Watch | None = None, location: Location | None = None) -> None:
-        """`location` is where a merge goes to; large DataFrames are laid down beside it."""
+        """`location` is where the rows go to; large DataFrames are laid down beside it."""
         self._given, self._watch, self._location = spark, watch, location
 
     def watched(self, watch: Watch) -> SparkEngine:
         return SparkEngine(self._given, watch, self._location)
 
-    def merging(self, location: Location, strategy: str) -> SparkEngine:  # noqa: ARG002  (any place, any strategy)
+    def working_at(self, location: Location, operation: str) -> SparkEngine:  # noqa: ARG002  (any place, any operation)
         return SparkEngine(self._given, self._watch, location)
 
     @property
@@ -90,7 +85,7 @@ class SparkEngine:
         if scratch is None:
             return load_source(data.reader(), conform, key_columns)
         try:
-            ingest = Ingest(conform, list(key_columns), scratch, functools.partial(_use_credentials, _credentials()))
+            ingest = Ingest(conform, list(key_columns), scratch, credentials())
             parts = self._taken_in(data, ingest)
             if parts is not None:
                 return self._settled(parts, conform(data.schema.empty_table()), ingest)
@@ -107,7 +102,7 @@ class SparkEngine:
             return None if None in taken else [part for part in taken if part.rows]
         session = data.frame.sparkSession
         ship_package(session)
-        return list(self._answers(session, data.frame.mapInArrow(ingest, _RESULT_DDL)))
+        return list(self._jobs(session).collect(data.frame.mapInArrow(ingest, ANSWERS_DDL)))
 
     def _settled(self, parts: Sequence[Ingested], empty: pa.Table, ingest: Ingest) -> ArrowSource | StoredSource:
         """What turns out to be small goes on in the driver."""
@@ -164,7 +159,7 @@ class SparkEngine:
     # ----------------------------------------------------------------------------------------------------- jobs
     def _bundles(self, items: Sequence[Any]) -> list[list[Any]]:
         """Neighbouring items, so many to a task that there are a few tasks for every core."""
-        tasks = min(len(items), parallelism(self.spark) * _TASKS_PER_CORE) or 1
+        tasks = min(len(items), most_tasks(self.spark)) or 1
         bounds = np.linspace(0, len(items), tasks + 1).astype(int)
         return [list(items[a:b]) for a, b in itertools.pairwise(bounds) if b > a]
 
@@ -173,13 +168,10 @@ class SparkEngine:
         packed = [pickle.dumps(task) for task in tasks]
         if not packed:
             return
-        partitions = min(len(packed), parallelism(self.spark) * _TASKS_PER_CORE)
         with self._room(sum(map(len, packed))) as scratch:
             with PieceWriter(scratch, "tasks") as out:
                 pieces = [out.put(task) for task in packed]
-            runner = _Runner(kernel, _credentials(), partitions, scratch, pieces)
-            frame = self.spark.range(0, partitions, 1, partitions)
-            yield from self._answers(self.spark, frame.mapInArrow(runner, _RESULT_DDL))
+            yield from self._jobs(self.spark).run(kernel, _PackedTasks(scratch, pieces))
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[Scratch]:
@@ -191,81 +183,23 @@ class SparkEngine:
             if place is not None:
                 place.remove()
 
-    def _answers(self, spark: Any, frame: Any) -> Iterator[Any]:
-        """What the tasks of a job say, in their order; the first error is raised."""
-        results = self._collect(spark, frame)
-        for at in np.argsort(results["task"].to_numpy(), kind="stable"):
-            answer = pickle.loads(results["payload"][int(at)].as_py())  # noqa: S301  (our own tasks' answers)
-            if isinstance(answer, InlayError):
-                raise answer
-            yield answer
-
-    def _collect(self, spark: Any, frame: Any) -> pa.Table:
-        """Run the job, telling how far it is; whoever watches can cancel it by raising."""
-        tag = f"inlay-{uuid.uuid4().hex}"
-        stopped: list[BaseException] = []
-
-        def on_tasks(done: int, total: int) -> None:
-            try:
-                if self._watch is not None:
-                    self._watch(done, total)
-            except BaseException as error:
-                stopped.append(error)
-                cancel_jobs(spark, tag)
-                raise
-
-        try:
-            with tagged(spark, tag) if self._watch is None else watch(spark, tag, on_tasks):
-                return frame.toArrow()
-        except Exception as error:
-            if stopped:
-                raise stopped[0] from error
-            if not _is_from_spark(error):
-                raise
-            raise DatasetMergeError(f"The Spark job failed: {str(error).splitlines()[0]}", operation="spark") from error
+    def _jobs(self, spark: Any) -> TaskJobs:
+        return TaskJobs(spark, functools.partial(DatasetMergeError, operation="spark"), self._watch)
 
 
 # ------------------------------------------------------------------------------------------------------ on executors
-def _credentials() -> dict[str, str]:
-    """The driver's way into object stores, for executors that have none of their own."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-
-
-def _use_credentials(given: Mapping[str, str]) -> None:
-    for name, value in given.items():  # what the executor has of its own wins
-        os.environ.setdefault(name, value)
-
-
-def _is_from_spark(error: Exception) -> bool:
-    return type(error).__module__.startswith(("pyspark.", "py4j.", "grpc"))
-
-
 @dataclass(frozen=True)
-class _Runner:
-    """What Spark calls with the number of a partition: its tasks one after the other."""
+class _PackedTasks:
+    """Tasks that lie in a scratch directory, or travel along as bytes."""
 
-    kernel: Kernel
-    credentials: Mapping[str, str]
-    partitions: int
     scratch: Scratch
-    tasks: list[Piece]
+    pieces: list[Piece]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _use_credentials(self.credentials)
-        for batch in batches:
-            for partition in batch.column(0).to_pylist():
-                for task in range(partition, len(self.tasks), self.partitions):
-                    yield self._answer(task)
+    def __len__(self) -> int:
+        return len(self.pieces)
 
-    def _answer(self, task: int) -> pa.RecordBatch:
-        try:
-            # our own driver's request
-            answer: Any = self.kernel(pickle.loads(self.scratch.read_bytes(self.tasks[task])))  # noqa: S301
-        except InlayError as error:  # trying again would say the same
-            answer = error
-        return pa.RecordBatch.from_arrays(
-            [pa.array([task], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())], schema=_RESULT_SCHEMA
-        )
+    def __getitem__(self, task: int) -> Any:
+        return pickle.loads(self.scratch.read_bytes(self.pieces[task]))  # noqa: S301  (our own driver's request)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ pieces lie, and of the keys the ends of some hundred runs per bucket.
 from __future__ import annotations
 
 import itertools
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from inlay.engines.exchange import Piece, PieceWriter, Scratch, pack, slabs, unp
 from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
 from inlay.engines.keys import KeyIndex, KeyRuns, canonical_keys
 from inlay.engines.source import Cut, cut_by_arrival, cut_by_key, last_per_key, splitters, take_rows
+from inlay.engines.spark_tasks import answer_batch, use_credentials
 from inlay.errors import InlayError
 
 __all__ = ["Ingest", "Ingested", "SparkFrame", "StoredKeys", "StoredSource", "make_buckets", "sorted_keys"]
@@ -39,7 +39,6 @@ _INLINE_BYTES = 128 << 10
 _SAMPLED_EVERY, _MOST_SAMPLED = 200, 4096
 _RUNS = 512
 _INDEX_ROWS = 4_000_000  # keys searched for at a time
-_ANSWER_SCHEMA = pa.schema([("task", pa.int32()), ("payload", pa.binary())])
 
 Run = Callable[[Any, Sequence[Any]], Iterator[Any]]  # a kernel and its tasks; answers in order
 
@@ -88,12 +87,12 @@ class Ingest:
     conform: Conform
     key_columns: list[str]
     scratch: Scratch
-    prepare: Callable[[], None]
+    credentials: Mapping[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        self.prepare()
+        use_credentials(self.credentials)
         partition = TaskContext.get().partitionId()  # type: ignore[union-attr]
         try:
             answer: Any = self.take_in(batches)
@@ -102,8 +101,7 @@ class Ingest:
             for _ in batches:  # Spark wants its partition to be read
                 pass
         if not isinstance(answer, Ingested) or answer.rows:
-            columns = [pa.array([partition], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, schema=_ANSWER_SCHEMA)
+            yield answer_batch(partition, answer)
 
     def take_in(self, batches: Iterator[pa.RecordBatch]) -> Ingested:
         tables = self._gathered(batches)

@@ -31,7 +31,7 @@ class ThreadedKernels:
     def watched(self, watch: Watch) -> Self:  # noqa: ARG002  (every result is a sign of progress already)
         return self
 
-    def merging(self, location: Location, strategy: str) -> Self:  # noqa: ARG002  (any place, any strategy)
+    def working_at(self, location: Location, operation: str) -> Self:  # noqa: ARG002  (any place, any operation)
         return self
 
     def open(

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.base import Engine, GroupEdit, Pick, Written
+from inlay.engines.base import Engine, GroupEdit, Pick
 from inlay.incremental.decide import Decision, Decisions
+from inlay.incremental.outcome import Rewritten
 from inlay.storage import Location
 
 __all__ = ["Changes", "first_rows", "some_changes"]
@@ -42,9 +43,7 @@ class _Replaced(NamedTuple):
     sources: np.ndarray
 
 
-def some_changes(
-    decisions: Decisions, tried: Sequence[tuple[Decision, Written]], source: Any, engine: Engine, most: int
-) -> Changes:
+def some_changes(decisions: Decisions, tried: Sequence[Rewritten], source: Any, engine: Engine, most: int) -> Changes:
     """At most so many of each kind, out of a few row groups."""
     replaced = _first(_replaced(tried), most)
     deleted = list(itertools.islice(_deleted(decisions, most), _MOST_PLACES))
@@ -60,9 +59,9 @@ def some_changes(
     )
 
 
-def _replaced(tried: Sequence[tuple[Decision, Written]]) -> Iterator[_Replaced]:
+def _replaced(tried: Sequence[Rewritten]) -> Iterator[_Replaced]:
     """Rows that get other values, row group by row group."""
-    for decision, written in tried:
+    for decision, _, written in tried:
         edits = {edit.group: edit for edit in decision.edits}
         for group, rows in written.differing.items():
             edit = edits[group]

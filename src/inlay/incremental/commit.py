@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from inlay.defaults import LOCK_TIMEOUT
 from inlay.errors import (
     CommitPendingError,
     CommitStateUnknownError,
@@ -35,7 +36,6 @@ from inlay.storage import FileStat, Location, locate
 
 __all__ = ["IncrementalFileManager", "RecoveryReport", "holding", "list_dataset_files", "read_consistently", "recover"]
 
-DEFAULT_LOCK_TIMEOUT = 300.0
 _READ_ATTEMPTS = 20
 _SHORT_WAIT = 0.1
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def _journal(location: Location) -> LocalJournal | ObjectJournal:
 class IncrementalFileManager:
     """One transaction on one dataset: stage files, then replace, add and remove them atomically."""
 
-    def __init__(self, filesystem: Any = None, *, lock_timeout: float = DEFAULT_LOCK_TIMEOUT) -> None:
+    def __init__(self, filesystem: Any = None, *, lock_timeout: float = LOCK_TIMEOUT) -> None:
         self._filesystem = filesystem
         self._lock_timeout = lock_timeout
         self._journal: LocalJournal | ObjectJournal | None = None
@@ -203,7 +203,7 @@ def recover(
     *,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: float = LOCK_TIMEOUT,
 ) -> RecoveryReport:
     """Finish or undo what a crash left. Every other call does this too; this one says what it did."""
     location = locate_dataset(path, filesystem, storage_options)
@@ -312,7 +312,7 @@ def _moved(journal: LocalJournal | ObjectJournal, files: list[FileStat]) -> bool
 
 
 def _finish_pending(journal: LocalJournal | ObjectJournal) -> None:
-    deadline = time.monotonic() + DEFAULT_LOCK_TIMEOUT
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while journal.pending() and journal.is_writable():
         try:
             journal.acquire(_SHORT_WAIT)  # most often its own writer finishes it meanwhile

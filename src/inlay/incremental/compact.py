@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
 from inlay.engines import get_engine
 from inlay.engines.base import Combine, Engine
 from inlay.errors import InvalidArgumentError, NotFoundError
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
+from inlay.incremental.commit import IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
@@ -24,14 +25,12 @@ from inlay.parquet.writer import check_choices
 
 __all__ = ["compact"]
 
-DEFAULT_FILE_SIZE = 128 << 20
-
 
 def compact(
     path: str,
     *,
-    target_file_size: int = DEFAULT_FILE_SIZE,
-    max_rows_per_file: int = 5_000_000,
+    target_file_size: int = TARGET_FILE_SIZE,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
     sort_by: str | Sequence[str] | None = None,
     filesystem: Any = None,
     compression: str | None = None,
@@ -39,7 +38,7 @@ def compact(
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
     progress: ProgressCallback | bool | None = None,
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: float = LOCK_TIMEOUT,
 ) -> WriteResult:
     """Combine small files of each partition, in path order, into files of about `target_file_size` bytes.
 
@@ -59,8 +58,9 @@ def compact(
         IncrementalFileManager(lock_timeout=lock_timeout) as files,
     ):
         report = Reporter(told)
+        runner = get_engine(engine).working_at(location, "compact").watched(report.tasks)
         files.open(location)
-        target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location))
+        target = TargetState.read(location, files.snapshot(), [], None, footer_cache(location), runner.footers)
         if target.schema is None:
             return WriteResult("compact", 0)
         require_columns(sorting, target.schema, "the dataset", "sort column")
@@ -71,7 +71,7 @@ def compact(
             slot = files.adding(posixpath.dirname(paths[0]))
             jobs.append((slot, Combine(slot.stage, paths, target.schema, settings, sorting)))
         written = []
-        for outcome in get_engine(engine).watched(report.tasks).combine(location, [job for _, job in jobs]):
+        for outcome in runner.combine(location, [job for _, job in jobs]):
             written.append(outcome)
             report("compact", len(written), len(jobs))
         verify_staged(location, written)

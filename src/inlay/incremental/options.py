@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inlay.defaults import MAX_ROWS_PER_FILE
 from inlay.errors import InvalidArgumentError
 from inlay.incremental.progress import ProgressCallback
 from inlay.incremental.strategies import Strategy, get_strategy
@@ -34,7 +35,7 @@ class MergeOptions:
         partition_columns: Sequence[str] | None = None,
         partition_by: Sequence[str] | None = None,
         compression: str | None = None,
-        max_rows_per_file: int = 5_000_000,
+        max_rows_per_file: int = MAX_ROWS_PER_FILE,
         row_group_size: int | None = None,
         schema_mode: SchemaMode = "strict",
         dedup_order_by: str | Sequence[str] | None = None,

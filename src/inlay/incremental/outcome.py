@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from inlay.engines.base import Written
 from inlay.incremental.decide import Decision, Decisions
@@ -12,25 +13,37 @@ from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_mer
 from inlay.incremental.stage import Slot, partition_chunks
 from inlay.incremental.strategies import Strategy
 
-__all__ = ["plan_of", "result_of"]
+__all__ = ["Rewritten", "plan_of", "result_of"]
+
+
+class Rewritten(NamedTuple):
+    """A file that was to be rewritten, and what became of it."""
+
+    decision: Decision
+    slot: Slot
+    written: Written
+
+    @property
+    def changed(self) -> bool:
+        return self.written.stage is not None
 
 
 def result_of(
     decisions: Decisions,
     strategy: Strategy,
     source_count: int,
-    rewritten: Sequence[tuple[Decision, Slot, Written]],
+    rewritten: Sequence[Rewritten],
     appended: Sequence[tuple[Slot, Written]],
 ) -> MergeResult:
     location = decisions.target.location
-    changed = {d.footer.file.path: (slot, written) for d, slot, written in rewritten if written.stage is not None}
+    changed = {each.decision.footer.file.path: each for each in rewritten if each.changed}
     removed = set(decisions.removed)
     files = []
     for file, rows in decisions.target.footers.files_and_rows():
         if file.path in removed:
             entry = MergeFileMetadata(location.shown(file.path), 0, "removed", None)
         elif file.path in changed:
-            slot, written = changed[file.path]
+            _, slot, written = changed[file.path]
             entry = MergeFileMetadata(
                 location.shown(slot.path), written.rows, "rewritten", written.size, written.bytes_copied
             )
@@ -46,7 +59,7 @@ def result_of(
         updated_rows=decisions.updated,
         deleted_rows=decisions.deleted,
     )
-    everything = [*(written for _, written in changed.values()), *(written for _, written in appended)]
+    everything = [*(each.written for each in changed.values()), *(written for _, written in appended)]
     return MergeResult.of(
         files,
         strategy=strategy.name,
@@ -56,7 +69,7 @@ def result_of(
         inserted=stats.inserted,
         updated=stats.updated,
         deleted=stats.deleted,
-        unchanged=sum(written.unchanged for _, _, written in rewritten),
+        unchanged=sum(each.written.unchanged for each in rewritten),
         bytes_written=sum(written.size for written in everything),
         bytes_copied=sum(written.bytes_copied for written in everything),
     )
@@ -66,10 +79,10 @@ def plan_of(
     decisions: Decisions,
     options: MergeOptions,
     source_count: int,
-    rewritten: Sequence[tuple[Decision, Slot, Written]],
+    rewritten: Sequence[Rewritten],
 ) -> MergePlan:
     location = decisions.target.location
-    changed = {id(decision): written for decision, _, written in rewritten if written.stage is not None}
+    changed = {id(each.decision): each.written for each in rewritten if each.changed}
     reasons = decisions.reasons_to_keep()
     files = [
         FilePlan(location.shown(file.path), "preserved", reason, rows, file.size)
@@ -90,7 +103,7 @@ def plan_of(
         inserted=decisions.inserted,
         updated=decisions.updated,
         deleted=decisions.deleted,
-        unchanged=sum(written.unchanged for _, _, written in rewritten),
+        unchanged=sum(each.written.unchanged for each in rewritten),
         files=files,
         rows_to_rewrite=sum(decision.rows_touched for decision in decisions.files if id(decision) in changed),
         bytes_to_rewrite=sum((f.size_bytes or 0) - f.bytes_copied for f in touched if f.operation == "rewritten"),

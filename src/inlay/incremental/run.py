@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
 from inlay.engines.base import Append, Engine, FileEdit, Written
 from inlay.engines.keys import canonical_type
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError
 from inlay.incremental.changes import Changes, some_changes
 from inlay.incremental.commit import (
-    DEFAULT_LOCK_TIMEOUT,
     IncrementalFileManager,
     footer_cache,
     locate_dataset,
@@ -30,7 +30,7 @@ from inlay.incremental.commit import (
 from inlay.incremental.decide import Decision, Decisions, decide
 from inlay.incremental.failures import failing_as
 from inlay.incremental.options import MergeOptions
-from inlay.incremental.outcome import plan_of, result_of
+from inlay.incremental.outcome import Rewritten, plan_of, result_of
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
@@ -61,7 +61,7 @@ def merge(
     partition_columns: Sequence[str] | None = None,
     filesystem: Any = None,
     compression: str | None = None,
-    max_rows_per_file: int = 5_000_000,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
     row_group_size: int | None = None,
     *,
     partition_by: Sequence[str] | None = None,
@@ -70,7 +70,7 @@ def merge(
     schema_mode: SchemaMode = "strict",
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: float = LOCK_TIMEOUT,
 ) -> MergeResult:
     """Merge rows into a Parquet dataset, rewriting only what must change.
 
@@ -102,7 +102,7 @@ def plan_merge(
     partition_columns: Sequence[str] | None = None,
     filesystem: Any = None,
     compression: str | None = None,
-    max_rows_per_file: int = 5_000_000,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
     row_group_size: int | None = None,
     *,
     partition_by: Sequence[str] | None = None,
@@ -111,7 +111,7 @@ def plan_merge(
     schema_mode: SchemaMode = "strict",
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT,  # noqa: ARG001  (a dry run waits for nobody)
+    lock_timeout: float = LOCK_TIMEOUT,  # noqa: ARG001  (a dry run waits for nobody)
 ) -> MergePlan:
     """What `merge` with the same arguments would do; the same checks, and nothing is written."""
     with listening(progress) as told:
@@ -171,7 +171,7 @@ class MergeRun:
     ) -> None:
         self.options, self.location = options, location
         self._report = Reporter(options.progress)
-        engine = engine.merging(location, options.strategy.name)
+        engine = engine.working_at(location, options.strategy.name)
         self.engine = engine if options.progress is None else engine.watched(self._report.tasks)
         self._cache_of = cache
         self._data = data
@@ -190,10 +190,10 @@ class MergeRun:
     def execute(self, files: Transaction) -> MergeResult:
         decisions = self._plan(files.snapshot())
         rewritten, appended = self._stage(decisions, files)
-        verify_staged(self.location, [written for _, _, written in rewritten] + [written for _, written in appended])
-        changed = [(d, slot, written) for d, slot, written in rewritten if written.stage is not None]
-        moved = [d.footer.file.path for d, slot, _ in changed if slot.path != d.footer.file.path]
-        puts = [slot for _, slot, _ in changed] + [slot for slot, _ in appended]
+        verify_staged(self.location, [each.written for each in rewritten] + [written for _, written in appended])
+        changed = [each for each in rewritten if each.changed]
+        moved = [path for each in changed if (path := each.decision.footer.file.path) != each.slot.path]
+        puts = [each.slot for each in changed] + [slot for slot, _ in appended]
         removes = [*decisions.removed, *moved]
         if puts or removes:
             self._report("commit", 0, 1)
@@ -206,14 +206,14 @@ class MergeRun:
     def dry_run_with_changes(self, files: Sequence[FileStat], most: int) -> tuple[MergePlan, Changes]:
         """The same with some of the rows that would change, so many of each kind at most."""
         decisions, tried = self._tried(files)
-        changes = some_changes(decisions, [(d, w) for d, _, w in tried], self._source, self.engine, most)
+        changes = some_changes(decisions, tried, self._source, self.engine, most)
         return self._planned(decisions, tried), changes
 
-    def _tried(self, files: Sequence[FileStat]) -> tuple[Decisions, list[tuple[Decision, Slot, Written]]]:
+    def _tried(self, files: Sequence[FileStat]) -> tuple[Decisions, list[Rewritten]]:
         decisions = self._plan(files)
         return decisions, self._stage(decisions, None)[0]
 
-    def _planned(self, decisions: Decisions, tried: Sequence[tuple[Decision, Slot, Written]]) -> MergePlan:
+    def _planned(self, decisions: Decisions, tried: Sequence[Rewritten]) -> MergePlan:
         return plan_of(decisions, self.options, self._source.num_given, tried)
 
     # ----------------------------------------------------------------------------------------------------- planning
@@ -287,7 +287,7 @@ class MergeRun:
     # ------------------------------------------------------------------------------------------------------ staging
     def _stage(
         self, decisions: Decisions, files: Transaction | None
-    ) -> tuple[list[tuple[Decision, Slot, Written]], list[tuple[Slot, Written]]]:
+    ) -> tuple[list[Rewritten], list[tuple[Slot, Written]]]:
         """Without a transaction a dry run: what would differ is found out, nothing is written."""
         touched = decisions.touched
         self._report("rewrite", 0, len(touched))
@@ -301,7 +301,8 @@ class MergeRun:
         outcomes = self.engine.stage(
             self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
         )
-        rewritten = list(zip(touched, slots, self._told("rewrite", len(edits), outcomes), strict=True))
+        told = self._told("rewrite", len(edits), outcomes)
+        rewritten = [Rewritten(*each) for each in zip(touched, slots, told, strict=True)]
         if files is not None:
             self._report("append", 0, len(appends))
         added = [slot for slot, _ in appends]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from inlay.engines.base import Engine
@@ -22,7 +22,6 @@ from inlay.incremental.run import MergeRun
 from inlay.incremental.stage import Slot
 from inlay.incremental.target import TargetState
 from inlay.incremental.write import append_rows, check_rows
-from inlay.parquet.footer_cache import FooterCache
 from inlay.storage import FileStat, LocalStore, Location
 
 __all__ = ["Draft", "append_draft", "check_append", "make_durable", "merge_draft", "plan_draft"]
@@ -98,12 +97,9 @@ def merge_draft(
     draft: Draft,
     options: MergeOptions,
     engine: Engine,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: FooterCache | None = None,
 ) -> MergeResult:
     """Write what a merge into the draft's dataset changes. The draft says afterwards which files the version has."""
-    run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: cache)
+    run = MergeRun(options, engine, draft.location, data, cache=lambda _: None)
     with failing_as("merge", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.execute(draft)
 
@@ -113,13 +109,12 @@ def append_draft(
     draft: Draft,
     engine: Engine,
     *,
-    storage_options: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[tuple[str, int, int]]:
     """Write rows as new files in the types of the draft's dataset. Path, rows and bytes of each."""
     with failing_as("append"):
         target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
-        written = append_rows(data, draft, target, engine, Reporter(progress), storage_options)
+        written = append_rows(data, draft, target, engine, Reporter(progress))
         draft.commit([slot for slot, _ in written], [])
     return [(slot.path, outcome.rows, outcome.size) for slot, outcome in written]
 
@@ -131,17 +126,15 @@ def plan_draft(
     engine: Engine,
     *,
     most: int,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: FooterCache | None = None,
 ) -> tuple[MergePlan, Changes]:
     """What `merge_draft` would do, with so many rows of each kind of change at most; nothing is written."""
-    run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: cache)
+    run = MergeRun(options, engine, draft.location, data, cache=lambda _: None)
     with failing_as("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.dry_run_with_changes(draft.snapshot(), most)
 
 
-def check_append(data: Any, draft: Draft, engine: Engine, *, storage_options: Mapping[str, Any] | None = None) -> None:
+def check_append(data: Any, draft: Draft, engine: Engine) -> None:
     """Refuse what `append_draft` would refuse; nothing is written."""
     with failing_as("plan"):
         target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
-        check_rows(data, target, engine, storage_options)
+        check_rows(data, target, engine)

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
 from inlay.engines.base import Engine, Written
 from inlay.errors import unknown
-from inlay.incremental.commit import DEFAULT_LOCK_TIMEOUT, IncrementalFileManager, footer_cache, locate_dataset
+from inlay.incremental.commit import IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
@@ -34,13 +35,13 @@ def write_dataset(
     partition_columns: Sequence[str] | None = None,
     filesystem: Any = None,
     compression: str | None = None,
-    max_rows_per_file: int = 5_000_000,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
     row_group_size: int | None = None,
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
     progress: ProgressCallback | bool | None = None,
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
+    lock_timeout: float = LOCK_TIMEOUT,
 ) -> WriteResult:
     """Write rows as new files. `append` leaves existing files alone; `overwrite` replaces all of them at once.
 
@@ -58,14 +59,15 @@ def write_dataset(
         failing_as("write"),
         IncrementalFileManager(lock_timeout=lock_timeout) as files,
     ):
+        runner = get_engine(engine, source)
         files.open(location)
         found = files.snapshot()
         keep = found if mode == "append" else []
         layout = _layout(found) if partition_columns is None else partition_columns
-        target = TargetState.read(location, keep, [], layout, footer_cache(location))
+        target = TargetState.read(location, keep, [], layout, footer_cache(location), runner.footers)
         # a dataset without rows still has a schema: one file without rows keeps it
         written = append_rows(
-            source, files, target, get_engine(engine, source), Reporter(told), storage_options,
+            source, files, target, runner, Reporter(told), storage_options,
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip
@@ -87,12 +89,12 @@ def append_rows(
     schema_mode: SchemaMode = "strict",
     compression: str | None = None,
     row_group_size: int | None = None,
-    max_rows_per_file: int = 5_000_000,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
     empty: bool = False,
 ) -> list[tuple[Slot, Written]]:
     """Stage the source's rows, in the dataset's types, as new files; what does not fit is refused before the first."""
     location = target.location
-    runner = engine.merging(location, "append").watched(report.tasks)
+    runner = engine.working_at(location, "append").watched(report.tasks)
     opened = runner.open(source, target.schema, storage_options)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
     with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
@@ -111,10 +113,10 @@ def append_rows(
     return written
 
 
-def check_rows(source: Any, target: TargetState, engine: Engine, storage_options: Mapping[str, Any] | None) -> None:
+def check_rows(source: Any, target: TargetState, engine: Engine) -> None:
     """Refuse rows that `append_rows` would refuse."""
-    runner = engine.merging(target.location, "append")
-    opened = runner.open(source, target.schema, storage_options)
+    runner = engine.working_at(target.location, "append")
+    opened = runner.open(source, target.schema, None)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns)
     runner.load(opened, conformer, []).close()
 

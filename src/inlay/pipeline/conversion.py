@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from inlay.defaults import MAX_ROWS_PER_FILE
+from inlay.engines.base import Watch
 from inlay.errors import (
     BadRowsError,
     ConversionFailedError,
@@ -30,7 +32,7 @@ from inlay.parquet.writer import WriterSettings
 from inlay.pipeline.cells import check_readable
 from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
 from inlay.pipeline.inference import order_of
-from inlay.pipeline.jobs import Progress, Totals, run
+from inlay.pipeline.jobs import Totals, run
 from inlay.pipeline.kinds import NULL, TEXT, Kind, join
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
@@ -83,8 +85,8 @@ def convert(
     on_error: OnError = "fail",
     name: str = "data",
     settings: WriterSettings | None = None,
-    max_rows_per_file: int = 5_000_000,
-    progress: Progress | None = None,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    progress: Watch | None = None,
     limits: Limits | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Conversion:
@@ -234,7 +236,7 @@ class _Work:
     """The stages of one conversion."""
 
     def __init__(
-        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: Progress | None
+        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: Watch | None
     ) -> None:
         self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
         self._settings = settings

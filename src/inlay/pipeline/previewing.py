@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from inlay.engines.base import Watch
 from inlay.errors import InvalidArgumentError, NotUtf8Error
 from inlay.pipeline.conversion import NO_ROWS, Chosen, lacks_rows, plan_columns
 from inlay.pipeline.decode import InlineFile, RawFile, decode, guess_encoding
 from inlay.pipeline.delimited import read_record
 from inlay.pipeline.documents import read_object
-from inlay.pipeline.jobs import Progress, run
+from inlay.pipeline.jobs import run
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import Column, Parsed, Survey, schema_of
 from inlay.pipeline.records import Split
@@ -68,7 +69,7 @@ def preview(
     overrides: Mapping[str, Chosen] | None = None,
     like: pa.Schema | None = None,
     limits: Limits | None = None,
-    progress: Progress | None = None,
+    progress: Watch | None = None,
 ) -> Preview:
     """Look at an upload; without options its format is suggested."""
     kernel = _Previewer(options, dict(overrides or {}), like, limits or Limits(decoded_bytes=_DECODED_BYTES))
