@@ -265,6 +265,14 @@ def test_refused_paths_are_refused_before_anything_is_read_or_written(tmp_path, 
     assert lake.names(tmp_path) == []
 
 
+def test_a_refused_place_is_not_compacted(tmp_path):
+    path = lake.write(tmp_path / "it's", {"a.parquet": lake.table([1]), "b.parquet": lake.table([2])})
+    before = lake.photograph(path)
+    with pytest.raises(ValueError, match="The path"):
+        inlay.compact(path, engine="duckdb")
+    assert lake.photograph(path) == before
+
+
 def test_a_file_whose_path_is_refused_is_named(tmp_path):
     path = lake.write(tmp_path / "d", {"day=it's/a.parquet": lake.table([1])})
     before = lake.photograph(path)

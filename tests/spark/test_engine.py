@@ -90,7 +90,16 @@ def test_a_dataframe_is_a_source_and_chooses_the_engine(spark, tmp_path):
 
 
 @pytest.mark.usefixtures("spark")
-def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("operate", "changed"),
+    [
+        (lambda path: inlay.merge(_table([5], "new"), path, "update", ["id"], engine="spark"), [5]),
+        (lambda path: inlay.write_dataset(_table([ROWS], "new"), path, engine="spark"), [ROWS]),
+        (lambda path: inlay.compact(path, engine="spark"), []),
+    ],
+    ids=["merge", "append", "compact"],
+)
+def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch, operate, changed):
     monkeypatch.setattr(spark_engine, "_FOOTERS_WORTH_A_JOB", 2)
     path = target(tmp_path / "d", files=8)
     jobs = []
@@ -98,9 +107,9 @@ def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch):
     monkeypatch.setattr(
         spark_engine.SparkEngine, "_run", lambda self, kernel, tasks: jobs.append(kernel) or run(self, kernel, tasks)
     )
-    assert inlay.merge(_table([5], "new"), path, "update", ["id"], engine="spark").updated == 1
+    operate(path)
     assert isinstance(jobs[0], spark_engine._FooterKernel)
-    assert rows_of(path) == expected([5])
+    assert rows_of(path) == expected(changed)
 
 
 @pytest.mark.usefixtures("spark")
