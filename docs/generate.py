@@ -77,7 +77,7 @@ def _described(name: str, value: Any) -> Iterator[str]:
 
 def _class(kind: type) -> Iterator[str]:
     yield _doc(kind)
-    lines = [*_fields(kind), *_methods(kind)]
+    lines = [*_fields(kind), *_properties(kind), *_methods(kind)]
     if lines:
         yield ""
         yield from _fenced(lines)
@@ -99,6 +99,14 @@ def _comment(kind: type, field: str) -> str:
         if found:
             return found[1]
     return ""
+
+
+def _properties(kind: type) -> Iterator[str]:
+    for name, member in inspect.getmembers(kind):
+        getter = getattr(member, "fget", None) or getattr(member, "func", None)
+        if getter is not None and not name.startswith("_"):
+            remark = inspect.getdoc(getter)
+            yield f"{name}: {inspect.signature(getter).return_annotation}" + (f"  # {remark}" if remark else "")
 
 
 def _methods(kind: type) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Every check comes before the first write: a rejected merge leaves no trace, and a plan says the same."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 
@@ -134,7 +136,10 @@ def test_a_plan_counts_the_rows_of_affected_files_and_gives_a_reason_for_each_fi
     assert sorted(file.path for file in plan.files) == [f"{path}/{i}.parquet" for i in range(3)]
     assert all(file.reason for file in plan.files)
     assert "1.parquet" in repr(plan) or "update" in repr(plan)
-    assert plan.to_dict()["affected_files"] == plan.affected_files
+    told = plan.to_dict()
+    assert told["affected_files"] == plan.affected_files
+    assert [file["path"] for file in told["files"]] == [file.path for file in plan.files]
+    assert pickle.loads(pickle.dumps(plan)).to_dict() == told
 
 
 def test_a_plan_of_equal_rows_affects_nothing(tmp_path, engine):

@@ -184,7 +184,7 @@ def test_any_merge_is_shown_as_it_is(
 def test_names_are_text_and_nothing_else() -> None:
     path = f"d/p={ATTACK}/{ATTACK}.parquet"
     result = result_with([MergeFileMetadata(path, 1, "rewritten", 10)], strategy=ATTACK)
-    plan = MergePlan([path], [], [path], 1, ATTACK, files=[FilePlan(path, "rewritten", ATTACK, 1, 10)])
+    plan = MergePlan([path], [], [path], 1, ATTACK, explain=lambda: [FilePlan(path, "rewritten", ATTACK, 1, 10)])
     for page in (shown(result), shown(plan)):
         assert "<img src=x onerror=alert(1)>" in page.text
         assert any("<script>" in title for title in page.titles)

@@ -10,7 +10,8 @@ import pytest
 import inlay
 from inlay.engines import spark as spark_engine
 from inlay.engines import spark_verbs
-from inlay.errors import MergeCancelledError
+from inlay.engines.spark_tasks import TaskJobs
+from inlay.errors import InlayError, MergeCancelledError
 from tests import lake
 
 ROWS = 40_000
@@ -110,6 +111,23 @@ def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch, ope
     operate(path)
     assert isinstance(jobs[0], spark_engine._FooterKernel)
     assert rows_of(path) == expected(changed)
+
+
+def test_what_tasks_imported_is_not_walked_for_garbage_after_each_task(spark):
+    def use_a_store(_):
+        import s3fs  # noqa: F401
+
+    def look(_):
+        import gc
+        import sys
+
+        return len(gc.get_objects()) if "s3fs" in sys.modules else None
+
+    jobs = TaskJobs(spark, InlayError)
+    list(jobs.run(use_a_store, range(4)))
+    walked = [count for count in jobs.run(look, range(4)) if count is not None]
+    assert walked
+    assert max(walked) < 15_000
 
 
 @pytest.mark.usefixtures("spark")

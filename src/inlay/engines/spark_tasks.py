@@ -5,9 +5,12 @@ Tasks travel with the code and answers with the result, so nothing is shuffled. 
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import pickle
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,6 +153,7 @@ class _Runner:
             for partition in batch.column(0).to_pylist():
                 for task in range(partition, len(self.tasks), self.partitions):
                     yield self._answer(task)
+        _keep_out_of_sight(len(sys.modules))
 
     def _answer(self, task: int) -> pa.RecordBatch:
         try:
@@ -157,6 +161,14 @@ class _Runner:
         except InlayError as error:  # trying again would say the same
             answer = error
         return answer_batch(task, answer, self.counted)
+
+
+@functools.cache
+def _keep_out_of_sight(modules: int) -> None:  # noqa: ARG001  (once for each number of them)
+    """After each of its tasks a worker of Spark walks all living objects for garbage. What tasks imported lives on: the
+    client of an object store is most of them, and walking it takes longer than many a task."""
+    gc.collect()
+    gc.freeze()
 
 
 def answer_batch(task: int, answer: Any, counted: Sequence[str] = ()) -> pa.RecordBatch:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
+
+import numpy as np
 
 from inlay.engines.base import Written
 from inlay.incremental.decide import Decision, Decisions
@@ -12,6 +15,7 @@ from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.result import MergeFileMetadata, MergeResult, compute_merge_stats
 from inlay.incremental.stage import Slot, partition_chunks
 from inlay.incremental.strategies import Strategy
+from inlay.storage import FileStat, Location
 
 __all__ = ["Rewritten", "plan_of", "result_of"]
 
@@ -81,21 +85,15 @@ def plan_of(
     source_count: int,
     rewritten: Sequence[Rewritten],
 ) -> MergePlan:
-    location = decisions.target.location
+    location, footers = decisions.target.location, decisions.target.footers
     changed = {id(each.decision): each.written for each in rewritten if each.changed}
-    reasons = decisions.reasons_to_keep()
-    files = [
-        FilePlan(location.shown(file.path), "preserved", reason, rows, file.size)
-        for (file, rows), reason in zip(decisions.target.footers.files_and_rows(), reasons, strict=True)
-    ]
-    for decision in decisions.files:
-        _explain(files[decision.at], decision, changed.get(id(decision)))
-    touched = [file for file in files if file.operation in ("rewritten", "removed")]
+    explained = {d.at: _explained(location, d, changed.get(id(d))) for d in decisions.files}
+    touched = {at: file for at, file in explained.items() if file.operation != "preserved"}
     return MergePlan(
-        affected_files=[file.path for file in touched],
-        unaffected_files=[file.path for file in files if file.operation == "preserved"],
+        affected_files=[file.path for file in touched.values()],
+        unaffected_files=[location.shown(file.path) for at, file in enumerate(footers.files) if at not in touched],
         new_files=_planned_names(decisions, options.max_rows_per_file),
-        affected_rows=sum(file.row_count for file in touched),
+        affected_rows=sum(file.row_count for file in touched.values()),
         strategy=options.strategy.name,
         source_count=source_count,
         target_count_before=decisions.target.rows,
@@ -104,19 +102,40 @@ def plan_of(
         updated=decisions.updated,
         deleted=decisions.deleted,
         unchanged=sum(each.written.unchanged for each in rewritten),
-        files=files,
         rows_to_rewrite=sum(decision.rows_touched for decision in decisions.files if id(decision) in changed),
-        bytes_to_rewrite=sum((f.size_bytes or 0) - f.bytes_copied for f in touched if f.operation == "rewritten"),
+        bytes_to_rewrite=sum(
+            (file.size_bytes or 0) - file.bytes_copied for file in touched.values() if file.operation == "rewritten"
+        ),
+        explain=partial(_every_file, location, footers.files, footers.rows, decisions.reasons_to_keep(), explained),
     )
 
 
-def _explain(plan: FilePlan, decision: Decision, changed: Written | None) -> None:
-    plan.operation = "removed" if decision.remove else "preserved" if changed is None else "rewritten"
+def _every_file(
+    location: Location,
+    files: Sequence[FileStat],
+    rows: np.ndarray,
+    reasons: Sequence[str],
+    explained: Mapping[int, FilePlan],
+) -> list[FilePlan]:
+    entries = enumerate(zip(files, rows.tolist(), reasons, strict=True))
+    return [
+        explained.get(at) or FilePlan(location.shown(file.path), "preserved", reason, count, file.size)
+        for at, (file, count, reason) in entries
+    ]
+
+
+def _explained(location: Location, decision: Decision, changed: Written | None) -> FilePlan:
     equal = "; all of them are equal already" if decision.edits and changed is None else ""
-    plan.reason = decision.reason + equal
-    plan.matched_rows = decision.matched
-    plan.bytes_copied = 0 if changed is None else changed.bytes_copied
-    plan.row_groups = tuple(group.group for group in decision.match.groups) if decision.match else ()
+    return FilePlan(
+        path=location.shown(decision.footer.file.path),
+        operation="removed" if decision.remove else "preserved" if changed is None else "rewritten",
+        reason=decision.reason + equal,
+        row_count=decision.footer.rows,
+        size_bytes=decision.footer.file.size,
+        matched_rows=decision.matched,
+        row_groups=tuple(group.group for group in decision.match.groups) if decision.match else (),
+        bytes_copied=0 if changed is None else changed.bytes_copied,
+    )
 
 
 def _planned_names(decisions: Decisions, most: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -50,12 +51,20 @@ class MergePlan(IncrementalRewritePlan):
     updated: int = 0
     deleted: int = 0
     unchanged: int = 0
-    files: list[FilePlan] = field(default_factory=list)
     rows_to_rewrite: int = 0
     bytes_to_rewrite: int = 0  # of the files that would be rewritten, as they are now, without what would be copied
+    explain: InitVar[Callable[[], list[FilePlan]]] = list
+
+    def __post_init__(self, explain: Callable[[], list[FilePlan]]) -> None:
+        self._explain = explain
+
+    @cached_property
+    def files(self) -> list[FilePlan]:
+        """One entry for every file."""
+        return self._explain()  # not before somebody looks: there may be very many
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"files": [asdict(file) for file in self.files]}
 
     def __repr__(self) -> str:
         head = (

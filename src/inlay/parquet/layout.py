@@ -32,11 +32,11 @@ def data_files(location: Location) -> list[FileStat]:
 
 def _is_visible(name: str) -> bool:
     # "_day=1" is a partition of a column "_day"; "_SUCCESS", "_delta_log" and ".staging" are debris of others
-    return not name.startswith(".") and (not name.startswith("_") or "=" in name)
+    return not name.startswith((".", "_")) or (name[0] == "_" and "=" in name)
 
 
 def _is_parquet(path: str) -> bool:
-    return path.lower().endswith(_SUFFIXES)
+    return path.endswith(_SUFFIXES) or path.lower().endswith(_SUFFIXES)
 
 
 def parse_hive_partition_path(file_path: str, partition_columns: Sequence[str] | None = None) -> dict[str, Any]:
