@@ -10,7 +10,7 @@ import pytest
 import inlay
 from inlay.engines import spark as spark_engine
 from inlay.engines import spark_verbs
-from inlay.engines.spark_tasks import TaskJobs
+from inlay.engines.spark_tasks import MOST_WALKED, TaskJobs
 from inlay.errors import InlayError, MergeCancelledError
 from tests import lake
 
@@ -127,7 +127,7 @@ def test_what_tasks_imported_is_not_walked_for_garbage_after_each_task(spark):
     list(jobs.run(use_a_store, range(4)))
     walked = [count for count in jobs.run(look, range(4)) if count is not None]
     assert walked
-    assert max(walked) < 15_000
+    assert max(walked) < MOST_WALKED
 
 
 @pytest.mark.usefixtures("spark")

@@ -5,12 +5,10 @@ Tasks travel with the code and answers with the result, so nothing is shuffled. 
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import pickle
 import re
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +37,7 @@ __all__ = [
 Kernel = Callable[[Any], Any]
 
 ANSWERS_DDL = "task int, answer binary"
+MOST_WALKED = 20_000  # objects that the garbage collector of a worker may have to look at
 _TASKS_PER_CORE = 4  # enough to level out differences, few enough not to pay for tasks
 
 
@@ -153,7 +152,7 @@ class _Runner:
             for partition in batch.column(0).to_pylist():
                 for task in range(partition, len(self.tasks), self.partitions):
                     yield self._answer(task)
-        _keep_out_of_sight(len(sys.modules))
+        _keep_out_of_sight()
 
     def _answer(self, task: int) -> pa.RecordBatch:
         try:
@@ -163,12 +162,12 @@ class _Runner:
         return answer_batch(task, answer, self.counted)
 
 
-@functools.cache
-def _keep_out_of_sight(modules: int) -> None:  # noqa: ARG001  (once for each number of them)
-    """After each of its tasks a worker of Spark walks all living objects for garbage. What tasks imported lives on: the
-    client of an object store is most of them, and walking it takes longer than many a task."""
-    gc.collect()
-    gc.freeze()
+def _keep_out_of_sight() -> None:
+    """After each of its tasks a worker of Spark walks all living objects for garbage. Most of them came to stay, such as
+    the client of an object store, and walking them takes longer than many a task."""
+    if len(gc.get_objects()) > MOST_WALKED:
+        gc.collect()
+        gc.freeze()
 
 
 def answer_batch(task: int, answer: Any, counted: Sequence[str] = ()) -> pa.RecordBatch:
