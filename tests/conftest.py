@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine" in metafunc.fixturenames:
         names = _chosen_engines(metafunc.config)
         metafunc.parametrize("engine", [pytest.param(n, marks=ENGINES[n]) for n in names], indirect=True)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules stay to the end: no collection of garbage need walk them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

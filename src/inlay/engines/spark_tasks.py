@@ -163,8 +163,8 @@ class _Runner:
 
 
 def _keep_out_of_sight() -> None:
-    """After each of its tasks a worker of Spark walks all living objects for garbage. Most of them came to stay, such as
-    the client of an object store, and walking them takes longer than many a task."""
+    """After each of its tasks a worker of Spark walks all living objects for garbage. Most of them came to stay, such
+    as the client of an object store, and walking them takes longer than many a task."""
     if len(gc.get_objects()) > MOST_WALKED:
         gc.collect()
         gc.freeze()
