@@ -107,7 +107,7 @@ def _inlay(kind: str) -> Callable[[str, str], None]:
     from inlay.storage import locate
 
     spark = get_session(f"local[{CORES}]")
-    settings = WriterSettings({"compression": "zstd", "data_page_version": "2.0"}, 100_000)
+    settings = WriterSettings.managed()
 
     def run(source: str, target: str) -> None:
         folder, name = os.path.split(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from inlay.parquet.writer import (
 )
 from tests import lake
 from tests.arrow_types import TYPES, array_of
+from tests.parquet.splicing import READERS, rows_of
 
 ROWS = 4000
 TABLE = pa.table(
@@ -205,6 +207,37 @@ def test_the_defaults_of_a_new_dataset(tmp_path: Path) -> None:
     inlay.merge(TABLE, str(tmp_path / "d"), "insert", ["id"])
     (name,) = lake.names(tmp_path / "d")
     assert {chunk.codec for chunk in chunks(tmp_path / "d" / name).values()} == {"snappy"}
+
+
+def _managed(repetitive: list[str]) -> WriterSettings:
+    settings = WriterSettings.managed()
+    return replace(settings, options=settings.options | {"use_dictionary": repetitive or False})
+
+
+@pytest.mark.parametrize("repetitive", [[], ["code", "word"]], ids=["no dictionary", "some"])
+def test_managed_datasets_pack_integers_without_a_dictionary_and_merges_keep_it(
+    tmp_path: Path, repetitive: list[str]
+) -> None:
+    table = TABLE.append_column("code", pa.array([i % 3 for i in range(ROWS)], pa.int32()))
+    table = table.append_column("at", TABLE["id"].cast(pa.timestamp("us")))
+    packed = {"id", "code", "at"} - set(repetitive)
+    data = encode_row_group(table, _managed(repetitive))
+    assert {name for name, chunk in chunks(data).items() if chunk.encoding == "DELTA_BINARY_PACKED"} == packed
+    assert {name for name, chunk in chunks(data).items() if chunk.dictionary} == set(repetitive)
+    (tmp_path / "a.parquet").write_bytes(data)
+    again = chunks(written_like(tmp_path / "a.parquet", table))
+    assert {name for name, chunk in again.items() if chunk.encoding == "DELTA_BINARY_PACKED"} == packed
+    for name, read in READERS.items():
+        assert rows_of(read(tmp_path / "a.parquet")) == rows_of(table), name
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_type_can_be_written_as_managed_datasets_are(name: str) -> None:
+    table = pa.table({"a": array_of(*TYPES[name])})
+    for repetitive in ([], ["a"]):
+        read = pq.read_table(pa.BufferReader(encode_row_group(table, _managed(repetitive))))
+        assert read.schema.equals(table.schema)
+        assert repr(read.to_pylist()) == repr(table.to_pylist())  # NaN equals nothing
 
 
 @pytest.mark.parametrize(

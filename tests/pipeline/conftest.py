@@ -20,7 +20,7 @@ from inlay.storage import Location, locate
 from tests.spark import cluster
 
 HERE = Path(__file__).parent
-SETTINGS = WriterSettings({"compression": "zstd", "data_page_version": "2.0"}, 100_000)
+SETTINGS = WriterSettings.managed()
 
 
 def pytest_configure(config: pytest.Config) -> None:

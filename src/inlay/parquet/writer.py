@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ class WriterSettings:
     row_group_size: int = DEFAULT_ROW_GROUP_SIZE
     known: tuple[str, ...] | None = None  # the columns that `options` speak of; None: of any
     row_group_bytes: int | None = _ROW_GROUP_BYTES  # no larger in memory, unless the caller chose a number of rows
+    packs_integers: bool = False  # those without a dictionary, as differences: a fifth of the time, and smaller
 
     @classmethod
     def like(cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
@@ -69,14 +70,14 @@ class WriterSettings:
     @classmethod
     def managed(cls) -> WriterSettings:
         """How files of managed datasets are written: small row groups, so that a load rewrites little."""
-        return cls({"compression": "zstd", "data_page_version": "2.0"}, MANAGED_ROW_GROUP_SIZE)
+        return cls({"compression": "zstd", "data_page_version": "2.0"}, MANAGED_ROW_GROUP_SIZE, packs_integers=True)
 
     def with_choice(self, compression: str | None, row_group_size: int | None) -> WriterSettings:
         """The same settings where the caller chose nothing."""
         options = self.options if compression is None else self.options | {"compression": compression}
         if row_group_size is None:
-            return WriterSettings(options, self.row_group_size, self.known, self.row_group_bytes)
-        return WriterSettings(options, row_group_size, self.known, None)
+            return replace(self, options=options)
+        return replace(self, options=options, row_group_size=row_group_size, row_group_bytes=None)
 
     def for_table(self, table: pa.Table) -> dict[str, Any]:
         """The writer's arguments for one row group: what is said about its columns, and defaults for new ones."""
@@ -87,6 +88,10 @@ class WriterSettings:
         if isinstance(codecs, dict):
             usual = next(iter(codecs.values()), DEFAULT_COMPRESSION)
             options["compression"] = {leaf: codecs.get(leaf, usual) for leaf in leaves}
+        dictionaries = options.get("use_dictionary", True)
+        if self.packs_integers and dictionaries is not True:
+            plain = (field.name for field in table.schema if _is_integer_inside(field.type))
+            options["column_encoding"] = {n: "DELTA_BINARY_PACKED" for n in plain if n not in (dictionaries or ())}
         unbounded = _unbounded(table)
         if unbounded:
             stated = options.get("write_statistics", True)
@@ -98,6 +103,11 @@ class WriterSettings:
 def _pays(chunk: ChunkSettings) -> bool:
     """A dictionary of mostly distinct values costs half of the encoding time and saves nothing."""
     return chunk.dictionary and chunk.distinct_share <= _WORTHWHILE_SHARE
+
+
+def _is_integer_inside(type_: pa.DataType) -> bool:
+    plain = storage_type(type_)
+    return bool(pa.types.is_integer(plain) or (pa.types.is_temporal(plain) and not pa.types.is_interval(plain)))
 
 
 def _restricted(value: Any, leaves: Sequence[str], known: Collection[str]) -> Any:
