@@ -27,7 +27,7 @@ install = $(if $(UV),"$(UV)" pip install --quiet --python $(1)/bin/python,$(1)/b
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: .venv/.project ## Make .venv with every extra and the test tools, from the lock (instant when nothing changed)
@@ -115,6 +115,10 @@ bench: setup .venv-bench/.locked ## Run the benchmarks side by side with their p
 .PHONY: bench-convert
 bench-convert: setup ## Run the conversion benchmark side by side with other tools: make bench-convert BENCH_ARGS='--mb 500'
 	$(BIN)/python -m benchmarks.convert $(BENCH_ARGS)
+
+.PHONY: bench-queries
+bench-queries: setup ## Ask a running service fifty queries from twenty clients at once: make bench-queries BENCH_ARGS='--rounds 2'
+	$(BIN)/python -m benchmarks.queries $(BENCH_ARGS)
 
 # Needs uv. Nothing of the machine that runs it may reach the files: no index, no path, no header.
 COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \

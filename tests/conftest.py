@@ -61,6 +61,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Any:
     """An engine, by name or as an object; a test that asks for it runs once on each."""
