@@ -39,7 +39,7 @@ from inlay.errors import (
     QueryTimeoutError,
 )
 from inlay.query import QueryEngine, QueryResult, Table
-from inlay.query.messages import explain
+from inlay.query.messages import explain, mistaken_case
 from inlay.query.pool import Patience, Turns
 from inlay.query.statements import first_word, position_of, respelled
 
@@ -229,6 +229,28 @@ def test_a_full_disk_is_not_a_wrong_query() -> None:
     said = "[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
     assert isinstance(explain(said, "SELECT 1", list), QueryFailedError)
     assert not isinstance(explain("a value '[Errno 28]' is wrong", "SELECT 1", list), QueryFailedError)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        " ",
+        "No field named ",
+        "No field named a. Did you mean ",
+        "table 'a.b.",
+        "used disk space ",
+        "Arrow error: ",
+        "'",
+        '"',
+    ],
+)
+def test_whatever_the_engine_repeats_is_read_in_linear_time(repeated: str) -> None:
+    """The process that serves everybody does it, for up to a megabyte of a query's or a cell's own words."""
+    words = repeated * ((1 << 20) // len(repeated))
+    for said in (words, f"Arrow error: Cast error: Cannot cast string 'x{words}x' to value of Int32 type", f"{words}."):
+        assert len(str(explain(said, f"SELECT '{words}'", list))) < 10_000
+        mistaken_case(said)
 
 
 def test_a_failing_lookup_is_passed_on_and_the_next_query_works(

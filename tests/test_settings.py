@@ -38,8 +38,13 @@ def test_keys_come_separated_by_commas() -> None:
     ("environ", "message"),
     [
         ({"INLAY_PORT": "many"}, "INLAY_PORT is 'many'; it must be a whole number"),
-        ({"INLAY_PORT": "99999"}, "not between 0 and 65535"),
-        ({"INLAY_QUERY_TIMEOUT_SECONDS": "-1"}, "cannot be negative"),
+        ({"INLAY_PORT": "99999"}, "port is 99999; it must be between 0 and 65,535"),
+        ({"INLAY_QUERY_TIMEOUT_SECONDS": "-1"}, "must be at least 0"),
+        ({"INLAY_QUERY_TIMEOUT_SECONDS": "nan"}, "must be at least 0"),
+        ({"INLAY_KEEP_VERSIONS": "0"}, "must be at least 1"),
+        ({"INLAY_KEEP_DAYS": "100000"}, "between 0 and 36,500"),
+        ({"INLAY_CONCURRENT_JOBS": "0"}, "must be at least 1"),
+        ({"INLAY_LEASE_SECONDS": "0"}, "must be at least 1"),
     ],
 )
 def test_nonsense_is_refused_with_its_origin(environ: dict[str, str], message: str) -> None:

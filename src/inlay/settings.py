@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ __all__ = ["Settings", "is_loopback"]
 _FILE = "inlay.toml"
 
 
-def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"meaning": meaning})
+def _setting(default: Any, meaning: str, *, least: float = 0, most: float | None = None, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"meaning": meaning, "least": least, "most": most})
 
 
 def is_loopback(host: str) -> bool:
@@ -35,7 +36,7 @@ class Settings:
     """Every field is `INLAY_<NAME>` in the environment and `<name>` in the file."""
 
     host: str = _setting("127.0.0.1", "address to listen on; other than loopback needs API keys")
-    port: int = _setting(8000, "port to listen on; 0 chooses a free one")
+    port: int = _setting(8000, "port to listen on; 0 chooses a free one", most=65_535)
     data_dir: str = _setting(".inlay", "directory for everything that is kept on this machine")
     catalog_url: str = _setting("", "database of the catalog; SQLite in the data directory unless given")
     storage_url: str = _setting("", "where files are kept; the data directory unless given")
@@ -44,13 +45,13 @@ class Settings:
     max_inline_bytes: int = _setting(1 << 20, "largest data within a request")
     delete_grace_seconds: float = _setting(60.0, "how long files stay after nothing refers to them any more")
     orphan_grace_seconds: float = _setting(3600.0, "how long a file that nobody knows may still be somebody's work")
-    keep_versions: int = _setting(10, "versions of a dataset that are always kept")
-    keep_days: float = _setting(30.0, "days for which every version is kept")
+    keep_versions: int = _setting(10, "versions of a dataset that are always kept", least=1)
+    keep_days: float = _setting(30.0, "days for which every version is kept", most=36_500)
     query_timeout_seconds: float = _setting(30.0, "longest query")
     query_memory_bytes: int = _setting(512 << 20, "memory of one query")
     query_max_rows: int = _setting(1_000_000, "rows of one answer; more are cut off, and the answer says so")
-    concurrent_jobs: int = _setting(8, "jobs that run side by side")
-    lease_seconds: float = _setting(30.0, "silence after which a process on another machine counts as dead")
+    concurrent_jobs: int = _setting(8, "jobs that run side by side", least=1)
+    lease_seconds: float = _setting(30.0, "silence after which a process on another machine counts as dead", least=1)
     api_keys: tuple[str, ...] = _setting((), "fixed API keys, separated by commas", secret=True)
 
     @classmethod
@@ -74,12 +75,11 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise InvalidArgumentError(f"The port {self.port} is not between 0 and 65535.")
-        for name in _types():
-            value = getattr(self, name)
-            if isinstance(value, (int, float)) and value < 0:
-                raise InvalidArgumentError(f"{name} is {value}; it cannot be negative.")
+        for each in fields(self):
+            value, least, most = getattr(self, each.name), each.metadata["least"], each.metadata["most"]
+            if isinstance(value, (int, float)) and not least <= value <= (math.inf if most is None else most):
+                bounds = f"at least {least}" if most is None else f"between {least} and {most:,}"
+                raise InvalidArgumentError(f"{each.name} is {value}; it must be {bounds}.")
 
     @property
     def is_loopback(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,20 @@ def test_a_password_is_never_shown() -> None:
         catalog.check()
     assert "hunter2" not in str(caught.value)
     assert caught.value.http_status == 503
+
+
+def test_when_every_connection_is_taken_the_catalog_is_not_available(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    pool: Any = database._engine.pool
+    pool._timeout = 0.1
+    with contextlib.ExitStack() as taken:
+        for _ in range(40):
+            taken.enter_context(database.read())
+        with pytest.raises(CatalogUnavailableError, match="QueuePool limit"), database.read():
+            pass
+    with database.read():
+        pass
+    database.close()
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,19 +79,32 @@ def test_a_deleted_dataset_goes_when_its_time_has_come(workspace: Workspace) -> 
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
 
 
-def test_what_could_not_be_removed_is_tried_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = dataset(workspace, "data.parquet")
-    workspace.delete_dataset(gone.id)
+def test_what_cannot_be_removed_is_tried_again_later_and_keeps_nothing_else(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, gone = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
+    orphans = [f"scratch/job_{number}/part" for number in range(2)]
+    for path in orphans:
+        workspace.places.create(path, b"data")
+    for each in (stuck, gone):
+        workspace.delete_dataset(each.id)
+    refused = (f"datasets/{stuck.id}", "scratch/job_0")
+    rmtree = shutil.rmtree
 
     def refuse(path: str) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", path)
+        if path.endswith(refused):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        rmtree(path)
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", refuse)
-        with pytest.raises(PermissionError):
-            workspace._maintenance.remove_garbage()
-    assert files(workspace)
-    workspace._maintenance.remove_garbage()
+        workspace._maintenance.run()
+    assert files(workspace) == {f"datasets/{stuck.id}/v1/data.parquet", orphans[0]}
+    workspace._maintenance.run()  # some minutes later, not at once
+    assert files(workspace) == {f"datasets/{stuck.id}/v1/data.parquet", orphans[0]}
+    workspace.catalog.garbage.postpone(f"datasets/{stuck.id}", timedelta(0))
+    workspace._maintenance.run()
+    workspace._maintenance.collect_orphans()
     assert not files(workspace)
     assert not workspace.catalog.garbage.paths()
 

@@ -298,13 +298,15 @@ def test_a_version_needs_a_running_job(catalog: Catalog) -> None:
 class Outage:
     """A catalog whose jobs cannot be ended for a while."""
 
-    def __init__(self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception] = CatalogUnavailableError
+    ) -> None:
         self.is_over = threading.Event()
         fail = catalog.jobs.fail
 
         def failing(*arguments: Any, **options: Any) -> Job:
             if not self.is_over.is_set():
-                raise CatalogUnavailableError("The catalog is away.")
+                raise error("The catalog is away.")
             return fail(*arguments, **options)
 
         monkeypatch.setattr(catalog.jobs, "fail", failing)
@@ -318,11 +320,12 @@ def ended(catalog: Catalog, job: Job) -> Job:
     return found
 
 
+@pytest.mark.parametrize("error", [CatalogUnavailableError, RuntimeError])
 def test_a_job_whose_end_the_catalog_missed_is_ended_later(
-    catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """Its lease would never run out: it is ours, and we are alive."""
-    outage = Outage(catalog, monkeypatch)
+    outage = Outage(catalog, monkeypatch, error)
 
     def work(_: JobHandle) -> None:
         raise InvalidArgumentError("This cannot be.")

@@ -23,6 +23,7 @@ from inlay.errors import CatalogUnavailableError, CommitStateUnknownError, Confl
 __all__ = ["Database", "utc_now"]
 
 _LOCK_WAIT_SECONDS = 30
+_CONNECT_SECONDS = 10
 _SILENCE_SECONDS = 15  # after which PostgreSQL gives up a writer that stopped half-way, before those who wait do
 _WRITERS_LOCK = 0x696E6C6179  # "inlay": any constant that all writers share
 # What opens a transaction. SQLite's driver would otherwise begin late, and not at all before DDL.
@@ -111,6 +112,8 @@ class Database:
             raise ConflictError(f"The catalog has something else in this place: {error.orig}") from error
         except DBAPIError as error:
             raise _unavailable(self.location, error.orig) from error
+        except sa.exc.TimeoutError as error:  # every connection is taken, and none has come back for a while
+            raise _unavailable(self.location, error) from error
 
     def close(self) -> None:
         self._engine.dispose()
@@ -141,7 +144,8 @@ _EXAMPLES = "For example sqlite:////var/lib/inlay/catalog.db or postgresql+psyco
 
 def _open(url: URL, *, foreign_keys: bool) -> Engine:
     if url.get_backend_name() == "postgresql":
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=32)
+        waiting = {"connect_timeout": url.query.get("connect_timeout", _CONNECT_SECONDS)}
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=32, connect_args=waiting)
     try:
         Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

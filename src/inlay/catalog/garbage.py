@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 import sqlalchemy
@@ -43,6 +43,12 @@ class Garbage:
         """Everything that waits to be removed."""
         with self._context.read() as connection:
             return set(connection.scalars(sqlalchemy.select(_garbage.c.path)))
+
+    def postpone(self, path: str, by: timedelta) -> None:
+        """Try again later what cannot be removed now."""
+        with self._context.write() as connection:
+            later = _garbage.update().where(_garbage.c.path == path).values(due_at=self._context.now() + by)
+            connection.execute(later)
 
     def done(self, path: str) -> None:
         """Forget what has been removed from the storage."""

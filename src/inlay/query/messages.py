@@ -1,10 +1,14 @@
-"""What the engine says about a query, said again for people: what is wrong, where, and what was probably meant."""
+"""What the engine says about a query, said again for people: what is wrong, where, and what was probably meant.
+
+It repeats names and values of the query and of the data, a megabyte of them if need be: whatever is looked for here is
+found in linear time.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inlay.errors import QueryError, QueryFailedError, QueryLimitError, did_you_mean
 from inlay.query.statements import position_of, quoted
@@ -13,11 +17,6 @@ __all__ = ["died", "explain", "mistaken_case"]
 
 _PLACE = re.compile(r" at Line: (\d+), Column: (\d+)")
 _PARSER = re.compile(r'^SQL error: (?:Parser|Tokenizer)Error\("(?P<text>.*)"\)$', re.DOTALL)
-_TABLE = re.compile(r"table '(?P<catalog>[^.']*)\.(?P<schema>[^.']*)\.(?P<name>.*)' not found", re.DOTALL)
-_COLUMN = re.compile(
-    r"No field named (?P<name>.+?)\.(?: Did you mean .*?)?(?:\s*Valid fields are (?P<known>.*)\.)?$",
-    re.DOTALL,
-)
 _FUNCTION = re.compile(r"Invalid function '(?P<name>[^']*)'\.\s*Did you mean '(?P<known>[^']*)'")
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^.,"]+)')
 _FIELD = re.compile(r'(?:"(?:[^"]|"")*"|[^,"])+')
@@ -26,12 +25,11 @@ _NOISE = re.compile(
     r"|Internal error|Optimizer rule '\w+' failed\s*caused by|This feature is not implemented|Parquet error"
     r"|type_coercion\s*caused by):?\s*"
 )
-_BUG_REPORT = re.compile(r"\.?\s*This issue was likely caused by a bug in DataFusion.*", re.DOTALL)
+_BUG_REPORT = "This issue was likely caused by a bug in DataFusion"
 _OUR_FAULT = re.compile(
     r"No files found|No such file|Object Store error|Parquet error|Internal error: (?!Function)|IO error|os error"
     r"|External error|\[Errno \d+\]"
 )
-_EXHAUSTED = re.compile(r"Resources exhausted|used disk space .* exceeded")
 _QUOTED = re.compile(r"'[^']*'")  # may be anything
 _SHOWN = 20
 _LONGEST = 1000
@@ -40,10 +38,10 @@ _LONGEST = 1000
 def explain(text: str, sql: str, tables: Callable[[], Sequence[str]]) -> QueryError:
     """The error for what DataFusion said."""
     own_words = _QUOTED.sub("''", text)
-    if _EXHAUSTED.search(own_words):
+    if "Resources exhausted" in own_words or ("used disk space" in own_words and "exceeded" in own_words):
         return _exhausted(own_words)
-    for pattern, tell in _KINDS:
-        if found := pattern.search(text):
+    for search, tell in _KINDS:
+        if found := search(text):
             return tell(_Said(text, found, sql, tables))
     return (QueryFailedError if _OUR_FAULT.search(own_words) else QueryError)(f"{_plain(text)}.")
 
@@ -59,12 +57,11 @@ def died(output: str, signal: int) -> QueryError:
 
 def mistaken_case(text: str) -> tuple[str, str] | None:
     """An unknown column's name and the one column that differs from it only by case, if that is what is wrong."""
-    found = _COLUMN.search(text)
-    if found is None or _name(found["name"]) != _name(found["name"]).lower():
+    found = _column_in(text)
+    if found is None or found.name != found.name.lower():
         return None
-    name = _name(found["name"])
-    same = {known for known in _known(found) if known.lower() == name}
-    return (name, same.pop()) if len(same) == 1 else None
+    same = {known for known in found.known if known.lower() == found.name}
+    return (found.name, same.pop()) if len(same) == 1 else None
 
 
 _LESS = "Filter earlier, select fewer columns, or aggregate in steps."
@@ -79,11 +76,11 @@ def _misspelled(said: _Said) -> QueryError:
     text = re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), said.found["text"])
     place = _PLACE.search(text)
     position = (int(place[1]), int(place[2])) if place else None
-    return QueryError(f"The SQL cannot be read: {_PLACE.sub('', text)}.", position=position)
+    return QueryError(f"The SQL cannot be read: {_PLACE.sub('', text)[:_LONGEST]}.", position=position)
 
 
 def _unknown_table(said: _Said) -> QueryError:
-    catalog, schema, name = said.found.groups()
+    catalog, schema, name = said.found
     position = position_of(said.sql, name)
     if schema not in ("datasets", "default", "none"):
         shown = f"{schema}.{name}" if catalog == "inlay" else f"{catalog}.{schema}.{name}"
@@ -101,9 +98,9 @@ def _unknown_table(said: _Said) -> QueryError:
 
 
 def _unknown_column(said: _Said) -> QueryError:
-    name, known = _name(said.found["name"]), _known(said.found)
+    name, known = said.found
     return QueryError(
-        f"There is no column {_written(name)}.",
+        f"There is no column {_written(name)[:_LONGEST]}.",
         position=position_of(said.sql, name),
         hint=did_you_mean(name, known, 3, _written) or _there_are("columns", [*map(_written, known)]),
     )
@@ -118,32 +115,69 @@ def _unknown_function(said: _Said) -> QueryError:
     )
 
 
+class _Table(NamedTuple):
+    """The parts of a table's name that is not known."""
+
+    catalog: str
+    schema: str
+    name: str
+
+
+class _Column(NamedTuple):
+    """A column's name that is not known, and those that are."""
+
+    name: str
+    known: list[str]
+
+
+def _table_in(text: str) -> _Table | None:
+    _, found, rest = text.partition("table '")
+    parts = rest[: max(rest.rfind("' not found"), 0)].split(".", 2)
+    return _Table(*parts) if found and len(parts) == 3 and "'" not in parts[0] + parts[1] else None
+
+
+def _column_in(text: str) -> _Column | None:
+    _, found, rest = text.partition("No field named ")
+    if not found or not rest.endswith("."):
+        return None
+    name, _, known = rest.removesuffix(".").partition("Valid fields are ")
+    name = name.partition(". Did you mean ")[0].rstrip(". \n")
+    fields = (field.strip() for field in _FIELD.findall(known))
+    return _Column(_name(name), list(dict.fromkeys(_name(field) for field in fields if field))) if name else None
+
+
 class _Said(NamedTuple):
     """What DataFusion said, the part that told its kind, and about what."""
 
     text: str
-    found: re.Match[str]
+    found: Any
     sql: str
     tables: Callable[[], Sequence[str]]
 
 
-_KINDS: tuple[tuple[re.Pattern[str], Callable[[_Said], QueryError]], ...] = (
-    (re.compile("RecursionLimitExceeded"), lambda _: QueryError("The query is nested too deeply.", hint="Use WITH.")),
-    (re.compile("a single SQL statement"), lambda _: QueryError("Only one statement can be answered at a time.")),
-    (re.compile("No SQL statements were provided"), lambda _: QueryError("There is no statement to answer.")),
+_NO_QUERY = re.compile(
+    "^Error during planning: (DDL|DML|Statement) not supported: |unless information_schema is enabled"
+)
+_KINDS: tuple[tuple[Callable[[str], Any], Callable[[_Said], QueryError]], ...] = (
     (
-        re.compile("^Error during planning: (DDL|DML|Statement) not supported: |unless information_schema is enabled"),
-        lambda said: QueryError(f"Only queries are answered. {_plain(said.text)}."),
+        re.compile("RecursionLimitExceeded").search,
+        lambda _: QueryError("The query is nested too deeply.", hint="Use WITH."),
     ),
-    (_PARSER, _misspelled),
-    (_TABLE, _unknown_table),
-    (_COLUMN, _unknown_column),
-    (_FUNCTION, _unknown_function),
+    (
+        re.compile("a single SQL statement").search,
+        lambda _: QueryError("Only one statement can be answered at a time."),
+    ),
+    (re.compile("No SQL statements were provided").search, lambda _: QueryError("There is no statement to answer.")),
+    (_NO_QUERY.search, lambda said: QueryError(f"Only queries are answered. {_plain(said.text)}.")),
+    (_PARSER.search, _misspelled),
+    (_table_in, _unknown_table),
+    (_column_in, _unknown_column),
+    (_FUNCTION.search, _unknown_function),
 )
 
 
 def _plain(text: str) -> str:
-    text = _BUG_REPORT.sub("", text.strip())
+    text = text.partition(_BUG_REPORT)[0].strip()[: 4 * _LONGEST]
     while (shorter := _NOISE.sub("", text)) != text:
         text = shorter
     return text[:_LONGEST].rstrip(". \n")
@@ -153,11 +187,6 @@ def _name(qualified: str) -> str:
     """The last part of a name such as x."A b"."""
     *_, last = _PART.finditer(qualified)
     return last[1].replace('""', '"') if last[1] is not None else last[2]
-
-
-def _known(found: re.Match[str]) -> list[str]:
-    listed = found["known"] or ""
-    return list(dict.fromkeys(_name(field.strip()) for field in _FIELD.findall(listed) if field.strip()))
 
 
 def _written(column: str) -> str:

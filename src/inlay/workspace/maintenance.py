@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 from inlay.catalog import is_id, upload_directory
 from inlay.errors import InlayError
@@ -17,6 +18,7 @@ __all__ = ["Maintenance"]
 log = logging.getLogger("inlay.maintenance")
 _PAUSE_SECONDS = 5.0
 _ORPHANS_EVERY = 600.0
+_AGAIN_AFTER = timedelta(minutes=10)
 _TOPS = ("uploads", "datasets", "scratch")
 
 
@@ -46,7 +48,7 @@ class Maintenance:
                 log.exception("maintenance will be tried again")  # nobody else would do it
 
     def run(self) -> None:
-        """One round: everything that is due."""
+        """One round: everything that is due. What cannot be removed keeps nothing else from being removed."""
         settings, catalog = self._services.settings, self._services.catalog
         catalog.jobs.release_expired()
         catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
@@ -60,8 +62,18 @@ class Maintenance:
     def remove_garbage(self) -> None:
         catalog, places = self._services.catalog, self._services.places
         for item in catalog.garbage.due():
-            places.remove(item.path)
-            catalog.garbage.done(item.path)
+            if self._removed(places.remove, item.path):
+                catalog.garbage.done(item.path)
+            else:
+                catalog.garbage.postpone(item.path, _AGAIN_AFTER)
+
+    def _removed(self, remove: Callable[[str], None], path: str) -> bool:
+        try:
+            remove(path)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", path, error)
+            return False
+        return True
 
     # ------------------------------------------------------------------------------------------------------ orphans
     def collect_orphans(self) -> list[str]:
@@ -76,11 +88,11 @@ class Maintenance:
         orphans -= self._services.catalog.garbage.paths()  # those have a time of their own
         for path in sorted(orphans):
             log.info("removing %s, which belongs to nothing", path)
-            places.remove(path)
+            self._removed(places.remove, path)
         busy = {name for job in jobs for name in (job.id, job.dataset_id)}
         for path in hollow:
             if (_dataset_of(path) or path.split("/")[1]) not in busy:
-                places.remove_hollow(path)
+                self._removed(places.remove_hollow, path)
         return sorted(orphans)
 
     def _too_old(self) -> int:

@@ -193,7 +193,7 @@ class JobRunner:
             if job.state == "succeeded":
                 return job
             known = cancelled(job.id) if job.state == "cancelled" else _lost(job.id)
-        except InlayError:
+        except Exception:  # noqa: BLE001  (whatever kept the catalog from hearing of it, it must be told later)
             handle.is_unended = True
             known = error if is_in_doubt and isinstance(error, InlayError) else known
         raise known from error
