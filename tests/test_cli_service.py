@@ -206,6 +206,15 @@ def test_an_upload_that_is_too_large_is_refused_at_once(cli: Any, plain_service:
     assert "larger than the 1,048,576 bytes" in cli("upload", "large.csv", "--label", "x", code=2).err
 
 
+def test_a_named_pipe_is_read_once(cli: Any, plain_service: Api, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\n" * (4 << 20),))
+    writer.start()
+    assert "larger than" in cli("upload", "pipe", "--format", "csv", "--label", "x", code=2).err
+    writer.join(30)
+    assert not plain_service.workspace.places.files_below("uploads")
+
+
 def test_a_pipe_that_is_too_large_is_refused_on_the_way(
     cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ from inlay.errors import (
     QueryLimitError,
     QueryTimeoutError,
 )
-from inlay.query import QueryEngine, QueryResult, Table
+from inlay.query import QueryEngine, QueryResult, Table, pool
 from inlay.query.messages import explain, mistaken_case
 from inlay.query.pool import Patience, Turns
 from inlay.query.statements import first_word, position_of, respelled
@@ -720,6 +720,23 @@ def test_a_result_that_is_too_large_is_an_error(home: Path) -> None:
         assert isinstance(error, QueryLimitError)
         assert error.message == "The result is larger than 100,000 bytes."
         assert len(rows_of(db, "SELECT value FROM generate_series(1, 10000)")) == 10_000
+
+
+def test_an_engine_whose_directory_was_taken_for_a_dead_ones_takes_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, taken = pool._lock, []
+
+    def swept(directory: Path) -> int | None:
+        if not taken:
+            taken.append(directory)
+            directory.rmdir()
+        return lock(directory)
+
+    monkeypatch.setattr(pool, "_lock", swept)
+    with QueryEngine(Shelf(home), spill_dir=home / "swept") as db:
+        assert rows_of(db, "SELECT 1") == [(1,)]
+    assert taken
 
 
 def test_a_sort_that_does_not_fit_into_memory_spills(home: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import CatalogUnavailableError, InvalidArgumentError
 from inlay.server.run import serve
 from inlay.settings import Settings
 from inlay.workspace import Workspace
@@ -91,6 +94,23 @@ def test_scopes(fresh: Api) -> None:
     expect_problem(fresh.http.post("/v1/files/upld_x/preview", headers=reader), 404, "not_found")
 
 
+def test_who_may_only_write_sees_no_rows(fresh: Api) -> None:
+    """Neither those of a query nor those that a dry run would show."""
+    writer = bearer(fresh.workspace.catalog.keys.create("writes", ["write"]).secret)
+    query, inline = {"sql": "SELECT 1"}, {"inline": {"format": "csv", "content": "a\n1\n"}}
+    load = "/v1/datasets/data_x/loads"
+    for path, body in [
+        ("/v1/datasets", {"label": "x", "source": query}),
+        (load, {"source": query, "strategy": "append"}),
+        (load, {"source": inline, "strategy": "append", "dry_run": True}),
+    ]:
+        problem = expect_problem(fresh.http.post(path, json=body, headers=writer), 403, "forbidden")
+        assert "may not read" in problem["detail"]
+    expect_problem(
+        fresh.http.post(load, json={"source": inline, "strategy": "append"}, headers=writer), 404, "not_found"
+    )
+
+
 def test_a_stranger_is_refused_before_the_body_is_read(locked: Api) -> None:
     answer = locked.http.post("/v1/files", content=(b"x" * 65536 for _ in range(100)))
     expect_problem(answer, 401, "unauthorized")
@@ -130,6 +150,29 @@ def test_readiness_gives_its_reasons_to_those_who_may_read(locked: Api, monkeypa
     assert stranger == {"status": "not ready", "parts": {"catalog": "not ready", "spark": "ready"}}
     friend = expect(locked.http.get("/readyz", headers=bearer(STATIC)), 503)
     assert friend["parts"]["catalog"] == "no route to db.internal"
+
+
+def test_strangers_are_not_told_where_the_catalog_is(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: str) -> None:
+        raise CatalogUnavailableError("The catalog at postgresql://db.internal cannot be used: no route.")
+
+    monkeypatch.setattr(fresh.workspace.catalog.keys, "verify", away)
+    problem = expect_problem(fresh.http.get("/v1/files", headers=bearer("made-up")), 503, "catalog_unavailable")
+    assert "db.internal" not in json.dumps(problem)
+
+
+def test_however_many_ask_for_readiness_it_is_looked_at_once(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look() -> dict[str, str]:
+        looks.append(time.monotonic())
+        time.sleep(0.5)
+        return {"catalog": "ready"}
+
+    monkeypatch.setattr(fresh.workspace, "health", look)
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda _: fresh.http.get("/readyz").status_code, range(10)))
+    assert (answers, len(looks)) == ([200] * 10, 1)
 
 
 def test_idempotency_keys_belong_to_their_api_key(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,7 @@ def test_rejects_in_pages_and_as_csv(api: Api) -> None:
         rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
         assert [(row["line"], row["value"]) for row in rows] == [("3", 'bad "2"'), ("6", 'bad "5"'), ("10", 'bad "9"')]
     expect_problem(api.http.get(url, headers={"Accept": "image/png"}), 406, "not_acceptable")
+    assert api.http.get(url, params={"format": "csv"}, headers={"Accept": "image/png"}).status_code == 200
     expect_problem(api.http.get(url, params={"version": 2}), 404, "not_found")
 
 

@@ -82,6 +82,29 @@ def test_a_body_that_is_no_request_is_400(plain_api: Api, content: bytes) -> Non
     expect_problem(answer, 400)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n\ud800\n"}}},
+        {"label": "\udfff", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}},
+        {"label": "a\0b", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}},
+        {
+            "label": "x",
+            "source": {"inline": {"format": "csv", "content": "a\n1\n"}},
+            "schema": {"columns": [{"name": "\ud800", "type": "text"}]},
+        },
+    ],
+    ids=["content", "label", "NUL", "column"],
+)
+def test_what_is_no_text_is_refused_before_anything_is_done(plain_api: Api, body: dict[str, Any]) -> None:
+    answer = plain_api.http.post(
+        "/v1/datasets", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    problem = expect_problem(answer, 400)
+    assert "surrogate" in json.dumps(problem)
+    assert plain_api.get("/v1/jobs")["count"] == 0
+
+
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx", "json"])
 def test_a_body_that_is_not_json_is_415(plain_api: Api, kind: str | None) -> None:
     headers = {"Content-Type": kind} if kind else {}

@@ -105,7 +105,7 @@ def test_a_key_is_asked_for_where_one_is_needed(tmp_path: Path, open_window: Ope
 
 def test_signing_in_leads_nowhere_else(tmp_path: Path, open_window: Opener) -> None:
     with locked_service(tmp_path) as locked:
-        for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example"):
+        for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "/%09/evil.example", "/login"):
             visit = open_window(locked.url)
             page = visit.go(f"/login?next={elsewhere}")
             page.get_by_label("API key").fill("the-key")

@@ -428,9 +428,17 @@ class _Source(NamedTuple):
         source = cls(file, sql, file_format, options)
         if file is not None:
             source.content_type()
-            with source.opened():
-                pass
+            if not source.is_read_once():
+                with source.opened():
+                    pass
         return source
+
+    def is_read_once(self) -> bool:
+        """Who opens and closes a pipe takes away what was in it."""
+        try:
+            return self.file == "-" or stat.S_ISFIFO(os.stat(str(self.file)).st_mode)
+        except OSError:
+            return False
 
     def content_type(self) -> tuple[str, str | None]:
         """The content type and the compression, by the name of the file."""

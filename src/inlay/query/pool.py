@@ -32,6 +32,7 @@ _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 1000
 _BASE_MEMORY = 384 << 20  # the interpreter, the libraries, the threads
 _LOOK_SECONDS = 0.05
+_CLAIMS = 10
 # Memory that is only reserved must not count as used, since what counts is limited.
 _ENVIRONMENT = {
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",
@@ -299,11 +300,11 @@ def _claim_directory(spill_dir: str) -> tuple[str, int]:
         if (lock := _lock(other)) is not None:
             shutil.rmtree(other, ignore_errors=True)
             os.close(lock)
-    directory = tempfile.mkdtemp(prefix="query-", dir=spill_dir)
-    lock = _lock(Path(directory))
-    if lock is None:
-        raise QueryFailedError(f"The directory {directory!r} cannot be locked.")
-    return directory, lock
+    for _ in range(_CLAIMS):
+        directory = tempfile.mkdtemp(prefix="query-", dir=spill_dir)
+        if (lock := _lock(Path(directory))) is not None:
+            return directory, lock  # otherwise an engine that began just now took it for a dead one's
+    raise QueryFailedError(f"No directory below {spill_dir!r} can be locked.")
 
 
 def _lock(directory: Path) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
-from inlay.errors import ForbiddenError, UnauthorizedError
+from inlay.errors import CatalogUnavailableError, ForbiddenError, UnauthorizedError
 from inlay.server.service import Service
 from inlay.settings import is_loopback
 
@@ -37,6 +38,7 @@ __all__ = [
     "require_same_origin",
 ]
 
+log = logging.getLogger("inlay.server")
 Scope = Literal["read", "write"]
 SESSION_COOKIE = "inlay_key"
 _bearer = HTTPBearer(
@@ -58,12 +60,16 @@ _ANYBODY = Caller("", frozenset({"read", "write"}))
 async def identify(service: Service, given: str | None) -> Caller:
     """Whose key this is; without a key, anybody, as long as the service is open."""
     settings = (await service.workspace()).settings
-    if given is not None:
-        found = _static(given, settings.api_keys) or await service.run(lambda w: _stored(w, given))
-        if found is not None:
-            return found
-    if not settings.api_keys and settings.is_loopback and not await service.run(lambda w: w.catalog.keys.exist()):
-        return _ANYBODY
+    try:
+        if given is not None:
+            found = _static(given, settings.api_keys) or await service.run(lambda w: _stored(w, given))
+            if found is not None:
+                return found
+        if not settings.api_keys and settings.is_loopback and not await service.run(lambda w: w.catalog.keys.exist()):
+            return _ANYBODY
+    except CatalogUnavailableError as error:  # where it is and why is nothing for strangers
+        log.warning("cannot look up a key: %s", error)
+        raise CatalogUnavailableError("The catalog cannot be used.", hint="Try again later.") from error
     raise UnauthorizedError(
         "The API key is not valid." if given else "An API key is needed.",
         hint="Send Authorization: Bearer KEY. `inlay keys create` makes one.",

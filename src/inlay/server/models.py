@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from inlay.errors import error_from
 from inlay.server.problems import problem_of
@@ -25,10 +26,33 @@ Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merg
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def _texts(given: Any) -> Iterator[str]:
+    """All texts of a document, names included."""
+    if isinstance(given, str):
+        yield given
+    elif isinstance(given, (list, tuple)):
+        for each in given:
+            yield from _texts(each)
+    elif isinstance(given, dict):
+        yield from _texts([*given, *given.values()])
+
+
 class Request(BaseModel):
     """Unknown fields and values of another type are errors: a misspelt option must not be silently ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_characters(cls, given: Any) -> Any:
+        """JSON can escape half a surrogate pair, which is no character and cannot be stored."""
+        for text in _texts(given):
+            if _HALF_A_PAIR.search(text):
+                raise ValueError(f"half a surrogate pair in {text[:50]!r}")
+        return given
 
 
 class Answer(BaseModel):

@@ -35,7 +35,8 @@ class Service:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # why the workspace could not be opened
         self.on_failure: Callable[[], object] = lambda: None
-        self.last_look: tuple[float, dict[str, str]] = (-math.inf, {})  # when its health was seen, and how it was
+        self.look_began = -math.inf
+        self.look: asyncio.Task[dict[str, str]] | None = None  # at its health, the last one
         self._make_workspace = make_workspace
         self._opening: asyncio.Task[Workspace] | None = None
         self._limits: dict[Threads, anyio.CapacityLimiter] = {}

@@ -50,7 +50,8 @@ async def follow(visitor: Visitor, job: Job) -> Job:
             bar.value = share_of(job)
             cancel.set_enabled(not job.cancel_requested)
     finally:
-        shown.delete()
+        if not shown.is_deleted:  # with the place where it stood
+            shown.delete()
     if job.state == "cancelled":
         raise JobCancelledError("Cancelled. Nothing changed.")
     return require_success(job)

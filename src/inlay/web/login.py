@@ -17,7 +17,8 @@ _SIGN_IN = """async () => {
     body: JSON.stringify({key: box.value})});
   if (answer.ok) {
     const next = new URLSearchParams(location.search).get('next') || '/';
-    location.href = /^\\/(?![\\/\\\\])/.test(next) ? next : '/';
+    const to = URL.canParse(next, location.origin) ? new URL(next, location.origin) : location;
+    location.href = to.origin === location.origin && to.pathname !== location.pathname ? to.href : '/';
   } else {
     told.textContent = answer.status === 401 ? 'That key is not valid.' : (await answer.json()).detail;
     box.focus();

@@ -18,7 +18,8 @@ _SOCKET = "/_nicegui_ws"
 _PAGE_MARK = "x-nicegui-content"  # NiceGUI's own header on the pages that it renders
 _REFUSED = 1008  # web socket: against the rules
 # The library evaluates the code that it sends and compiles templates, and sets styles: it needs these two exceptions.
-# A script that data smuggles into a page has no nonce, and nothing comes from or goes to another host.
+# A script that data smuggles into a page that is open has no nonce; what the server renders is escaped. Nothing comes
+# from or goes to another host.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
+from inlay.catalog.text import require_text
 from inlay.errors import InlayError, InvalidArgumentError, error_from
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
@@ -182,6 +183,7 @@ class Workspace:
         overrides_of(request.columns)
         if not request.label.strip():
             raise InvalidArgumentError("The label is empty.", hint="Say in a few words what the data is.")
+        require_text(request.label, "The label")
         if request.table_name is not None and not self.catalog.jobs.knows_key(idempotency_key, scope):
             self.catalog.datasets.check_table_name(request.table_name)  # a repeated request has taken it itself
         self._sources.check_readable(request.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import time
@@ -56,14 +57,14 @@ async def readyz(request: Request, service: ServiceOf) -> Response:
 
 
 async def _parts(service: Service) -> dict[str, str]:
-    """Looked at once a second: it costs a write to the storage, and anybody may ask."""
+    """Looked at once a second, by one at a time: it costs a write to the storage, and anybody may ask."""
     if not service.is_open:
         return _STARTING
-    when, parts = service.last_look
-    if time.monotonic() - when > _LOOK_AGAIN_SECONDS:
-        parts = await service.run(lambda w: w.health())
-        service.last_look = (time.monotonic(), parts)
-    return parts
+    is_old = time.monotonic() - service.look_began > _LOOK_AGAIN_SECONDS
+    if service.look is None or (is_old and service.look.done()):
+        service.look_began = time.monotonic()
+        service.look = asyncio.create_task(service.run(lambda w: w.health()))
+    return await asyncio.shield(service.look)
 
 
 @router.get(

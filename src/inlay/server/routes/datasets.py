@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 from inlay.errors import InvalidRequestError
 from inlay.server import models
 from inlay.server.answers import Stream, choose, ended, json_answer, queued
-from inlay.server.auth import Caller, Reader, Writer
+from inlay.server.auth import Caller, Reader, Writer, require
 from inlay.server.dependencies import Accept, How, Manner, Paging, ServiceOf, Version, problems
 from inlay.server.service import Service
 
@@ -41,6 +41,12 @@ def _idempotent(how: Manner, caller: Caller) -> dict[str, Any]:
     return {"idempotency_key": how.idempotency_key, "scope": caller.id}
 
 
+def _require_reading(caller: Caller, source: models.SourceBody, *, shows_rows: bool = False) -> None:
+    """Who asks a query, or to see rows before they are loaded, must be allowed to read as well."""
+    if source.sql is not None or shows_rows:
+        require(caller, "read")
+
+
 # --------------------------------------------------------------------------------------------------------- one dataset
 @router.post(
     "/v1/datasets",
@@ -51,6 +57,8 @@ def _idempotent(how: Manner, caller: Caller) -> dict[str, Any]:
 )
 async def create_dataset(body: models.DatasetBody, service: ServiceOf, caller: Writer, how: How) -> Response:
     """Convert an upload, inline data or a query's result to typed Parquet."""
+
+    _require_reading(caller, body.source)
 
     def answer(job: Job) -> Response:
         return json_answer(models.Created.of(job), 201, Location=f"/v1/datasets/{job.dataset_id}")
@@ -141,6 +149,7 @@ async def load_dataset(
     dataset_id: str, body: models.LoadBody, service: ServiceOf, caller: Writer, how: How
 ) -> Response:
     """Append, replace, or merge by key. Only what must change is written, as a new version."""
+    _require_reading(caller, body.source, shows_rows=body.dry_run)
 
     def answer(job: Job) -> Response:
         if body.dry_run:
@@ -197,7 +206,8 @@ async def list_rejects(
     accept: Accept = None,
 ) -> Response:
     """Rows of a version's source that did not fit, with line, column, value and reason. CSV has no pages."""
-    media = {"json": "application/json", "csv": _CSV, None: choose(accept, ["application/json", _CSV])}[format]
+    named = {"json": "application/json", "csv": _CSV}
+    media = choose(accept, list(named.values())) if format is None else named[format]
     if media == _CSV:
         return await _all_rejects(service, dataset_id, version)
     found, rows = await service.run(lambda w: w.rejects(dataset_id, version, *page))

@@ -53,7 +53,9 @@ class _RowsView:
         try:
             view = View.of(self._rows.schema, asked["sorts"], asked["filters"])
             matching = await self._rows.total(view)
-            found, total = await self._rows.page(view, asked["start"], asked["stop"], _LONGEST_CELL), matching
+            start = max(0, int(asked["start"]))
+            stop = min(int(asked["stop"]), start + _BLOCK)  # whatever a browser may ask for
+            found, total = await self._rows.page(view, start, stop, _LONGEST_CELL), matching
             self._tell(asked, _words(view, total, self._stored))
         except UnauthorizedError:
             raise
@@ -69,7 +71,7 @@ class _RowsView:
             self._clear.set_visibility(bool(asked["sorts"] or asked["filters"]))
 
     async def _open(self, event: events.GenericEventArguments) -> None:
-        asked, number = event.args, int(event.args["row"])
+        asked, number = event.args, max(0, int(event.args["row"]))
         view = View.of(self._rows.schema, asked["sorts"], asked["filters"])
         for cells in await self._rows.page(view, number, number + 1, _LONGEST_OPENED):
             _show_row(self._rows.schema, number, cells)

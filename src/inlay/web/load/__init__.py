@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nicegui import html, ui
@@ -64,7 +65,8 @@ class _Loading:
     async def begin(self, upload: str | None) -> None:
         """What takes longer than the frame of the page."""
         await self._begin_source(upload)
-        self._how.take_advice(await self._visitor.read(lambda w: w.advise_keys(self._dataset.id), "queries"))
+        advice = await self._visitor.read(lambda w: w.advise_keys(self._dataset.id), "queries")
+        self._how.take_advice(advice, changes=self._asked is None)
         self._show_readiness()
 
     async def _begin_source(self, upload: str | None) -> None:
@@ -89,7 +91,8 @@ class _Loading:
         self._hint.text = self._choices.missing or ""
 
     async def _look(self) -> None:
-        job = await self._follow(lambda w: w.load(self._dataset.id, self._choices.request(dry_run=True)))
+        asked = self._choices.request(dry_run=True)
+        job = await self._follow(lambda w: w.load(self._dataset.id, asked))
         if job is None:
             return
         plan = models.LoadPlan.of(job)
@@ -97,7 +100,7 @@ class _Loading:
             show_plan(plan)
             with html.div().classes("inlay-buttons"):
                 text = f"Load, and delete {count(plan.deleted, 'row')}" if plan.deleted else "Load"
-                button = _button(text, self._acting(lambda: self._load(plan)))
+                button = _button(text, self._acting(lambda: self._load(asked, plan)))
                 button.props("icon=check" + (" color=negative" if plan.deleted else ""))
                 html.span(f"makes version {plan.version + 1}; version {plan.version} stays").classes("inlay-note")
 
@@ -153,8 +156,9 @@ class _Loading:
         return run
 
     # --------------------------------------------------------------------------------------------------------- the load
-    async def _load(self, plan: models.LoadPlan) -> None:
-        job = await self._follow(lambda w: w.load(self._dataset.id, self._choices.request(dry_run=False)))
+    async def _load(self, asked: Load, plan: models.LoadPlan) -> None:
+        """Do what was looked at, whatever the form says by now."""
+        job = await self._follow(lambda w: w.load(self._dataset.id, replace(asked, dry_run=False)))
         if job is None:
             return
         done = models.LoadResult.of(job)

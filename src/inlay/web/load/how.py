@@ -93,8 +93,8 @@ class HowPanel:
         self._choices.order_by = list(self._order.value)
         await self._on_change()
 
-    def take_advice(self, advice: KeyAdvice) -> None:
-        """Offer what was found, and begin with the best of it where nothing was chosen yet."""
+    def take_advice(self, advice: KeyAdvice, *, changes: bool) -> None:
+        """Offer what was found, and begin with the best of it where nothing was chosen yet, if that may change."""
         self._advice.clear()
         with self._advice:
             if advice.remembered:
@@ -104,10 +104,10 @@ class HowPanel:
                     self._offer(names, "unique in the data")
             if not advice.best:
                 html.span("No column and no pair of columns is unique in the data.")
-        if not self._is_strategy_chosen:
+        if changes and not self._is_strategy_chosen:
             self._choices.strategy = default_strategy(advice)
             self._show_choice()
-        if not self._keys.value:
+        if changes and not self._keys.value:
             self._keys.value = list(advice.best)
 
     def _offer(self, names: tuple[str, ...], why: str) -> None:
