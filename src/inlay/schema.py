@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -186,7 +186,26 @@ def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
             fields[field.name] = merged
         for missing in fields.keys() - set(schema.names):
             fields[missing] = fields[missing].with_nullable(True)
-    return pa.schema(fields.values(), metadata=first.metadata)
+    unified = pa.schema(fields.values())
+    return unified.with_metadata(first.metadata if unified.equals(first) else without_copies(first.metadata))
+
+
+# what programs keep of the schema for themselves: they would trust it more than the schema of the file
+_COPIES = frozenset(
+    {
+        b"ARROW:schema",
+        b"pandas",
+        b"org.apache.spark.sql.parquet.row.metadata",
+        b"parquet.avro.schema",
+        b"avro.schema",
+        b"iceberg.schema",
+    }
+)
+
+
+def without_copies(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+    """What a file says about itself, without the copies of a schema that is not its own any more."""
+    return {key: value for key, value in (metadata or {}).items() if key not in _COPIES} or None
 
 
 def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_key: bool = False) -> pa.ChunkedArray:
@@ -240,6 +259,8 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.ExtensionArray.from_storage(to, chunk) for chunk in storage.chunks], to)
     if _is.is_dictionary(to):
         return plain.cast(to.value_type).dictionary_encode().cast(to)
+    if _is.is_integer(plain.type) and _is.is_decimal(to):
+        plain = plain.cast(pa.decimal256(_DIGITS[64] + max(to.scale, 0), max(to.scale, 0)))  # then it goes by value
     return plain.cast(to)
 
 

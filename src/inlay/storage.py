@@ -198,8 +198,18 @@ class _Client:
     def __enter__(self) -> _Client:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or "r" in getattr(self._inner, "mode", "r"):
+            self.close()
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        """An object appears when its file is closed: one that is not whole must not, neither now nor when the file is
+        collected as garbage."""
+        with contextlib.suppress(Exception):
+            self._inner.discard()
+        self._inner.closed = True
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # pickle asks before there is anything to ask

@@ -54,6 +54,11 @@ class Reading(NamedTuple):
         return self.expression != "{}"
 
 
+# The largest and the smallest number mean infinity, which has no microseconds.
+_MICROSECONDS = (
+    "CASE WHEN {0} = 'infinity' THEN 9223372036854775807 WHEN {0} = '-infinity' THEN -9223372036854775807 "
+    "ELSE epoch_us({0}) END"
+)
 # DuckDB reads these from Parquet without changing a value. All others come through Arrow: floats, since NaN and -0.0
 # have several bit patterns, and times, durations and timestamps in units that it would convert.
 _READINGS = {
@@ -69,8 +74,8 @@ _READINGS = {
     pa.large_string(): Reading("VARCHAR", "encode({})"),
     pa.large_binary(): Reading("BLOB", "{}"),
     pa.date32(): Reading("DATE", "CAST({} - DATE '1970-01-01' AS INTEGER)"),
-    pa.timestamp("us"): Reading("TIMESTAMP", "epoch_us({})"),
-    pa.timestamp("us", "UTC"): Reading("TIMESTAMP WITH TIME ZONE", "epoch_us({})"),
+    pa.timestamp("us"): Reading("TIMESTAMP", _MICROSECONDS),
+    pa.timestamp("us", "UTC"): Reading("TIMESTAMP WITH TIME ZONE", _MICROSECONDS),
 }
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, Written
+from inlay.engines.keys import sortable_values
+from inlay.engines.source import take_rows
 from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group
@@ -541,7 +543,9 @@ def _tables(location: Location, combine: Combine) -> Iterator[pa.Table]:
 def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Table]:
     if combine.sort_by:
         whole = pa.concat_tables([combine.schema.empty_table(), *tables])
-        yield whole.take(pc.sort_indices(whole, [(name, "ascending") for name in combine.sort_by]))
+        by = pa.table({name: sortable_values(whole.column(name)) for name in combine.sort_by})
+        order = pc.sort_indices(by, [(name, "ascending") for name in combine.sort_by])
+        yield take_rows(whole, order.to_numpy().astype(np.int64))
         return
     waiting: list[pa.Table] = []
     rows = 0

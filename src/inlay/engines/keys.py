@@ -17,7 +17,15 @@ import pyarrow.compute as pc
 from inlay.errors import InvalidArgumentError
 from inlay.schema import family, storage_type
 
-__all__ = ["KeyIndex", "KeyRuns", "canonical_keys", "canonical_type", "contiguous", "require_key_type"]
+__all__ = [
+    "KeyIndex",
+    "KeyRuns",
+    "canonical_keys",
+    "canonical_type",
+    "contiguous",
+    "require_key_type",
+    "sortable_values",
+]
 
 _NOT_KEYS = frozenset({"list", "map", "struct", "null"})
 _NO_ROW = -1
@@ -58,6 +66,14 @@ def canonical_keys(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArr
 def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
     return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+
+
+def sortable_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same order in a type that Arrow can sort."""
+    plain = storage_type(column.type)
+    if pa.types.is_nested(plain):
+        return column
+    return canonical_keys(column, column.type)
 
 
 class KeyIndex:

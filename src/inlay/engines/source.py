@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from inlay.engines.base import Conform
 from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
-from inlay.engines.keys import KeyIndex, canonical_keys, contiguous
-from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableSourceError
+from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, sortable_values
+from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError, UnreadableSourceError
+from inlay.parquet.int96 import int96_columns, is_nanoseconds, require_nanoseconds
 from inlay.parquet.layout import data_files
 from inlay.schema import storage_type, unify
 from inlay.storage import expand_glob, filesystem_of, locate
@@ -122,8 +123,10 @@ def open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, A
             partition_base_dir=root,
         )
         schema = _schema_of(make())
+        if kind == "parquet" and any(is_nanoseconds(field.type) for field in schema):
+            _check_timestamps(make())
         return make(schema=schema) if kind != "json" or like is None else _typed_json(make, schema, like)
-    except NotFoundError:
+    except (NotFoundError, UnreadableFileError):
         raise
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no source at {path!r}.") from error
@@ -156,6 +159,15 @@ def _schema_of(dataset: Any) -> pa.Schema:
     return pa.schema([*inside, *(f for f in dataset.schema if f.name not in inside.names)], inside.metadata)
 
 
+def _check_timestamps(dataset: Any) -> None:
+    """Refuse files with timestamps that would not be read as they are."""
+    import pyarrow.parquet as pq
+
+    for fragment in dataset.get_fragments():
+        if columns := int96_columns(fragment.metadata.schema):
+            require_nanoseconds(lambda f=fragment, **o: pq.ParquetFile(f.open(), **o), fragment.path, None, columns)
+
+
 def _typed_json(make: Callable[..., Any], found: pa.Schema, like: pa.Schema) -> Any:
     """JSON has no dates and times: they are text, and become what the dataset's columns are."""
     import pyarrow.dataset as ds
@@ -173,7 +185,9 @@ def _csv_format(like: pa.Schema | None) -> Any:
     from pyarrow import csv
 
     types = {} if like is None else {f.name: _text_type(f.type) for f in like if not pa.types.is_nested(f.type)}
-    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
+    options = csv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
     return ds.CsvFileFormat(convert_options=options)
 
 
@@ -261,7 +275,7 @@ class ArrowSource:
 
 def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence[str]) -> np.ndarray:
     keys = [canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns]
-    by = [table.column(name) for name in order_by]
+    by = [sortable_values(table.column(name)) for name in order_by]
     names = [f"k{i}" for i in range(len(keys))] + [f"o{i}" for i in range(len(by))]
     sortable = pa.table([*keys, *by], names)
     order = pc.sort_indices(sortable, [(name, "ascending", "at_start") for name in names])

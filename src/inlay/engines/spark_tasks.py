@@ -38,6 +38,8 @@ Kernel = Callable[[Any], Any]
 
 ANSWERS_DDL = "task int, answer binary"
 MOST_WALKED = 20_000  # objects that the garbage collector of a worker may have to look at
+_IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})  # belong together
+_borrowed: set[str] = set()  # names in the environment of this process that a driver gave
 _TASKS_PER_CORE = 4  # enough to level out differences, few enough not to pay for tasks
 
 
@@ -59,8 +61,15 @@ def credentials() -> dict[str, str]:
 
 
 def use_credentials(given: Mapping[str, str]) -> None:
-    for name, value in given.items():  # what the executor has of its own wins
-        os.environ.setdefault(name, value)
+    """What the executor has of its own wins; what came from a driver is renewed by the next one."""
+    own = {name for name in os.environ if name.startswith("AWS_")} - _borrowed
+    identity = {name for name in given if name in _IDENTITY} if own & _IDENTITY else set()
+    taken = {name: value for name, value in given.items() if name not in own | identity}
+    for name in _borrowed - taken.keys():
+        os.environ.pop(name, None)
+    os.environ.update(taken)
+    _borrowed.clear()
+    _borrowed.update(taken)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import os
 import posixpath
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -56,6 +57,7 @@ class IncrementalFileManager:
         self._snapshot: list[FileStat] | None = None
         self._given_out = 0
         self._added = 0
+        self._renamed: Counter[str] = Counter()
         self._given = ""
         self.id = uuid.uuid4().hex
 
@@ -120,7 +122,10 @@ class IncrementalFileManager:
         if self.location.store.is_local:
             return path
         stem, extension = posixpath.splitext(path)
-        return f"{stem.rsplit('-inlay-', 1)[0]}-inlay-{self.id[:12]}{extension}"
+        name = f"{stem.rsplit('-inlay-', 1)[0]}-inlay-{self.id[:12]}"
+        self._renamed[name] += 1  # a file may have come back under the name that its successor had
+        more = f"-{self._renamed[name]}" if self._renamed[name] > 1 else ""
+        return f"{name}{more}{extension}"
 
     def commit(self, puts: Sequence[tuple[str, str]], removes: Sequence[str] = ()) -> None:
         """Make staged files (absolute path, path in the dataset) and removals true in one moment."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from inlay.errors import NotFoundError
@@ -15,6 +16,8 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
+from inlay.parquet.footers import check_timestamps, open_parquet
+from inlay.parquet.int96 import int96_columns, is_nanoseconds
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
 from inlay.storage import FileStat, Location, ObjectStore
 
@@ -84,6 +87,7 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
         raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
     state = TargetState.read(location, files, [], None, footer_cache(location))
     inside = state.schema if state.schema is not None else pa.schema([])
+    _check_timestamps(location, state.footers)
     paths = _path_columns(state.footers)
     return ds.dataset(
         [location.full(file.path) for file in files],
@@ -93,6 +97,20 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
         partitioning=ds.partitioning(paths, flavor="hive"),
         partition_base_dir=location.path,
     )
+
+
+def _check_timestamps(location: Location, footers: Footers) -> None:
+    """Refuse timestamps that would not be read as they are. Files of one schema were written by one program."""
+    for number, schema in enumerate(footers.schemas):
+        if not any(is_nanoseconds(field.type) for field in schema):
+            continue
+        with open_parquet(location, footers.first_with_schema(number).path) as first:
+            if not int96_columns(first.schema):
+                continue
+        for at in np.flatnonzero(footers.schema_numbers == number).tolist():
+            path = footers.files[at].path
+            with open_parquet(location, path) as file:
+                check_timestamps(location, path, file.metadata, range(file.num_row_groups))
 
 
 def parquet_dataset(location: Location, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:

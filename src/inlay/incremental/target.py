@@ -22,6 +22,7 @@ __all__ = ["ELSEWHERE", "UNKNOWN", "Partitions", "TargetState"]
 
 ELSEWHERE = -1  # a partition that the source does not have
 UNKNOWN = -2  # a file whose path does not say
+UNREADABLE = -3  # a file whose path says what the column's type cannot hold
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class Partitions:
     def of(cls, source: Source, columns: Sequence[str], footers: Footers) -> Partitions:
         types = [source.schema.field(name).type for name in columns]
         values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
+        _require_spelling(columns, values, types)
         partitions = cls(list(columns), values, rows, {}, types)
         for directory in dict.fromkeys(_directories(footers)) if columns else ():
             known = partitions.values_of(f"{directory}/")
@@ -125,7 +127,7 @@ class Partitions:
         return {values: number for number, values in enumerate(self.values)}
 
     def numbers_of(self, footers: Footers) -> np.ndarray:
-        """The partition number of every file: -1 where the source has no rows for it, -2 where nobody knows."""
+        """The partition number of every file, or why it has none."""
         if not self.columns:
             return np.zeros(len(footers), np.int64)
         numbers = self._numbers
@@ -133,8 +135,12 @@ class Partitions:
         directories = _directories(footers)
         for directory in dict.fromkeys(directories):
             values = self.values_of(f"{directory}/")
-            seen[directory] = UNKNOWN if values is None else numbers.get(values, ELSEWHERE)
+            seen[directory] = self._unnumbered(directory) if values is None else numbers.get(values, ELSEWHERE)
         return np.fromiter((seen[directory] for directory in directories), np.int64, len(directories))
+
+    def _unnumbered(self, directory: str) -> int:
+        says_all = len(parse_hive_partition_path(f"{directory}/", self.columns)) == len(self.columns)
+        return UNREADABLE if says_all else UNKNOWN
 
     def directory(self, number: int) -> str:
         """Where new files of a partition go: beside the existing ones if there are any."""
@@ -147,6 +153,19 @@ class Partitions:
 
     def shown(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
+
+
+def _require_spelling(
+    columns: Sequence[str], values: Sequence[Sequence[str | None]], types: Sequence[pa.DataType]
+) -> None:
+    """Values of this type must be found again in a path."""
+    for at, (column, type_) in enumerate(zip(columns, types, strict=True)):
+        value = next((each[at] for each in values if each[at] is not None), None)
+        if value is not None and typed_partition_value(value, type_) is None:
+            raise InvalidArgumentError(
+                f"Column {column!r} is {type_} and cannot be a partition column: {value!r} in a path is not read back.",
+                hint="Partition by text, whole numbers, dates or timestamps.",
+            )
 
 
 def _directories(footers: Footers) -> list[str]:

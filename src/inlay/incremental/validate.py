@@ -22,7 +22,7 @@ from inlay.errors import (
     did_you_mean,
     unknown,
 )
-from inlay.schema import lossless_cast, storage_type
+from inlay.schema import lossless_cast, storage_type, without_copies
 
 __all__ = [
     "Conformer",
@@ -220,7 +220,8 @@ class Conformer:
     def file_schema(self) -> pa.Schema:
         """The schema of new files: the dataset's (or the source's) columns without those that paths hold."""
         if self.target is not None:
-            return pa.schema([*self.target, *self.added], self.target.metadata)
+            metadata = without_copies(self.target.metadata) if self.added else self.target.metadata
+            return pa.schema([*self.target, *self.added], metadata)
         fields = [field for field in self.source if field.name not in self.partition_columns]
         return pa.schema(fields, self.source.metadata)
 

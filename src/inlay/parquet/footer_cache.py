@@ -313,6 +313,14 @@ def _same_bytes(files: dict[str, pa.Array], cached: pa.Table) -> tuple[np.ndarra
     return np.logical_and.reduce([np.asarray(rows.is_valid()), *same]), rows
 
 
+def _used(schemas: Sequence[pa.Schema], numbers: np.ndarray) -> tuple[list[pa.Schema], np.ndarray]:
+    """The schemas that some of the files have, and the numbers of those: files that are gone leave none behind."""
+    used = np.unique(numbers[numbers != _UNREADABLE])
+    places = np.full(len(schemas) + 1, _UNREADABLE)
+    places[used] = np.arange(len(used))
+    return [schemas[number] for number in used], places[numbers]
+
+
 def _find(cached: pa.Table, files: Sequence[FileStat], columns: Sequence[str]) -> tuple[np.ndarray, Footers] | None:
     if not {f"exactness:{column}" for column in columns} <= set(cached.column_names):
         return None
@@ -321,12 +329,13 @@ def _find(cached: pa.Table, files: Sequence[FileStat], columns: Sequence[str]) -
         known &= cached.column(f"exactness:{column}").take(rows).is_valid().to_numpy()
     everything = known.all() and len(files) == len(cached)
     mine = cached if everything else cached.take(rows.filter(pa.array(known)))
+    schemas, numbers = _used(_schemas_in(cached), mine.column("schema").to_numpy())
     return known, Footers(
         files if everything else [file for file, is_known in zip(files, known, strict=True) if is_known],
         mine.column("rows").to_numpy(),
         mine.column("groups").to_numpy(),
-        _schemas_in(cached),
-        mine.column("schema").to_numpy(),
+        schemas,
+        numbers,
         {c: _Known(*(mine.column(f"{part}:{c}").combine_chunks() for part in _PARTS)) for c in columns},
         {},
     )

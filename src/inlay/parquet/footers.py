@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inlay.errors import UnreadableFileError
+from inlay.parquet.int96 import int96_columns, require_nanoseconds
 from inlay.schema import storage_type
 from inlay.storage import FileStat, Location
 
@@ -26,6 +28,7 @@ __all__ = [
     "Footer",
     "ReadMany",
     "bounds_of",
+    "check_timestamps",
     "group_ranges",
     "integer_bounds",
     "open_parquet",
@@ -144,23 +147,45 @@ def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Ar
 def open_parquet(location: Location, path: str) -> pq.ParquetFile:
     """Open a data file for reading; what cannot be read is an error that names it."""
     with _reading(location, path):
-        return pq.ParquetFile(location.store.open_arrow(location.full(path)), pre_buffer=not location.store.is_local)
+        return _open(location, path)
+
+
+def _open(location: Location, path: str, **options: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        location.store.open_arrow(location.full(path)),
+        pre_buffer=not location.store.is_local,
+        page_checksum_verification=True,  # or what is damaged would be written again with a checksum of its own
+        **options,
+    )
 
 
 def read_row_group(
     location: Location, path: str, metadata: pq.FileMetaData, group: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """A row group of a file whose footer is known, or some columns of it."""
+    check_timestamps(location, path, metadata, [group], columns)
     try:
-        with pq.ParquetFile(
-            location.store.open_arrow(location.full(path)), metadata=metadata, pre_buffer=not location.store.is_local
-        ) as parquet:
+        with _open(location, path, metadata=metadata) as parquet:
             return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         shown = location.shown(path)
         raise UnreadableFileError(
             f"Cannot read row group {group} of {shown!r}: {error}", operation="read", files=[shown]
         ) from error
+
+
+def check_timestamps(
+    location: Location,
+    path: str,
+    metadata: pq.FileMetaData,
+    groups: Iterable[int],
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Refuse timestamps that would not be read as they are."""
+    chosen = [c for c in int96_columns(metadata.schema) if columns is None or c.split(".")[0] in columns]
+    if chosen:
+        open_as = functools.partial(_open, location, path, metadata=metadata)
+        require_nanoseconds(open_as, location.shown(path), groups, chosen)
 
 
 @contextlib.contextmanager

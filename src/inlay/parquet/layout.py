@@ -88,6 +88,8 @@ def typed_partition_value(text: str | None, type_: pa.DataType) -> pa.Scalar | N
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     try:
+        if pa.types.is_time(type_):  # Arrow reads times of day only as a part of timestamps
+            return pa.scalar(f"1970-01-01 {text}").cast(pa.timestamp(type_.unit)).cast(type_)
         return pa.scalar(text).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
-from inlay.schema import storage_type
+from inlay.schema import family, storage_type
 
 __all__ = [
     "DEFAULT_COMPRESSION",
@@ -31,6 +31,7 @@ _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CHOSEN_ENCODINGS = frozenset(
     {"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"}
 )
+_OF_BYTES = frozenset({"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
 _WORTHWHILE_SHARE = 0.5
 
 
@@ -88,6 +89,8 @@ class WriterSettings:
         if isinstance(codecs, dict):
             usual = next(iter(codecs.values()), DEFAULT_COMPRESSION)
             options["compression"] = {leaf: codecs.get(leaf, usual) for leaf in leaves}
+        if options.get("column_encoding"):
+            options["column_encoding"] = _suitable(options["column_encoding"], table.schema) or None
         dictionaries = options.get("use_dictionary", True)
         if self.packs_integers and dictionaries is not True:
             plain = (field.name for field in table.schema if _is_integer_inside(field.type))
@@ -108,6 +111,26 @@ def _pays(chunk: ChunkSettings) -> bool:
 def _is_integer_inside(type_: pa.DataType) -> bool:
     plain = storage_type(type_)
     return bool(pa.types.is_integer(plain) or (pa.types.is_temporal(plain) and not pa.types.is_interval(plain)))
+
+
+def _suitable(encodings: Mapping[str, str], schema: pa.Schema) -> dict[str, str]:
+    """Encodings of files whose columns had other types do not fit every type."""
+    unfit = {
+        field.name
+        for field in schema
+        if encodings.get(field.name) == "DELTA_BINARY_PACKED" and not _is_integer_inside(field.type)
+    }
+    unfit |= {
+        field.name
+        for field in schema
+        if str(encodings.get(field.name)) in _OF_BYTES and family(field.type) not in ("text", "binary")
+    }
+    unfit |= {
+        field.name
+        for field in schema
+        if encodings.get(field.name) == "BYTE_STREAM_SPLIT" and family(field.type) in ("text", "binary", "bool")
+    }
+    return {leaf: encoding for leaf, encoding in encodings.items() if leaf not in unfit}
 
 
 def _restricted(value: Any, leaves: Sequence[str], known: Collection[str]) -> Any:

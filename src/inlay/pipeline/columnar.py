@@ -1,8 +1,4 @@
-"""Parquet uploads: row groups are read as they are and written with our settings; every Arrow type stays.
-
-Timestamps of 96 bits, which older writers have, span more years than a 64-bit count of nanoseconds, and Arrow does not
-see it overflow. A look at all of them says whether they are nanoseconds or microseconds.
-"""
+"""Parquet uploads: row groups are read as they are and written with our settings; every Arrow type stays."""
 
 from __future__ import annotations
 
@@ -10,36 +6,24 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from inlay.errors import SchemaMismatchError, UnreadableUploadError
+from inlay.parquet.int96 import int96_columns, units_needed
 from inlay.pipeline.decode import Content, RawFile
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
 from inlay.pipeline.records import Split
 from inlay.pipeline.sniff import column_names
-from inlay.schema import family, lossless_cast
+from inlay.schema import family, lossless_cast, without_copies
 from inlay.type_grammar import column_type_name, with_length
 
 __all__ = ["ParquetRows", "survey"]
 
 _BATCH_ROWS = 16_384
-_MOST_MILLIS = {"ns": (1 << 63) // 1_000_000, "us": (1 << 63) // 1_000}
 _SPLIT_BYTES = 64 << 20  # of decoded pages; row groups below it share a task
-# what programs keep of the schema for themselves: they would trust it more than the schema of what becomes of the file
-_SCHEMAS = frozenset(
-    {
-        b"ARROW:schema",
-        b"pandas",
-        b"org.apache.spark.sql.parquet.row.metadata",
-        b"parquet.avro.schema",
-        b"avro.schema",
-        b"iceberg.schema",
-    }
-)
 
 
 def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:  # noqa: ARG001
@@ -92,9 +76,8 @@ def _unreadable(error: Exception) -> UnreadableUploadError:
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """The schema of what becomes of the file; lengths of texts, which nobody checked here, are none of it."""
-    metadata = {key: value for key, value in (schema.metadata or {}).items() if key not in _SCHEMAS}
     fields = [with_length(field.with_name(name), None) for field, name in zip(schema, names, strict=True)]
-    return pa.schema(fields, metadata or None)
+    return pa.schema(fields, without_copies(schema.metadata))
 
 
 def _splits(sizes: Sequence[int], most: int) -> list[Split]:
@@ -125,47 +108,18 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
             yield file.read_row_group(group, use_threads=False)
 
 
-# ------------------------------------------------------------------------------------------ timestamps of 96 bits
 def _unit_of_int96(content: Content, *, only_first: bool) -> str:
     """The unit that holds all of the file's INT96 timestamps exactly."""
     with _parquet(content, "ns") as fine, _parquet(content, "ms") as coarse:
-        columns = [fine.schema.column(at) for at in range(len(fine.schema))]
-        chosen = [column.path for column in columns if column.physical_type == "INT96"]
         groups = range(min(1, fine.num_row_groups) if only_first else fine.num_row_groups)
-        units = {"ns"}
-        for group in groups if chosen else ():
-            pairs = (file.iter_batches(_BATCH_ROWS, [group], chosen, use_threads=False) for file in (fine, coarse))
-            for left, right in zip(*pairs, strict=True):
-                units |= _needed_units(left, right)
-    if len(units - {"ns"}) > 1 or "none" in units:
+        units = units_needed(fine, coarse, groups, int96_columns(fine.schema))
+    if len(units) > 1 or "none" in units:
         raise UnreadableUploadError(
             "The file holds INT96 timestamps that no 64-bit timestamp keeps: years beyond 1677 to 2262 together with "
             "nanoseconds, or beyond 290,000 years.",
             hint="Write them as microseconds.",
         )
     return "us" if "us" in units else "ns"
-
-
-def _needed_units(fine: pa.RecordBatch, coarse: pa.RecordBatch) -> set[str]:
-    """What these timestamps cannot do without. The nanoseconds may have wrapped; milliseconds cannot."""
-    found = set()
-    for left, right in zip(fine.columns, coarse.columns, strict=True):
-        for nanos, millis in zip(_counts(left), _counts(right), strict=True):
-            digits = (nanos - millis * 1_000_000) % 1_000  # wrapping around as they did
-            far = np.abs(millis) >= _MOST_MILLIS["ns"]
-            found |= {"ns digits"} if digits.any() else set()
-            found |= {"us"} if far.any() else set()
-            found |= {"none"} if (np.abs(millis) >= _MOST_MILLIS["us"]).any() else set()
-    return found
-
-
-def _counts(array: pa.Array) -> Iterator[np.ndarray]:
-    """The integers of all timestamps in an array, however nested."""
-    if pa.types.is_timestamp(array.type):
-        yield array.cast(pa.int64()).drop_null().to_numpy()
-    else:
-        for child in array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]:
-            yield from _counts(child)
 
 
 def _repetitive(sample: pa.Table, names: Sequence[str]) -> list[str]:

@@ -10,8 +10,9 @@ import codecs
 import contextlib
 import io
 import itertools
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -280,7 +281,7 @@ def _keep(chunks: Iterator[bytes], place: Place | None) -> RawFile | InlineFile:
 
 
 def _write(first: list[bytes], rest: Iterator[bytes], place: Place) -> RawFile:
-    size = 0
+    size, place = 0, replace(place, path=f"{place.path}-{uuid.uuid4().hex[:8]}")  # of this attempt
     with place.location.store.open_write(place.full) as file:
         for chunks in (first, rest):
             for chunk in chunks:

@@ -138,7 +138,7 @@ def join_parts(location: Location, file: OutFile, base: str, stage: str, setting
     """Write a data file, make it durable and read its footer back. `base` is any part: it has the schema."""
     store = location.store
     target = location.full(file.path)
-    # On object stores an object appears when it is whole; on disk the file gets its name then.
+    # On object stores an object appears when it is whole, or not at all; on disk the file gets its name then.
     path = location.full(f"{stage}/join-{uuid.uuid4().hex}") if isinstance(store, LocalStore) else target
     with store.open_write(path) as out:
         _splice(location, file, base, out, settings)
