@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import http.client
 import itertools
 import logging
@@ -439,3 +440,33 @@ def test_an_object_that_came_after_a_listing_is_found(endpoint: str) -> None:
         assert file.read() == b"2"
     with pytest.raises(FileNotFoundError):
         location.store.open_read(location.full("third"))
+
+
+@pytest.mark.parametrize("size", [10, 12 << 20], ids=["small", "in parts"])
+def test_an_object_that_is_not_whole_does_not_appear(endpoint: str, size: int) -> None:
+    """Somebody else's object under this name stays."""
+    options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
+    location = locate(f"s3://bucket/broken-{next(_NUMBERS)}", storage_options=options)
+    name = location.full("x")
+    with location.store.open_write(name) as file:
+        file.write(b"whole")
+
+    def break_off() -> None:
+        with location.store.open_write(name) as file:
+            file.write(b"x" * size)
+            raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        break_off()
+    gc.collect()
+    assert location.store.read_bytes(name) == b"whole"
+
+
+def test_a_name_that_another_tool_uses_again_is_given_once(place: Place) -> None:
+    """`a.parquet` became `a-inlay-x.parquet`, and there is an `a.parquet` again."""
+    place.write({"a.parquet": lake.table([1])})
+    assert place.merge(lake.table([1], ["x"]), "update", ["id"]).updated == 1
+    place.write({"a.parquet": lake.table([2])})
+    result = place.merge(lake.table([1, 2], ["y", "z"]), "update", ["id"])
+    assert len(set(result.rewritten_files)) == 2
+    assert lake.rows_of(place.read().sort_by("id")) == [{"id": 1, "v": "y"}, {"id": 2, "v": "z"}]

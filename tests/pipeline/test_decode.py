@@ -132,3 +132,13 @@ def test_wide_encodings_without_a_mark_must_be_said(place: Place, text: str, cha
 def test_nul_characters_alone_make_no_wide_encoding(place: Place, text: str) -> None:
     assert _decoded(place, text.encode()).decode() == text
     assert guess_encoding(_raw(place, text.encode())) == "cp1252"
+
+
+def test_attempts_that_died_do_not_stand_in_the_way(place: Place) -> None:
+    """Each writes under a name of its own."""
+    raw = _raw(place, "é\n".encode("cp1252") * (2 << 20), None)
+    first, second = (decode(raw, Limits(), place, "cp1252").source for _ in range(2))
+    assert isinstance(first, RawFile)
+    assert isinstance(second, RawFile)
+    assert first.path != second.path
+    assert first.size == second.size == 6 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,7 @@ import pytest
 
 import inlay
 from inlay.engines import spark as spark_engine
-from inlay.engines import spark_verbs
+from inlay.engines import spark_tasks, spark_verbs
 from inlay.engines.spark_tasks import MOST_WALKED, TaskJobs
 from inlay.errors import InlayError, MergeCancelledError
 from tests import lake
@@ -191,3 +193,26 @@ def test_an_unreadable_row_group_is_named_as_on_every_engine(tmp_path):
         errors.append((type(caught.value), str(caught.value)))
     assert errors[0] == errors[1]
     assert lake.photograph(path) == before
+
+
+def test_credentials_of_a_driver_are_renewed_and_those_of_an_executor_stay(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(spark_tasks, "_borrowed", set())
+    key, secret, token = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+
+    def found():
+        return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+    spark_tasks.use_credentials({key: "1", secret: "1", token: "1"})
+    spark_tasks.use_credentials({key: "2", secret: "2", token: "2"})
+    assert found() == {key: "2", secret: "2", token: "2"}
+    spark_tasks.use_credentials({key: "3", secret: "3", "AWS_ENDPOINT_URL": "x"})
+    assert found() == {key: "3", secret: "3", "AWS_ENDPOINT_URL": "x"}
+    spark_tasks.use_credentials({})
+    assert found() == {}
+    monkeypatch.setenv(key, "own")
+    monkeypatch.setenv(secret, "own")
+    spark_tasks.use_credentials({key: "4", secret: "4", token: "4", "AWS_ENDPOINT_URL": "y"})
+    assert found() == {key: "own", secret: "own", "AWS_ENDPOINT_URL": "y"}
+    spark_tasks.use_credentials({})
