@@ -18,8 +18,9 @@ from sqlalchemy.engine import Connection
 from inlay.catalog import leases, records, tables, uploads
 from inlay.catalog.context import Context
 from inlay.catalog.ids import new_id, not_found, require_id
-from inlay.catalog.records import Heartbeat, Job, JobState, Page, Submission
+from inlay.catalog.records import Heartbeat, Job, Page, Submission
 from inlay.catalog.text import require_text
+from inlay.choices import ACTIVE, JobState
 from inlay.errors import (
     ConflictError,
     IdempotencyKeyReusedError,
@@ -33,7 +34,7 @@ __all__ = ["CREATE", "Jobs"]
 CREATE = "create"  # the one kind whose dataset is not there yet
 _LONGEST_KEY = 255
 _jobs = tables.jobs
-_active = _jobs.c.state.in_(tables.ACTIVE)
+_active = _jobs.c.state.in_(ACTIVE)
 
 
 class Jobs:
@@ -130,14 +131,14 @@ class Jobs:
         """End a job without effect. A retryable failure gives its idempotency key free."""
         problem = error.to_dict() if isinstance(error, InlayError) else dict(error)
         with self._context.write() as connection:
-            _require_held(connection, job_id, self._context, tables.ACTIVE)
+            _require_held(connection, job_id, self._context, ACTIVE)
             forget = {"idempotency_key": None} if retryable else {}
             return finish(connection, job_id, "failed", self._context, error=problem, **forget)
 
     def stop(self, job_id: str) -> Job:
         """End a job of ours that was cancelled, once its work has stopped."""
         with self._context.write() as connection:
-            _require_held(connection, job_id, self._context, tables.ACTIVE)
+            _require_held(connection, job_id, self._context, ACTIVE)
             return finish(connection, job_id, "cancelled", self._context)
 
     def cancel(self, job_id: str) -> Job:
@@ -233,7 +234,7 @@ def cancel_all(connection: Connection, dataset_id: str, context: Context) -> Non
 
 
 def _cancel(connection: Connection, job_id: str, context: Context) -> Job:
-    job = _require_state(get(connection, job_id), tables.ACTIVE)
+    job = _require_state(get(connection, job_id), ACTIVE)
     connection.execute(_jobs.update().where(_jobs.c.id == job_id).values(cancel_requested=True))
     return finish(connection, job_id, "cancelled", context) if job.state == "queued" else get(connection, job_id)
 

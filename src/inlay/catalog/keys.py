@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import get_args
 
 import sqlalchemy as sa
 
@@ -16,11 +16,11 @@ from inlay.catalog.context import Context
 from inlay.catalog.ids import is_id, new_id, not_found, require_id
 from inlay.catalog.records import ApiKey, NewKey, Page
 from inlay.catalog.text import require_text
+from inlay.choices import Scope
 from inlay.errors import InvalidArgumentError
 
-__all__ = ["Keys", "Scope"]
+__all__ = ["Keys"]
 
-Scope = Literal["read", "write"]
 _keys = tables.api_keys
 _MARK = "inlay"
 _USE_IS_NOTED_EVERY = timedelta(minutes=1)

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from inlay.catalog import owners, tables
 from inlay.catalog.context import Context
+from inlay.choices import ACTIVE
 from inlay.errors import JobInterruptedError
 
 __all__ = ["release_expired"]
@@ -41,7 +42,7 @@ def release_expired(context: Context) -> Sequence[str]:
 
 def _expired(connection: Connection, context: Context) -> Sequence[str]:
     """Our own silence is no sign of death: after a machine's sleep all leases are old, and we are still at work."""
-    active = _jobs.c.state.in_(tables.ACTIVE) & (_jobs.c.owner != context.owner)
+    active = _jobs.c.state.in_(ACTIVE) & (_jobs.c.owner != context.owner)
     leases = connection.execute(sa.select(_jobs.c.id, _jobs.c.owner, _jobs.c.lease_until).where(active)).all()
     dead = {owner for owner in {lease.owner for lease in leases} if owners.is_dead(owner)}
     now = context.now()

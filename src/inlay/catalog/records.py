@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog.schemas import schema_from_json
+from inlay.choices import ACTIVE, JobState
 from inlay.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ __all__ = [
     "GarbageItem",
     "Heartbeat",
     "Job",
-    "JobState",
     "NewKey",
     "NewVersion",
     "Page",
@@ -33,7 +33,6 @@ __all__ = [
     "Version",
 ]
 
-JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 _LARGEST_OFFSET = 2**63 - 1
 LONGEST_PAGE = 1000
 
@@ -156,7 +155,7 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        return self.state not in ("queued", "running")
+        return self.state not in ACTIVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 __all__ = [
-    "ACTIVE",
     "JsonText",
     "Utc",
     "api_keys",
@@ -138,7 +137,6 @@ version_files = sa.Table(
     sa.ForeignKeyConstraint(["dataset_id", "version"], ["dataset_versions.dataset_id", "dataset_versions.version"]),
 )
 
-ACTIVE = ("queued", "running")  # the states in which a job holds its upload
 
 jobs = sa.Table(
     "jobs",

@@ -13,6 +13,7 @@ from inlay.catalog.context import Context
 from inlay.catalog.ids import is_id, not_found, require_id, upload_directory
 from inlay.catalog.records import Page, Upload
 from inlay.catalog.text import require_text
+from inlay.choices import ACTIVE
 from inlay.errors import UploadConsumedError, UploadInUseError, unknown
 
 __all__ = ["Uploads"]
@@ -98,7 +99,7 @@ def require_pending(connection: Connection, upload_id: str) -> Upload:
 
 def require_unclaimed(connection: Connection, upload_id: str) -> None:
     jobs = tables.jobs
-    claim = sa.select(jobs.c.id).where(jobs.c.upload_id == upload_id, jobs.c.state.in_(tables.ACTIVE))
+    claim = sa.select(jobs.c.id).where(jobs.c.upload_id == upload_id, jobs.c.state.in_(ACTIVE))
     job_id = connection.execute(claim).scalar()
     if job_id is not None:
         raise UploadInUseError(

@@ -2,12 +2,11 @@
 
 from inlay.pipeline.conversion import Conversion, ConvertedFile, convert
 from inlay.pipeline.decode import InlineFile, RawFile
-from inlay.pipeline.options import FORMATS, Limits, ReadOptions
+from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.previewing import Preview, PreviewColumn, preview
 from inlay.pipeline.rejects import BadCell, read_rejects, scan_rejects
 
 __all__ = [
-    "FORMATS",
     "BadCell",
     "Conversion",
     "ConvertedFile",

@@ -15,10 +15,11 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa
 
+from inlay.choices import OnError
 from inlay.defaults import MAX_ROWS_PER_FILE
 from inlay.engines.base import Watch
 from inlay.errors import (
@@ -45,7 +46,6 @@ from inlay.storage import LocalStore, Location, discard_tree
 __all__ = ["NO_ROWS", "Chosen", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
 
 SPLIT_BYTES = 16 << 20
-OnError = Literal["fail", "quarantine"]
 Chosen: TypeAlias = pa.DataType | pa.Field  # a field says more: whether NULLs are allowed, how long a text may be
 NO_ROWS = "The file has no data rows."
 
@@ -93,7 +93,7 @@ def convert(
     """Convert an upload into `directory/name.parquet`, or numbered files if it has many rows."""
     if options.format == "parquet" and overrides:
         raise InvalidArgumentError("altering parquet schema is currently unsupported")
-    if on_error not in ("fail", "quarantine"):
+    if on_error not in get_args(OnError):
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from inlay.choices import FORMATS
 from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 
-__all__ = ["FORMATS", "Limits", "ReadOptions"]
+__all__ = ["Limits", "ReadOptions"]
 
-FORMATS = ("csv", "json", "parquet")
 _LAYOUTS = ("lines", "array", "objects")
 _NO_MARKS = frozenset("\r\n\0")
 _NOT_OF_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "punycode"})

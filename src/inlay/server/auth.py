@@ -10,13 +10,14 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
+from inlay.choices import Scope
 from inlay.errors import CatalogUnavailableError, ForbiddenError, UnauthorizedError
 from inlay.server.service import Service
 from inlay.settings import is_loopback
@@ -28,7 +29,6 @@ __all__ = [
     "SESSION_COOKIE",
     "Caller",
     "Reader",
-    "Scope",
     "Writer",
     "caller_of",
     "identify",
@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("inlay.server")
-Scope = Literal["read", "write"]
 SESSION_COOKIE = "inlay_key"
 _bearer = HTTPBearer(
     scheme_name="ApiKey", description="A key from `inlay keys create` or INLAY_API_KEYS.", auto_error=False

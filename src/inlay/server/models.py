@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from inlay.choices import FileFormat, InlineFormat, JobState, OnError
 from inlay.errors import error_from
 from inlay.server.problems import problem_of
 
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from inlay.workspace import Load, NewDataset, Source
     from inlay.workspace.places import Places
 
-OnError = Literal["fail", "quarantine"]
 Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
-State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
@@ -63,7 +62,7 @@ class Answer(BaseModel):
 class Inline(Request):
     """Data within the request, at most 1 MiB."""
 
-    format: Literal["csv", "json"]
+    format: InlineFormat
     content: Annotated[str, Field(examples=["code,name\nUS,United States\nCA,Canada\n"])]
 
     def request(self) -> InlineRequest:
@@ -85,7 +84,7 @@ class SourceBody(Request):
     inline: Inline | None = None
     sql: Annotated[str | None, Field(description="A SELECT over `datasets.<table_name>`.")] = None
     format: Annotated[
-        Literal["csv", "json", "parquet"] | None,
+        FileFormat | None,
         Field(description="Of an upload. Without it the upload's content type decides."),
     ] = None
     options: Annotated[dict[str, Any], Field(description=_OPTIONS, examples=[{"delimiter": ";"}])] = {}
@@ -198,7 +197,7 @@ class RestoreBody(Request):
 class PreviewBody(Request):
     """How to read the upload, as for a dataset; what is not given is found out, here also the format."""
 
-    format: Literal["csv", "json", "parquet"] | None = None
+    format: FileFormat | None = None
     options: Annotated[dict[str, Any], Field(description=_OPTIONS, examples=[{"delimiter": ";"}])] = {}
     schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
     dataset_id: Annotated[
@@ -494,7 +493,7 @@ class Progress(Answer):
 class Job(Answer):
     id: Annotated[str, Field(examples=["job_h3xk7qwz5mvt2ryn6bac4def"])]
     kind: Annotated[str, Field(examples=["create", "load", "plan", "restore"])]
-    state: State
+    state: JobState
     dataset_id: str | None
     upload_id: str | None
     cancel_requested: bool

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import Request
 
-from inlay.server.auth import SESSION_COOKIE, Scope, caller_of, identify, require
+from inlay.choices import Scope
+from inlay.server.auth import SESSION_COOKIE, caller_of, identify, require
 from inlay.server.service import Service, Threads
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import get_args
 
-from inlay.catalog.records import JobState
+from inlay.choices import JobState
 from inlay.workspace.places import Places
 from inlay.workspace.services import Services
 

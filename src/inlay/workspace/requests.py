@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, get_args
 
 import pyarrow as pa
 
+from inlay.choices import FORMATS, InlineFormat, OnError
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import STRATEGIES
 from inlay.type_grammar import parse_column
 
-__all__ = ["Inline", "Load", "NewDataset", "OnError", "Source", "format_of", "is_known_type", "overrides_of"]
+__all__ = ["Inline", "Load", "NewDataset", "Source", "format_of", "is_known_type", "overrides_of"]
 
-OnError = Literal["fail", "quarantine"]
-FORMATS = ("csv", "json", "parquet")
 WHOLE = ("append", "replace")  # loads that need no keys
 _CONTENT_TYPES = {
     "text/csv": "csv",
@@ -43,7 +42,7 @@ class Inline:
     content: str
 
     def check(self, most: int) -> None:
-        if self.format not in ("csv", "json"):
+        if self.format not in get_args(InlineFormat):
             raise InvalidArgumentError(f"Inline data is csv or json, not {self.format!r}.")
         size = len(self.content.encode("utf-8", "surrogatepass"))
         if size > most:

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from inlay.catalog import Upload
+from inlay.choices import OnError
 from inlay.errors import QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location, discard_tree
-from inlay.workspace.requests import Load, OnError, Source, format_of, is_known_type, overrides_of
+from inlay.workspace.requests import Load, Source, format_of, is_known_type, overrides_of
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 

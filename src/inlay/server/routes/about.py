@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from inlay import errors
+from inlay.choices import JobState
 from inlay.server import models
 from inlay.server.answers import json_answer
 from inlay.server.auth import Reader, is_trusted
@@ -79,7 +80,7 @@ async def metrics(service: ServiceOf, _: Reader) -> Response:
 
 
 def _jobs_by_state(workspace: Workspace) -> dict[str, int]:
-    return {state: workspace.jobs(state, limit=1).count for state in get_args(models.State)}
+    return {state: workspace.jobs(state, limit=1).count for state in get_args(JobState)}
 
 
 # ------------------------------------------------------------------------------------------------------- documentation

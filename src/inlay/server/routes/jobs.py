@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from inlay.choices import JobState
 from inlay.server import models
 from inlay.server.answers import json_answer
 from inlay.server.auth import Reader, Writer
@@ -34,7 +35,7 @@ async def list_jobs(
     service: ServiceOf,
     _: Reader,
     page: Paging,
-    state: Annotated[models.State | None, Query()] = None,
+    state: Annotated[JobState | None, Query()] = None,
     dataset_id: Annotated[str | None, Query()] = None,
 ) -> models.Jobs:
     """Newest first."""
