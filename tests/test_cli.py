@@ -321,6 +321,16 @@ def test_source_may_be_standard_input(cli: Any, stdin: Any, lake: Path, kind: st
     assert names_of(lake)[31] == "new"
 
 
+@pytest.mark.parametrize("source", ["-", "rows.txt"])
+def test_cells_are_read_as_the_columns_are(cli: Any, stdin: Any, tmp_path: Path, lake: Path, source: str) -> None:
+    """Wherever they come from: a code stays a code, and NA is a name."""
+    content = b"id,name\n5,007\n6,NA\n"
+    stdin(content)
+    (tmp_path / "rows.txt").write_bytes(content)
+    cli("merge", source, lake, *MERGE, "--source-format", "csv")
+    assert (names_of(lake)[5], names_of(lake)[6]) == ("007", "NA")
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_source_format_is_stronger_than_the_name(cli: Any, tmp_path: Path, lake: Path, kind: str) -> None:
     (tmp_path / "rows.txt").write_bytes(encoded(kind))
@@ -359,7 +369,7 @@ MERGE = ("-s", "upsert", "-k", "id")
         (("merge", "twice.csv", "lake", *MERGE), 3, "at"),
         (("merge", "new.csv", "lake", "-s", "upsert", "-k", "nam"), 3, "Did you mean 'name'?"),
         (("inspect", "lake", "-k", "nam"), 3, "Did you mean 'name'?"),
-        (("merge", "new.csv", "lake", *MERGE, "--source-format", "parquet"), 3, "Cannot read"),
+        (("merge", "new.csv", "lake", *MERGE, "--source-format", "parquet"), 3, "cannot be read"),
         (("merge", "nowhere.csv", "lake", *MERGE), 5, "nowhere.csv"),
         (("merge", "nowhere.csv", "lake", *MERGE, "--source-format", "json"), 5, "nowhere.csv"),
         (("merge", "nowhere.*", "lake", *MERGE), 5, "nowhere.*"),

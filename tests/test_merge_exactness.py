@@ -98,6 +98,17 @@ def test_only_an_empty_cell_of_a_csv_file_is_null(tmp_path, engine):
     assert [rows[n]["x"] for n in (3, 4)] == [3.0, None]
 
 
+def test_codes_in_a_csv_file_stay_text_in_a_new_dataset(tmp_path, engine):
+    rows = "".join(f"{n},{n:03},{12345678901234567890 + n},{n}.5,{n}\n" for n in range(3))
+    (tmp_path / "s.csv").write_text("id,code,account,price,zero\n" + rows)
+    path = str(tmp_path / "d")
+    inlay.merge(str(tmp_path / "s.csv"), path, "upsert", ["id"], engine=engine)
+    assert inlay.read_parquet(path).sort_by("id").to_pylist()[1] == {
+        "id": 1, "code": "001", "account": "12345678901234567891", "price": 1.5, "zero": 1
+    }  # fmt: skip
+    assert inlay.merge(str(tmp_path / "s.csv"), path, "upsert", ["account"], engine=engine).unchanged == 3
+
+
 def test_whole_numbers_fit_decimals_by_their_value(tmp_path, engine):
     prices = pa.array([decimal.Decimal("1.50"), decimal.Decimal("2.50")], pa.decimal128(10, 2))
     path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [1, 2], "price": prices})})

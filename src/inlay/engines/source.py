@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, sortable_va
 from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError, UnreadableSourceError
 from inlay.parquet.int96 import int96_columns, is_nanoseconds, require_nanoseconds
 from inlay.parquet.layout import data_files
-from inlay.schema import storage_type, unify
+from inlay.schema import family, storage_type, unify
 from inlay.storage import expand_glob, filesystem_of, locate
 
 __all__ = ["ArrowSource", "load_source", "open_batches", "open_path"]
@@ -41,10 +41,18 @@ _SCANNING: dict[str, Any] = {
     "use_threads": False,
 }
 _SAMPLE, _SAMPLED_EVERY = 500, 200
+_CODE, _MANY_DIGITS = r"^\s*[+-]?0[0-9]", r"^\s*[+-]?[0-9]{16,}\s*$"
 _TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 # -------------------------------------------------------------------------------------------------- what people have
+class SourcePath(NamedTuple):
+    """A path whose files have another format than their names say: csv, json, parquet or arrow."""
+
+    path: str
+    format: str
+
+
 def open_batches(
     data: Any, like: pa.Schema | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> pa.Table | pa.RecordBatchReader:
@@ -52,6 +60,8 @@ def open_batches(
 
     `like` is the schema that the rows are meant for: text formats, which have no types, are read with its types.
     """
+    if isinstance(data, SourcePath):
+        data = open_path(data.path, like, storage_options, data.format)
     if isinstance(data, (str, os.PathLike)):
         data = open_path(os.fspath(data), like, storage_options)
     if isinstance(data, (pa.Table, pa.RecordBatchReader)):
@@ -105,12 +115,14 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
     )
 
 
-def open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any:
+def open_path(
+    path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None, kind: str | None = None
+) -> Any:
     """The files at a path as a pyarrow dataset, or as a scanner where they need to be converted."""
     import pyarrow.dataset as ds
 
     suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
-    kind = _TEXT_FORMATS.get(suffix, "parquet")
+    kind = kind or _TEXT_FORMATS.get(suffix, "parquet")
     try:
         root, files = _files_at(path, storage_options)
         store, bare = filesystem_of(files, storage_options)
@@ -125,6 +137,8 @@ def open_path(path: str, like: pa.Schema | None, storage_options: Mapping[str, A
         schema = _schema_of(make())
         if kind == "parquet" and any(is_nanoseconds(field.type) for field in schema):
             _check_timestamps(make())
+        if kind == "csv":
+            schema = _with_codes_as_text(make, schema, [] if like is None else like.names)
         return make(schema=schema) if kind != "json" or like is None else _typed_json(make, schema, like)
     except (NotFoundError, UnreadableFileError):
         raise
@@ -166,6 +180,23 @@ def _check_timestamps(dataset: Any) -> None:
     for fragment in dataset.get_fragments():
         if columns := int96_columns(fragment.metadata.schema):
             require_nanoseconds(lambda f=fragment, **o: pq.ParquetFile(f.open(), **o), fragment.path, None, columns)
+
+
+def _with_codes_as_text(make: Callable[..., Any], found: pa.Schema, known: Sequence[str]) -> pa.Schema:
+    """Columns that Arrow takes for numbers are text where a cell says more than its number: `007`, or so many digits
+    that a floating point number loses some. Columns of the dataset have their types already.
+    """
+    numbers = [f.name for f in found if f.name not in known and family(f.type) in ("integer", "float")]
+    if not numbers:
+        return found
+    spelled = pa.schema([f.with_type(pa.string()) if f.name in numbers else f for f in found])
+    codes: set[str] = set()
+    for batch in make(schema=spelled).scanner(columns=numbers, **_SCANNING).to_batches():
+        for name in set(numbers) - codes:
+            pattern = _CODE if pa.types.is_integer(found.field(name).type) else f"{_CODE}|{_MANY_DIGITS}"
+            if pc.any(pc.match_substring_regex(batch.column(name), pattern), min_count=0).as_py():
+                codes.add(name)
+    return pa.schema([f.with_type(pa.string()) if f.name in codes else f for f in found], found.metadata)
 
 
 def _typed_json(make: Callable[..., Any], found: pa.Schema, like: pa.Schema) -> Any:
