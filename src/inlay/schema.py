@@ -260,7 +260,8 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
     if _is.is_dictionary(to):
         return plain.cast(to.value_type).dictionary_encode().cast(to)
     if _is.is_integer(plain.type) and _is.is_decimal(to):
-        plain = plain.cast(pa.decimal256(_DIGITS[64] + max(to.scale, 0), max(to.scale, 0)))  # then it goes by value
+        scale = max(to.scale, 0)
+        plain = plain.cast(pa.decimal256(min(_DIGITS[64] + scale, 76), scale))  # from there on it goes by value
     return plain.cast(to)
 
 

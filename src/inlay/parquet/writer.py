@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -28,11 +28,25 @@ DEFAULT_ROW_GROUP_SIZE = 500_000
 MANAGED_ROW_GROUP_SIZE = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
-_CHOSEN_ENCODINGS = frozenset(
-    {"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"}
-)
-_OF_BYTES = frozenset({"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
 _WORTHWHILE_SHARE = 0.5
+
+
+def _is_integer_inside(type_: pa.DataType) -> bool:
+    plain = storage_type(type_)
+    return bool(pa.types.is_integer(plain) or (pa.types.is_temporal(plain) and not pa.types.is_interval(plain)))
+
+
+def _is_of_bytes(type_: pa.DataType) -> bool:
+    return family(type_) in ("text", "binary") and not pa.types.is_fixed_size_binary(type_)
+
+
+# Encodings that somebody chose, and the types that they fit.
+_FITS: dict[str, Callable[[pa.DataType], bool]] = {
+    "DELTA_BINARY_PACKED": _is_integer_inside,
+    "DELTA_LENGTH_BYTE_ARRAY": _is_of_bytes,
+    "DELTA_BYTE_ARRAY": _is_of_bytes,
+    "BYTE_STREAM_SPLIT": lambda type_: _is_integer_inside(type_) or pa.types.is_floating(type_),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +65,7 @@ class WriterSettings:
         options: dict[str, Any] = {
             "compression": {chunk.path: chunk.codec for chunk in chunks},
             "use_dictionary": [chunk.path for chunk in chunks if _pays(chunk)],
-            "column_encoding": {c.path: c.encoding for c in chunks if not _pays(c) and c.encoding in _CHOSEN_ENCODINGS}
-            or None,
+            "column_encoding": {c.path: c.encoding for c in chunks if not _pays(c) and c.encoding in _FITS} or None,
             "write_statistics": [chunk.path for chunk in chunks if chunk.statistics],
             "write_page_index": any(chunk.offset_index for chunk in chunks),
             "write_page_checksum": any(chunk.page_checksums for chunk in chunks),
@@ -108,29 +121,10 @@ def _pays(chunk: ChunkSettings) -> bool:
     return chunk.dictionary and chunk.distinct_share <= _WORTHWHILE_SHARE
 
 
-def _is_integer_inside(type_: pa.DataType) -> bool:
-    plain = storage_type(type_)
-    return bool(pa.types.is_integer(plain) or (pa.types.is_temporal(plain) and not pa.types.is_interval(plain)))
-
-
 def _suitable(encodings: Mapping[str, str], schema: pa.Schema) -> dict[str, str]:
-    """Encodings of files whose columns had other types do not fit every type."""
-    unfit = {
-        field.name
-        for field in schema
-        if encodings.get(field.name) == "DELTA_BINARY_PACKED" and not _is_integer_inside(field.type)
-    }
-    unfit |= {
-        field.name
-        for field in schema
-        if str(encodings.get(field.name)) in _OF_BYTES and family(field.type) not in ("text", "binary")
-    }
-    unfit |= {
-        field.name
-        for field in schema
-        if encodings.get(field.name) == "BYTE_STREAM_SPLIT" and family(field.type) in ("text", "binary", "bool")
-    }
-    return {leaf: encoding for leaf, encoding in encodings.items() if leaf not in unfit}
+    """Those that fit: files whose columns have other types may have been written otherwise."""
+    types = {field.name: field.type for field in schema}  # of nested columns nothing is said
+    return {n: code for n, code in encodings.items() if n not in types or _FITS[code](storage_type(types[n]))}
 
 
 def _restricted(value: Any, leaves: Sequence[str], known: Collection[str]) -> Any:
