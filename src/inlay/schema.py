@@ -259,18 +259,35 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.ExtensionArray.from_storage(to, chunk) for chunk in storage.chunks], to)
     if _is.is_dictionary(to):
         return plain.cast(to.value_type).dictionary_encode().cast(to)
-    if _is.is_integer(plain.type) and _is.is_decimal(to):
+    return plain.cast(_halfway(plain.type, to)).cast(to)
+
+
+def _halfway(source: pa.DataType, to: pa.DataType) -> pa.DataType:
+    """Arrow casts integers to decimals only if the whole type would fit: through wide decimals it goes by value."""
+    if _is.is_integer(source) and _is.is_decimal(to):
         scale = max(to.scale, 0)
-        plain = plain.cast(pa.decimal256(min(_DIGITS[64] + scale, 76), scale))  # from there on it goes by value
-    return plain.cast(to)
+        return pa.decimal256(min(_DIGITS[64] + scale, 76), scale)
+    if family(source) != family(to) or family(to) not in _NESTED:
+        return to
+    if _is.is_struct(to):
+        return pa.struct([f.with_type(_halfway(source.field(f.name).type, f.type)) for f in to.fields])
+    if _is.is_map(to):
+        item = to.item_field.with_type(_halfway(source.item_type, to.item_type))
+        return pa.map_(to.key_field.with_type(_halfway(source.key_type, to.key_type)), item, to.keys_sorted)
+    value = to.value_field.with_type(_halfway(source.value_type, to.value_type))
+    if _is.is_fixed_size_list(to):
+        return pa.list_(value, to.list_size)
+    return pa.large_list(value) if _is.is_large_list(to) else pa.list_(value)
 
 
 def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray) -> bool:
-    """Arrow's checked casts refuse overflow and truncation, except where floats are involved."""
+    """Arrow's checked casts refuse overflow and truncation, except with floats and with decimals of 32 and 64 bits."""
     before, after = _stored(before), _stored(after)
     kinds = (family(before.type), family(after.type))
     if kinds[0] in _NESTED:
         return all(_keeps_values(*pair) for pair in zip(_parts(before), _parts(after), strict=True))
+    if kinds[1] == "decimal" and kinds[0] != "null":
+        return bool(pc.all(pc.fill_null(pc.equal(before, after.cast(before.type)), True), min_count=0).as_py())
     if "float" not in kinds or kinds[0] == "null":
         return True
     back = after.cast(before.type, safe=False)

@@ -41,7 +41,9 @@ def planned(
     named = []
     for number, rows in enumerate(files):
         path = folder / f"{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=5)
+        pq.write_table(
+            pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=6
+        )  # not more row groups than are looked at
         named.append((path.name, path.stat().st_size))
     draft = Draft(locate(str(folder)), named, "plan")
     options = MergeOptions.check(strategy, ["id"])
