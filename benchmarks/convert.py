@@ -338,6 +338,27 @@ def _table(kind: str, megabytes: int, results: dict[str, Result]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _inline(work: Path, repeats: int) -> str:
+    """A megabyte within a request, to a service that has just started and then to one that is warm."""
+    from benchmarks.service import serving
+
+    make_file(work / "inline.csv", "csv", (1 << 20) - 4096)
+    content = (work / "inline.csv").read_text()
+    with serving(work / "service") as service:
+        taken = []
+        for number in range(repeats + 1):
+            body = {"label": f"inline {number}", "source": {"inline": {"format": "csv", "content": content}}}
+            start = time.perf_counter()
+            service.client.post("/v1/datasets", json=body).raise_for_status()
+            taken.append(time.perf_counter() - start)
+    return (
+        f"### {len(content) / (1 << 20):.1f} MiB of CSV within a request\n\n"
+        f"A service answers `/healthz` {service.answered_after:.1f} s after its start. From the request to a dataset "
+        f"that can be asked: {taken[0]:.2f} s for the first one, {statistics.median(taken[1:]):.2f} s on a warm "
+        f"service (median of {repeats}).\n"
+    )
+
+
 _HEAD = """# Conversion of uploads
 
 {date}, {cores} cores, load {load} when it began. Each contestant ran in a process of its own, one after the other,
@@ -375,6 +396,7 @@ def main(argv: list[str] | None = None) -> None:
         for kind in options.formats.split(","):
             names = options.contestants.split(",")
             tables.append(_table(kind, options.mb, _compare(kind, names, options.mb, options.repeats, Path(work))))
+        tables.append(_inline(Path(work), 2 * options.repeats))
     print("\n".join(tables))
     if options.report:
         options.report.parent.mkdir(parents=True, exist_ok=True)

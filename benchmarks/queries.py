@@ -8,19 +8,15 @@ of what a service around such an engine can reach. Answers must agree.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime as dt
 import io
 import math
 import os
 import random
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +24,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks import processes
+from benchmarks.service import Service, serving
 
-ROOT = Path(__file__).resolve().parent.parent
 TABLES = [f"shop_{number:02}" for number in range(20)]
 REGIONS = ["north", "south", "east", "west", "centre", "coast", "hills", "islands"]
 SEED = 7
@@ -79,39 +75,6 @@ def shop(number: int, rows: int) -> bytes:
 class Contestant(NamedTuple):
     ask: Callable[[str], list[tuple[Any, ...]]]
     pid: int  # its CPU time and that of what it started
-
-
-class Service(NamedTuple):
-    client: httpx.Client
-    pid: int
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Service]:
-    """A service of our own with its defaults."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "inlay", "serve", "--port", str(port), "--data-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
-        try:
-            limits = httpx.Limits(max_connections=64)
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300, limits=limits) as client:
-                _wait(lambda: client.get("/readyz").status_code == 200)
-                yield Service(client, process.pid)
-        finally:
-            process.terminate()
-
-
-def _wait(ready: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(httpx.TransportError):
-            if ready():
-                return
-        if time.monotonic() > deadline:
-            raise TimeoutError("the service does not get ready")
-        time.sleep(0.2)
 
 
 def fill(client: httpx.Client, rows: int) -> dict[str, list[str]]:
