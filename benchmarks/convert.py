@@ -342,8 +342,9 @@ def _inline(work: Path, repeats: int) -> str:
     """A megabyte within a request, to a service that has just started and then to one that is warm."""
     from benchmarks.service import serving
 
-    make_file(work / "inline.csv", "csv", (1 << 20) - 4096)
-    content = (work / "inline.csv").read_text()
+    make_file(work / "inline.csv", "csv", 1 << 20)
+    content = (work / "inline.csv").read_text()[: 1 << 20]
+    content = content[: content.rfind("\n") + 1]
     with serving(work / "service") as service:
         taken = []
         for number in range(repeats + 1):
