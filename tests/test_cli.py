@@ -331,6 +331,13 @@ def test_cells_are_read_as_the_columns_are(cli: Any, stdin: Any, tmp_path: Path,
     assert (names_of(lake)[5], names_of(lake)[6]) == ("007", "NA")
 
 
+def test_what_is_wrong_with_standard_input_is_told_by_its_name(cli: Any, stdin: Any, lake: Path) -> None:
+    stdin(b"id,name\nfive,x\n")
+    told = cli("merge", "-", lake, *MERGE, code=3).err
+    assert "standard input" in told
+    assert "inlay-stdin" not in told
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_source_format_is_stronger_than_the_name(cli: Any, tmp_path: Path, lake: Path, kind: str) -> None:
     (tmp_path / "rows.txt").write_bytes(encoded(kind))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inlay.cli.options import SourceFormat
-from inlay.errors import RejectedDataError
+from inlay.errors import RejectedDataError, UnreadableSourceError
 
 __all__ = ["opened"]
 
@@ -44,7 +44,12 @@ def _standard_input(source_format: SourceFormat) -> Iterator[Any]:
         path = os.path.join(directory, "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        yield SourcePath(path, source_format.value)
+        try:
+            yield SourcePath(path, source_format.value)
+        except UnreadableSourceError as error:
+            raise UnreadableSourceError(
+                error.message.replace(repr(path), "standard input"), hint="--source-format says which format it has."
+            ) from error
 
 
 def _arrow_stream() -> Any:
