@@ -16,6 +16,7 @@ from inlay.errors import InvalidArgumentError, did_you_mean
 
 __all__ = ["Settings", "is_loopback"]
 
+LONGEST_KEEP_DAYS = 36_500
 _FILE = "inlay.toml"
 
 
@@ -46,7 +47,7 @@ class Settings:
     delete_grace_seconds: float = _setting(60.0, "how long files stay after nothing refers to them any more")
     orphan_grace_seconds: float = _setting(3600.0, "how long a file that nobody knows may still be somebody's work")
     keep_versions: int = _setting(10, "versions of a dataset that are always kept", least=1)
-    keep_days: float = _setting(30.0, "days for which every version is kept", most=36_500)
+    keep_days: float = _setting(30.0, "days for which every version is kept", most=LONGEST_KEEP_DAYS)
     query_timeout_seconds: float = _setting(30.0, "longest query")
     query_memory_bytes: int = _setting(512 << 20, "memory of one query")
     query_max_rows: int = _setting(1_000_000, "rows of one answer; more are cut off, and the answer says so")

@@ -15,13 +15,13 @@ from inlay.catalog.ids import dataset_directory, not_found, require_id
 from inlay.catalog.records import DataFile, Dataset, Job, NewVersion, Page, Snapshot, Version
 from inlay.catalog.schemas import schema_to_json
 from inlay.errors import ConflictError, InvalidArgumentError, NotFoundError
+from inlay.settings import LONGEST_KEEP_DAYS
 
 __all__ = ["Versions"]
 
 _versions = tables.dataset_versions
 _files = tables.version_files
 _datasets = tables.datasets
-_LONGEST_KEEP_DAYS = 36_500
 
 
 class Versions:
@@ -92,9 +92,9 @@ class Versions:
 
     def expire(self, *, keep_versions: int = 10, keep_days: float = 30) -> int:
         """Forget versions that are neither among the last, nor young, nor current. Returns how many."""
-        if keep_versions < 1 or not 0 <= keep_days <= _LONGEST_KEEP_DAYS:
+        if keep_versions < 1 or not 0 <= keep_days <= LONGEST_KEEP_DAYS:
             raise InvalidArgumentError(
-                f"Keep at least 1 version and 0 to {_LONGEST_KEEP_DAYS:,} days, not {keep_versions} and {keep_days}."
+                f"Keep at least 1 version and 0 to {LONGEST_KEEP_DAYS:,} days, not {keep_versions} and {keep_days}."
             )
         before = self._context.now() - timedelta(days=keep_days)
         long = sa.select(_versions.c.dataset_id).group_by(_versions.c.dataset_id)

@@ -70,10 +70,7 @@ def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def sortable_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same order in a type that Arrow can sort."""
-    plain = storage_type(column.type)
-    if pa.types.is_nested(plain):
-        return column
-    return canonical_keys(column, column.type)
+    return column if pa.types.is_nested(storage_type(column.type)) else canonical_keys(column, column.type)
 
 
 class KeyIndex:

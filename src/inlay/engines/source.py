@@ -27,7 +27,7 @@ from inlay.parquet.layout import data_files
 from inlay.schema import family, storage_type, unify
 from inlay.storage import expand_glob, filesystem_of, locate
 
-__all__ = ["ArrowSource", "load_source", "open_batches", "open_path"]
+__all__ = ["PATHS", "ArrowSource", "SourcePath", "load_source", "open_batches", "open_path"]
 
 SPILL_BYTES = 64 << 20
 _BUCKET_BYTES = 32 << 20
@@ -53,6 +53,9 @@ class SourcePath(NamedTuple):
     format: str
 
 
+PATHS = (str, os.PathLike, SourcePath)
+
+
 def open_batches(
     data: Any, like: pa.Schema | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> pa.Table | pa.RecordBatchReader:
@@ -60,10 +63,8 @@ def open_batches(
 
     `like` is the schema that the rows are meant for: text formats, which have no types, are read with its types.
     """
-    if isinstance(data, SourcePath):
-        data = open_path(data.path, like, storage_options, data.format)
-    if isinstance(data, (str, os.PathLike)):
-        data = open_path(os.fspath(data), like, storage_options)
+    if isinstance(data, PATHS):
+        data = open_path(data, like, storage_options)
     if isinstance(data, (pa.Table, pa.RecordBatchReader)):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -116,11 +117,12 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
 
 
 def open_path(
-    path: str, like: pa.Schema | None, storage_options: Mapping[str, Any] | None, kind: str | None = None
+    source: str | os.PathLike[str] | SourcePath, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
 ) -> Any:
     """The files at a path as a pyarrow dataset, or as a scanner where they need to be converted."""
     import pyarrow.dataset as ds
 
+    path, kind = source if isinstance(source, SourcePath) else (os.fspath(source), None)
     suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
     kind = kind or _TEXT_FORMATS.get(suffix, "parquet")
     try:
@@ -134,9 +136,10 @@ def open_path(
             partitioning="hive" if kind == "parquet" else None,
             partition_base_dir=root,
         )
-        schema = _schema_of(make())
+        found = make()
+        schema = _schema_of(found)
         if kind == "parquet" and any(is_nanoseconds(field.type) for field in schema):
-            _check_timestamps(make())
+            _check_timestamps(found)
         if kind == "csv":
             schema = _with_codes_as_text(make, schema, [] if like is None else like.names)
         return make(schema=schema) if kind != "json" or like is None else _typed_json(make, schema, like)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ import pyarrow as pa
 from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, Target, Watch, Written
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
 from inlay.engines.kernels import combine_files, pick_rows
-from inlay.engines.source import ArrowSource, load_source, open_batches, open_path
+from inlay.engines.source import PATHS, ArrowSource, load_source, open_batches, open_path
 from inlay.engines.spark_files import IngestFiles, ParquetFiles
 from inlay.engines.spark_jobs import parallelism
 from inlay.engines.spark_session import get_session, ship_package
@@ -71,8 +70,8 @@ class SparkEngine:
     ) -> pa.Table | pa.RecordBatchReader | SparkFrame | ParquetFiles:
         if hasattr(data, "mapInArrow"):
             return SparkFrame.of(data)
-        if isinstance(data, (str, os.PathLike)):
-            data = open_path(os.fspath(data), like, storage_options)
+        if isinstance(data, PATHS):
+            data = open_path(data, like, storage_options)
             files = ParquetFiles.of(data)
             if files is not None and files.size > _DRIVER_BYTES:
                 return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from inlay.workspace.places import Places
 
 Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
-
-
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def _texts(given: Any) -> Iterator[str]:
@@ -49,8 +45,10 @@ class Request(BaseModel):
     def _require_characters(cls, given: Any) -> Any:
         """JSON can escape half a surrogate pair, which is no character and cannot be stored."""
         for text in _texts(given):
-            if _HALF_A_PAIR.search(text):
-                raise ValueError(f"half a surrogate pair in {text[:50]!r}")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"half a surrogate pair in {text[:50]!r}") from error
         return given
 
 
