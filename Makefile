@@ -47,8 +47,10 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 	@touch $@
 
 .venv-bench/.locked: requirements/bench.txt
-	$(call create,.venv-bench)
-	$(call install,.venv-bench,--require-hashes -r requirements/bench.txt)
+.venv-ducklake/.locked: requirements/ducklake.txt
+.venv-bench/.locked .venv-ducklake/.locked:
+	$(call create,$(@D))
+	$(call install,$(@D),--require-hashes -r $<)
 	@touch $@
 
 .PHONY: serve
@@ -109,8 +111,9 @@ docs: setup ## Build the documentation into site/, without the network
 	$(BIN)/zensical build --strict --clean
 
 .PHONY: bench
-bench: setup .venv-bench/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
-	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+bench: setup .venv-bench/.locked .venv-ducklake/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
+	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) INLAY_BENCH_DUCKLAKE_PYTHON=$(abspath .venv-ducklake/bin/python) \
+		$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 .PHONY: bench-convert
 bench-convert: setup ## Run the conversion benchmark side by side with other tools: make bench-convert BENCH_ARGS='--mb 500'
@@ -129,8 +132,9 @@ lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--up
 	$(COMPILE) --constraints requirements/lock.txt --extra server pyproject.toml --output-file requirements/serve.txt
 	$(COMPILE) --constraints requirements/lock.txt requirements/build.in --output-file requirements/build.txt
 	$(COMPILE) requirements/bench.in --output-file requirements/bench.txt
+	$(COMPILE) requirements/ducklake.in --output-file requirements/ducklake.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environments and every cache
-	rm -rf .venv .venv-serve .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
+	rm -rf .venv .venv-serve .venv-bench .venv-ducklake .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -281,6 +281,10 @@ METHOD = """
 - Files are snappy. Upserts have 90 % hits and 10 % new keys; every column of a hit but its key changes, the
   least favourable case for copying unchanged columns. In the strings workload no statistics help; new keys of
   the others lie above all old ones. Of a full_merge's changed rows 81 % are replaced, 9 % deleted, 10 % new.
+- DuckLake and Lance write changed rows into new files and mark the old ones as deleted, which their readers then
+  skip; inlay and delta-rs leave no marks. A plain reader of Parquet sees the result of inlay, of the reference and of
+  the rewrites. What DuckLake and Lance hold is written out as Parquet for the verification, after the clock stopped.
+- `limit` merges nothing: it reads the touched files, writes the same bytes and forces them to disk.
 - For full_merge "read all, anti-join, rewrite all" shrinks to writing the snapshot, which is what DuckDB and
   polars do there. The reference is told the touched files and the range of new keys.
 """

@@ -265,7 +265,9 @@ def main(argv: list[str]) -> None:
         options.workloads, list(WORKLOADS), {k: names for k, names in kinds.items() if k not in WORKLOADS}
     )
     interpreters = {"inlay": options.inlay_python.absolute(), "bench": options.bench_python.absolute()}
-    interpreters["delta"] = Path(os.environ.get("INLAY_BENCH_DELTA_PYTHON", options.inlay_python)).absolute()
+    for name in ("ducklake", "delta"):
+        given = os.environ.get(f"INLAY_BENCH_{name.upper()}_PYTHON", options.inlay_python)
+        interpreters[name] = Path(given).absolute()
     contestants = chosen(options.contestants, list(CONTESTANTS), {}) if options.contestants else None
     options.data.mkdir(parents=True, exist_ok=True)
     raw = report.load(options.out) if options.keep else report.empty()

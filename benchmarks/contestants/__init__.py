@@ -12,7 +12,7 @@ class Entry:
     """A contestant as the harness sees it: a module to run and what the report says about it."""
 
     module: str
-    environment: Literal["inlay", "bench", "delta"]
+    environment: Literal["inlay", "bench", "ducklake", "delta"]
     about: str
     options: dict[str, Any] = field(default_factory=dict)
     leaves_target: bool = False
@@ -26,6 +26,12 @@ CONTESTANTS = {
     "inlay-duckdb": Entry("inlay_merge", "inlay", "the same, duckdb engine", {"engine": "duckdb"}),
     "inlay-spark": Entry(
         "inlay_merge", "inlay", "the same, spark engine on `local[*]`, warm session", {"engine": "spark"}
+    ),
+    "limit": Entry(
+        "limit",
+        "bench",
+        "no merge: the touched files copied once and forced to disk, what a disk needs for the bytes that must move",
+        leaves_target=True,
     ),
     "inlay-plan": Entry(
         "inlay_merge",
@@ -44,6 +50,13 @@ CONTESTANTS = {
         "delta", "bench", "the same with literal key ranges (or the day) in the predicate", {"tuned": True}
     ),
     "pyiceberg": Entry("iceberg", "bench", "`Table.upsert`, SQLite catalog, snappy"),
+    "ducklake": Entry(
+        "ducklake",
+        "ducklake",
+        "`MERGE` into a DuckLake table over the same files, DuckDB catalog; changed rows go into new and delete files",
+        needs="INLAY_BENCH_DUCKLAKE_PYTHON",
+    ),
+    "lance": Entry("lance_merge", "bench", "`merge_insert` into the same rows in Lance's own format, no Parquet"),
     "duckdb": Entry(
         "duckdb_rewrite",
         "bench",

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from deltalake import DeltaTable, Schema, convert_to_deltalake
 
-from benchmarks.measure import Spec, UnsupportedError, main
+from benchmarks.measure import Contestant, Spec, UnsupportedError, main
 
 
-class Delta:
+class Delta(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("deltalake", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

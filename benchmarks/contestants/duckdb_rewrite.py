@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import duckdb
 
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class DuckDB:
+class DuckDB(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("duckdb", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

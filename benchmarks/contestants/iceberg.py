@@ -10,10 +10,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from benchmarks.measure import Spec, UnsupportedError, dataset_files, main
+from benchmarks.measure import Contestant, Spec, UnsupportedError, dataset_files, main
 
 
-class Iceberg:
+class Iceberg(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pyiceberg", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

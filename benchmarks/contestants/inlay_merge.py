@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import inlay
 from benchmarks import spark
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class Inlay:
+class Inlay(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("inlay", "pyarrow", "duckdb", "pyspark")
 
     def __init__(self, spec: Spec) -> None:

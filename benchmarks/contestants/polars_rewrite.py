@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class Polars:
+class Polars(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("polars", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

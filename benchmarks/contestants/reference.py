@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class Reference:
+class Reference(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     def __init__(self, spec: Spec) -> None:

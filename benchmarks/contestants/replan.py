@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 
 import inlay
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class Replan:
+class Replan(Contestant):
     """One `plan_merge`; with `footers` instead every footer read by pyarrow with its key statistics."""
 
     packages: ClassVar[tuple[str, ...]] = ("inlay", "pyarrow")

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import inlay
 from benchmarks import spark
-from benchmarks.measure import Spec, dataset_files, main, measure
+from benchmarks.measure import Contestant, Spec, dataset_files, main, measure
 
 PLANS = 2  # of each kind; the cheaper one counts
 
 
-class Scaling:
+class Scaling(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("inlay", "pyarrow", "duckdb", "pyspark")
 
     def __init__(self, spec: Spec) -> None:

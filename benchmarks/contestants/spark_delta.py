@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks import spark
-from benchmarks.measure import Spec, main
+from benchmarks.measure import Contestant, Spec, main
 
 SETTINGS = {
     **spark.SETTINGS,
@@ -36,7 +36,7 @@ def _session() -> SparkSession:
     return SparkSession.builder.master(spark.MASTER).config(map=settings).getOrCreate()
 
 
-class SparkDelta:
+class SparkDelta(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from benchmarks import spark
-from benchmarks.measure import Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
-class SparkRewrite:
+class SparkRewrite(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pyspark", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:

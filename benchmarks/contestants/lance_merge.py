@@ -1,0 +1,50 @@
+"""Lance: the same rows in its own format, file by file as they were, then one merge_insert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lance
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from benchmarks.measure import Contestant, Spec, dataset_files, main
+
+
+class Lance(Contestant):
+    packages: ClassVar[tuple[str, ...]] = ("pylance", "pyarrow")
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.source = spec.load_source()
+        self.place = Path(spec.work, "target.lance")
+        for file in dataset_files(spec.target):
+            partitioned = ds.dataset(
+                file, partitioning=ds.partitioning(flavor="hive"), partition_base_dir=spec.target
+            ).to_table()
+            rows = partitioned.select(self.source.column_names).cast(self.source.schema)
+            lance.write_dataset(rows, self.place, mode="append" if self.place.exists() else "create")
+
+    def run(self) -> dict[str, Any]:
+        merge = lance.dataset(self.place).merge_insert(self.spec.key_columns)
+        merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        if self.spec.strategy == "full_merge":
+            merge = merge.when_not_matched_by_source_delete()
+        return dict(merge.execute(self.source))
+
+    def files(self) -> list[str]:
+        return [str(file) for file in sorted(self.place.rglob("*")) if file.is_file()]
+
+    def verified_files(self) -> list[str]:
+        """Only Lance reads its files: what a reader gets, as plain Parquet."""
+        plain = f"{self.spec.work}/plain.parquet"
+        batches = lance.dataset(self.place).scanner(batch_size=100_000).to_reader()
+        with pq.ParquetWriter(plain, batches.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return [plain]
+
+
+if __name__ == "__main__":
+    main(Lance)
