@@ -9,6 +9,9 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && break; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
+# Compiled modules are kept whatever the environment says: tests start thousands of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
