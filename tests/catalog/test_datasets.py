@@ -153,14 +153,8 @@ def test_a_name_is_taken_in_whatever_case(catalog: Catalog) -> None:
 def test_datasets_are_found_by_table_name(catalog: Catalog) -> None:
     made = steps.dataset(catalog, table_name="Country_Codes")
     assert catalog.datasets.find("country_codes") == catalog.datasets.find("COUNTRY_CODES") == made
-    snapshot = catalog.datasets.snapshot("country_CODES")
-    assert snapshot is not None
-    assert (snapshot.dataset, snapshot.version.version) == (made, 1)
     for name in ("country", "country%", "country_code_", "", "Ä", "a\0", "\udcff", "\u212aey"):
         assert catalog.datasets.find(name) is None
-        assert catalog.datasets.snapshot(name) is None
-    with pytest.raises(NotFoundError, match="no version 7"):
-        catalog.datasets.snapshot("country_codes", 7)
 
 
 def test_lists_come_in_pages_newest_first(catalog: Catalog) -> None:

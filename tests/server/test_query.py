@@ -86,6 +86,12 @@ def test_limit_truncates(api: Api, table: str) -> None:
     assert expect(ask(api, "SELECT 1", limit=0), 200)["rows"] == []
 
 
+def test_a_small_answer_comes_in_one_piece_with_its_length(api: Api, table: str) -> None:
+    answer = ask(api, f"SELECT * FROM datasets.{table}")
+    assert answer.headers["content-length"] == str(len(answer.content))
+    assert "transfer-encoding" not in answer.headers
+
+
 def test_a_large_answer_is_streamed_whole(api: Api, table: str) -> None:
     sql = "SELECT value AS n FROM generate_series(1, 300000)"
     with api.http.stream("POST", "/v1/query", json={"sql": sql}, headers={"Accept": "text/csv"}) as answer:

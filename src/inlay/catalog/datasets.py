@@ -12,7 +12,7 @@ from inlay.catalog import garbage, jobs, records, tables, versions
 from inlay.catalog.context import Context
 from inlay.catalog.ids import dataset_directory, is_id
 from inlay.catalog.names import name_family, table_name_from_label, validate_table_name
-from inlay.catalog.records import Dataset, NewVersion, Page, Snapshot
+from inlay.catalog.records import Dataset, NewVersion, Page
 from inlay.catalog.text import require_text
 from inlay.errors import ConflictError, TableNameTakenError
 
@@ -72,12 +72,6 @@ class Datasets:
         """The dataset with this table name, in whatever case."""
         with self._context.read() as connection:
             return _by_name(connection, table_name)
-
-    def snapshot(self, table_name: str, version: int | None = None) -> Snapshot | None:
-        """A dataset by its table name, with one version and its files, all of one moment."""
-        with self._context.read() as connection:
-            dataset = _by_name(connection, table_name)
-            return None if dataset is None else versions.snapshot(connection, dataset, version)
 
     def list(self, *, search: str = "", limit: int = 100, offset: int = 0) -> Page[Dataset]:
         """Newest first; with `search` those whose label or table name has all its words, in whatever case."""

@@ -119,7 +119,7 @@ class _Run:
                     f"The result is larger than {max_bytes:,} bytes.", hint="Add a LIMIT, or select fewer columns."
                 )
             milliseconds = (time.perf_counter() - started) * 1000
-            return QueryResult(open(path, "rb"), reply["rows"], reply["truncated"], milliseconds)
+            return QueryResult(pa.OSFile(path), reply["rows"], reply["truncated"], milliseconds)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

@@ -6,10 +6,9 @@ reader holds up nobody. Every form is written in chunks; memory does not grow wi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,13 +25,13 @@ _CHUNK = 1 << 18
 class QueryResult:
     """Use it as a context manager, or close it: its file is gone then. One form at a time."""
 
-    file: BinaryIO
+    file: pa.NativeFile
     row_count: int
     truncated: bool
     execution_ms: float
 
     def __post_init__(self) -> None:
-        self.size_bytes = os.fstat(self.file.fileno()).st_size
+        self.size_bytes = self.file.size()
         self.schema = self._reader().schema
 
     def __enter__(self) -> QueryResult:
@@ -86,4 +85,4 @@ class QueryResult:
 
     def _reader(self) -> Any:
         self.file.seek(0)
-        return pa.ipc.open_stream(pa.PythonFile(self.file, mode="r"))
+        return pa.ipc.open_stream(self.file)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from inlay.catalog import Job
     from inlay.workspace import Ticket
 
-__all__ = ["Stream", "choose", "ended", "json_answer", "on_disconnect", "queued"]
+__all__ = ["choose", "ended", "json_answer", "on_disconnect", "queued", "streamed"]
 
 _LOOK_SECONDS = 0.2
+_PORTION = 1 << 16
 
 
 def json_answer(model: BaseModel, status: int = 200, **headers: str) -> Response:
@@ -58,33 +59,36 @@ def _quality(media: str, wanted: Sequence[tuple[str, float]]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------------------ streams
-class Stream(StreamingResponse):
-    """Bytes that threads make piece by piece; whatever happens, what they are made of is closed."""
+async def streamed(
+    service: Service,
+    pieces: Iterable[bytes],
+    media_type: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    close: Callable[[], object] = lambda: None,
+) -> Response:
+    """Bytes that threads make: whole if they are few, else in portions. Whatever happens, their source is closed.
 
+    The first portion is there before the answer begins, so that what fails at once is still a problem document.
+    """
+    portions = _portions(pieces)
+    try:
+        first, second = await service.next(lambda: (next(portions, b""), next(portions, None)))
+    except BaseException:
+        close()
+        raise
+    if second is None:
+        close()
+        return Response(first, media_type=media_type, headers=headers)
+    return _Stream(_rest(service, [first, second], portions), media_type, headers or {}, close)
+
+
+class _Stream(StreamingResponse):
     def __init__(
-        self, pieces: AsyncIterator[bytes], media_type: str, headers: Mapping[str, str], close: Callable[[], object]
+        self, portions: AsyncIterator[bytes], media_type: str, headers: Mapping[str, str], close: Callable[[], object]
     ) -> None:
-        super().__init__(pieces, media_type=media_type, headers=headers)
+        super().__init__(portions, media_type=media_type, headers=headers)
         self._close = close
-
-    @classmethod
-    async def begin(
-        cls,
-        service: Service,
-        pieces: Iterable[bytes],
-        media_type: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        close: Callable[[], object] = lambda: None,
-    ) -> Stream:
-        """An answer whose first piece is there, so that what fails at once is still a problem document."""
-        iterator = iter(pieces)
-        try:
-            first = await service.next(lambda: next(iterator, None))
-        except BaseException:
-            close()
-            raise
-        return cls(_pieces(service, first, iterator), media_type, headers or {}, close)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -93,10 +97,23 @@ class Stream(StreamingResponse):
             self._close()
 
 
-async def _pieces(service: Service, piece: bytes | None, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while piece is not None:
-        yield piece
-        piece = await service.next(lambda: next(rest, None))
+def _portions(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, each portion worth a turn of a thread."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        if len(waiting) >= _PORTION:
+            yield bytes(waiting)
+            waiting.clear()
+    if waiting:
+        yield bytes(waiting)
+
+
+async def _rest(service: Service, begun: Sequence[bytes], portions: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for portion in begun:
+        yield portion
+    while (portion := await service.next(lambda: next(portions, b""))) != b"":
+        yield portion
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from inlay.errors import InvalidRequestError
 from inlay.server import models
-from inlay.server.answers import Stream, choose, ended, json_answer, queued
+from inlay.server.answers import choose, ended, json_answer, queued, streamed
 from inlay.server.auth import Caller, Reader, Writer, require
 from inlay.server.dependencies import Accept, How, Manner, Paging, ServiceOf, Version, problems
 from inlay.server.service import Service
@@ -111,7 +111,7 @@ async def get_data(
     found = data.snapshot
     name = f"{found.dataset.table_name}-v{found.version.version}.{kind}"
     told = {"Content-Disposition": f'attachment; filename="{name}"', "X-Row-Count": str(found.version.row_count)}
-    return await Stream.begin(service, getattr(data, f"to_{kind}")(), media, headers=told)
+    return await streamed(service, getattr(data, f"to_{kind}")(), media, headers=told)
 
 
 @router.put("/v1/datasets/{dataset_id}", responses=problems(404, 409, 413, 415), summary="Rename a dataset")
@@ -219,7 +219,7 @@ async def list_rejects(
 async def _all_rejects(service: Service, dataset_id: str, version: int | None) -> Response:
     found, pieces = await service.run(lambda w: w.all_rejects(dataset_id, version))
     name = f'attachment; filename="{dataset_id}-v{found.version}-rejects.csv"'
-    return await Stream.begin(service, _as_csv(pieces), _CSV, headers={"Content-Disposition": name})
+    return await streamed(service, _as_csv(pieces), _CSV, headers={"Content-Disposition": name})
 
 
 def _as_csv(pieces: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 
 from inlay.server import models
-from inlay.server.answers import Stream, choose, on_disconnect
+from inlay.server.answers import choose, on_disconnect, streamed
 from inlay.server.auth import Reader
 from inlay.server.dependencies import Accept, ServiceOf, problems
 
@@ -51,4 +51,4 @@ async def query(
         )
     told = {"X-Row-Count": str(result.row_count), "X-Truncated": str(result.truncated).lower()}
     pieces = getattr(result, _FORMS[media])()
-    return await Stream.begin(service, pieces, media, headers=told, close=result.close)
+    return await streamed(service, pieces, media, headers=told, close=result.close)
