@@ -231,6 +231,17 @@ def test_inspect_text(cli: Any, lake: Path) -> None:
     assert "columns: id int64, name string" in out
 
 
+def test_nothing_in_a_dataset_reaches_the_terminal_but_text(cli: Any, tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07"
+    rows = pa.table({f"a{evil}": ["x", f"y{evil}"]})
+    inlay.write_dataset(rows, str(tmp_path / "d"))
+    for command in (("inspect", "d", "-k", f"a{evil}"), ("compact", "d", "--sort-by", f"a{evil}")):
+        out = cli(*command).out
+        assert "\x1b" not in out
+        assert "\x07" not in out
+    assert "x to y\\x1b]0;owned\\x07" in cli("inspect", "d", "-k", f"a{evil}").out.replace("\n", "")
+
+
 def test_inspect_shows_partitions(cli: Any, tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3], "day": ["a", "a", "b"]})
     inlay.write_dataset(rows, str(tmp_path / "days"), partition_columns=["day"])
@@ -334,7 +345,7 @@ def test_cells_are_read_as_the_columns_are(cli: Any, stdin: Any, tmp_path: Path,
 def test_what_is_wrong_with_standard_input_is_told_by_its_name(cli: Any, stdin: Any, lake: Path) -> None:
     stdin(b"id,name\nfive,x\n")
     told = cli("merge", "-", lake, *MERGE, code=3).err
-    assert "standard input" in told
+    assert "Standard input cannot be read: line 2, column 1: 'five' is no int64" in told
     assert "inlay-stdin" not in told
 
 

@@ -945,7 +945,7 @@ def test_an_address_that_nobody_can_listen_on(monkeypatch: pytest.MonkeyPatch) -
 def test_a_lost_service_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from inlay.cli.client import Client
 
-    client = Client(NOBODY)
-    with pytest.raises(ServiceUnreachableError, match="does not answer"):
+    client = Client(NOBODY.replace("//", "//me:secret@"))
+    with pytest.raises(ServiceUnreachableError, match=f"{NOBODY} does not answer"):
         client.get("/v1/datasets")
     client.close()

@@ -50,6 +50,14 @@ def test_new_files_have_row_groups_as_the_files_of_the_dataset(tmp_path, engine)
     assert group_sizes(result.inserted_files[0]) == [10, 10, 10, 5]
 
 
+def test_a_small_file_does_not_say_how_large_row_groups_are(tmp_path, engine):
+    """Whichever name comes first: the file with the most row groups is looked at."""
+    files = {"a.parquet": lake.table([1000]), "m.parquet": lake.table(range(100)), "z.parquet": lake.table([1001])}
+    path = lake.write(tmp_path / "d", files, row_group_size=10)
+    result = inlay.merge(lake.table(range(200, 235)), path, "insert", ["id"], engine=engine)
+    assert group_sizes(result.inserted_files[0]) == [10, 10, 10, 5]
+
+
 def test_given_settings_concern_new_files_and_rewritten_ones_keep_their_own(tmp_path, engine):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(20))}, row_group_size=10, compression="gzip")
     source = lake.table([3, *range(100, 112)], ["x"] * 13)

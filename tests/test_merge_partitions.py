@@ -272,6 +272,18 @@ def test_partition_columns_that_contradict_the_paths_are_refused(tmp_path, engin
     assert lake.photograph(path) == before
 
 
+def test_files_that_lie_in_no_partition_are_not_joined_by_partitions(tmp_path, engine):
+    """Other readers take such a directory for broken."""
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1], ["x"], day=["mon"])})
+    for strategy in ("upsert", "insert"):
+        with pytest.raises(ValueError, match=r"not partitioned.* day") as caught:
+            inlay.merge(source_of([2], ["tue"]), path, strategy, ["id"], ["day"], engine=engine)
+        assert "Leave partition_columns out" in str(caught.value)
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["a.parquet"]
+    inlay.write_dataset(source_of([2], ["tue"]), path, mode="overwrite", partition_columns=["day"])
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["day=tue"]
+
+
 def test_max_rows_per_file_splits_within_each_partition(tmp_path, engine):
     source = source_of(range(10), [DAY1 if i % 2 else DAY2 for i in range(10)])
     path = str(tmp_path / "d")

@@ -152,3 +152,11 @@ def test_a_plan_for_a_missing_dataset_creates_nothing(tmp_path, engine):
     plan = inlay.plan_merge(lake.table([1]), str(tmp_path / "d"), "upsert", ["id"], engine=engine)
     assert (plan.inserted, plan.affected_files, len(plan.new_files)) == (1, [], 1)
     assert not (tmp_path / "d").exists()
+
+
+def test_arguments_in_the_wrong_places_are_told_apart(tmp_path):
+    table = lake.table([1])
+    with pytest.raises(ValueError, match=r"Unknown merge strategy \['id'\]; known: insert"):
+        inlay.merge(table, tmp_path / "d", ["id"], "upsert")
+    with pytest.raises(ValueError, match="Table is no path"):
+        inlay.merge(str(tmp_path / "d"), table, "upsert", ["id"])

@@ -150,6 +150,24 @@ def test_a_null_for_a_column_that_is_not_nullable_is_refused(tmp_path, engine):
     assert lake.read_file(tmp_path / "d/a.parquet").schema.field("x").nullable is False
 
 
+@pytest.mark.parametrize(
+    ("columns", "hint"),
+    [
+        (["id", "nmae"], "Name the columns of the source as those of the dataset"),
+        (["id"], "would set them to NULL"),
+        (["id", "name", "colour"], "adds them to the dataset"),
+    ],
+)
+def test_advice_about_columns_loses_no_data(tmp_path, columns, hint):
+    """Who follows it for a misspelled column must not find the right one emptied."""
+    path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [1], "name": ["ann"]})})
+    source = pa.table({name: [1] if name == "id" else ["x"] for name in columns})
+    with pytest.raises(ValueError, match="differ") as caught:
+        inlay.merge(source, path, "upsert", ["id"])
+    assert hint in str(caught.value)
+    assert ("evolve" in str(caught.value)) == ("nmae" not in columns)
+
+
 def test_evolve_adds_new_columns_to_rewritten_and_new_files_only(tmp_path, engine):
     files = {"a.parquet": lake.table([1, 2]), "b.parquet": lake.table([3])}
     path = lake.write(tmp_path / "d", files)

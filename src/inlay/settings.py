@@ -45,7 +45,7 @@ class Settings:
     max_upload_bytes: int = _setting(2 << 30, "largest upload")
     max_inline_bytes: int = _setting(1 << 20, "largest data within a request")
     delete_grace_seconds: float = _setting(60.0, "how long files stay after nothing refers to them any more")
-    orphan_grace_seconds: float = _setting(3600.0, "how long a file that nobody knows may still be somebody's work")
+    orphan_grace_seconds: float = _setting(3600.0, "grace period before files that nothing refers to are deleted")
     keep_versions: int = _setting(10, "versions of a dataset that are always kept", least=1)
     keep_days: float = _setting(30.0, "days for which every version is kept", most=LONGEST_KEEP_DAYS)
     query_timeout_seconds: float = _setting(30.0, "longest query")

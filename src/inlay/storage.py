@@ -376,6 +376,10 @@ def locate(
     path: str | os.PathLike[str], filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Location:
     """Find the store that a path, URL or path on a given filesystem belongs to."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgumentError(
+            f"{type(path).__name__} is no path.", hint="Rows come first, the path of the dataset after them."
+        )
     given = re.sub(r"(?<![:/])/+$", "", os.fspath(path)) or "/"
     if "\x00" in given:
         raise InvalidArgumentError(f"The path {given!r} contains a NUL character.")

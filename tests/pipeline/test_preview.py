@@ -51,6 +51,13 @@ def test_edited_options_and_types(desk: Any) -> None:
     assert found.rows == [{"a": 1, "b": "01/02/2024"}]
 
 
+def test_misfits_are_counted_by_column_and_shown_up_to_a_number(desk: Any) -> None:
+    content = "a,b\n" + "".join(f"x,{'y' if n < 900 else n}\n" for n in range(1_000))
+    found = _preview(desk, content.encode(), overrides={"a": pa.int64(), "b": pa.int64()})
+    assert [(column.name, column.bad_count) for column in found.columns] == [("a", 1_000), ("b", 900)]
+    assert (len(found.bad_cells), found.rows_rejected) == (100, 1_000)
+
+
 def test_other_encodings_are_guessed_with_a_warning(desk: Any) -> None:
     found = _preview(desk, "a,b\né,1\n".encode("cp1252"))
     assert found.rows == [{"a": "é", "b": 1}]

@@ -96,8 +96,13 @@ def test_a_key_is_asked_for_where_one_is_needed(tmp_path: Path, open_window: Ope
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
         expect(page.get_by_role("gridcell", name="1")).to_be_visible()
         assert page.evaluate(KEPT) == ["inlay.sql.history", "inlay.sql.draft"]
+        other = visit.context.new_page()
+        other.goto(visit.url + "/login?next=/jobs")  # as a link on another site's page ends
+        other.wait_for_url(visit.url + "/jobs")
+        expect(other.get_by_role("button", name="Sign out")).to_be_visible()
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url("**/login")
+        other.wait_for_url("**/login")
         assert page.evaluate(KEPT) == []
         page.goto(visit.url + "/")
         page.wait_for_url(ASKED)

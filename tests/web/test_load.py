@@ -225,3 +225,33 @@ def test_rows_of_a_query_are_loaded_by_keyboard_alone(visit: Visit, api: httpx.C
     expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
     page.get_by_role("button", name="See the dataset").press("Enter")
     page.wait_for_url(f"{visit.url}/datasets/{dataset['id']}")
+
+
+@pytest.mark.spark
+def test_what_others_do_meanwhile_is_neither_overlooked_nor_taken_back_unseen(visit: Visit, api: httpx.Client) -> None:
+    dataset = made(api, "id,name\n1,ann\n", "Shared by two")
+    place = f"/v1/datasets/{dataset['id']}/loads"
+
+    def somebody_appends(row: str) -> None:
+        inline = {"format": "csv", "content": f"id,name\n{row}\n"}
+        api.post(place, json={"source": {"inline": inline}, "strategy": "append"}).raise_for_status()
+
+    page = visit.go(f"/datasets/{dataset['id']}/load")
+    page.get_by_role("button", name="Or rows that a query finds").click()
+    page.get_by_label("SELECT").fill("SELECT 9 AS id, 'zoe' AS name")
+    page.get_by_role("button", name="Use this query").click()
+    expect(page.get_by_role("region", name="The first rows").get_by_role("cell").first).to_be_visible()
+    look(page)
+    expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible()
+    somebody_appends("2,bob")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Somebody else changed the dataset after this look.")
+    assert api.get(f"/v1/datasets/{dataset['id']}").json()["version"] == 2
+    look(page)
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="Loaded as version 3")).to_be_visible()
+    somebody_appends("3,cy")
+    page.get_by_role("button", name="Undo: go back to version 2").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Somebody else made version 4 meanwhile")
+    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
+    expect(page.get_by_text("What was loaded stays as version 3.")).to_be_visible()

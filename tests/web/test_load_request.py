@@ -23,6 +23,9 @@ def test_a_load_does_what_was_planned() -> None:
     async def follow(ask: Callable[[Any], Any]) -> None:
         ask(SimpleNamespace(load=lambda dataset_id, request: done.append((dataset_id, request))))
 
-    page._follow = follow
+    async def newest() -> int:
+        return 1
+
+    page._follow, page._newest = follow, newest
     asyncio.run(page._load(planned, SimpleNamespace(version=1)))
     assert done == [("data_x", replace(planned, dry_run=False))]

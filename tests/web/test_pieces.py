@@ -20,6 +20,7 @@ from inlay.server import models
 from inlay.web import sample
 from inlay.web.preview import frequent_values, grid_rows, label_of
 from inlay.web.sparkline import sparkline
+from inlay.web.sql_answer import _within
 from inlay.web.uploader import name_of
 
 
@@ -119,3 +120,10 @@ def test_values_that_are_wrong_again_and_again_are_offered_to_mean_nothing() -> 
     values = ["n/a"] * 5 + ["-"] * 3 + ["once"] + ["y" * 30] * 9 + [None] * 9
     cells = [BadCell(line, "a", value, "not a number") for line, value in enumerate(values)]
     assert frequent_values(cells) == ["n/a", "-"]
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+@pytest.mark.parametrize("cell", [1.5, None, True, "x" * 18])
+def test_numbers_count_like_text_in_what_a_browser_gets(cell: object) -> None:
+    rows = [[cell] * 10 for _ in range(100)]
+    assert len(list(_within(iter(rows), 10 * 18 * 7))) == 7

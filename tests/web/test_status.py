@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from inlay.settings import Settings
 from inlay.web.status import limits
-from tests.faults.service_process import ServiceProcess, Stand
+from tests.faults.service_process import MortalPostgres, ServiceProcess, Stand
 from tests.web.conftest import SPARK_PATIENCE, Opener, Visit
 
 SECRET = "a-secret-key"
@@ -65,3 +65,22 @@ def test_what_does_not_work_is_told_until_it_works_again(tmp_path: Path, open_wi
         visit.shoot("status-broken")
         scratch.unlink()
         expect(storage).to_contain_text("Ready")
+
+
+@pytest.mark.spark
+def test_a_catalog_that_is_away_is_told_to_who_was_let_in(tmp_path: Path, open_window: Opener) -> None:
+    postgres = MortalPostgres.start()
+    try:
+        catalog_url = postgres.server.url(postgres.server.create_database())
+        with ServiceProcess(Stand(tmp_path, "local[1]", catalog_url, settings={})).opened() as own:
+            visit = open_window(own.url)
+            page = visit.go("/status")
+            catalog = page.locator("section").filter(has=page.get_by_role("heading", name="Catalog", exact=True))
+            expect(catalog).to_contain_text("Ready")
+            postgres.crash()
+            expect(catalog).to_contain_text("Not working", timeout=30_000)
+            visit.shoot("status-without-catalog")
+            postgres.come_back()
+            expect(catalog).to_contain_text("Ready", timeout=30_000)
+    finally:
+        postgres.stop()

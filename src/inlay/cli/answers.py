@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inlay.cli.output import console, counted, size, table
+from inlay.cli.output import console, counted, plain, size, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,20 +15,10 @@ if TYPE_CHECKING:
 
     from inlay.cli.client import Step
 
-__all__ = ["created", "dataset", "datasets", "loaded", "plain", "planned", "progress", "query_result", "rejects"]
+__all__ = ["created", "dataset", "datasets", "loaded", "planned", "progress", "query_result", "rejects"]
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NARROWEST = 6  # below this a column of a table cannot be read
 _PADDING = 2
-
-
-def plain(value: object) -> str:
-    """One line that does nothing to a terminal, whatever is in it."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool | list | dict):
-        return plain(json.dumps(value, ensure_ascii=False))
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(value))
 
 
 def when(time: str) -> str:

@@ -193,6 +193,12 @@ def _checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _without_secrets(url: str) -> str:
+    """An address as it may be shown: a password may stand in front of the host."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def _is_here(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
@@ -231,7 +237,7 @@ def _reachable(url: str) -> Iterator[None]:
         raise InvalidArgumentError("The file became shorter while it was sent.", hint="Try again.") from error
     except httpx.TransportError as error:
         raise ServiceUnreachableError(
-            f"The service at {url} does not answer: {str(error) or type(error).__name__}.",
+            f"The service at {_without_secrets(url)} does not answer: {str(error) or type(error).__name__}.",
             hint="Check --url and INLAY_URL; without them, and with --data-dir, no service is needed.",
         ) from error
 

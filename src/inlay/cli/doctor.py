@@ -16,9 +16,9 @@ import typer
 
 from inlay.cli import options as o
 from inlay.cli import output
-from inlay.cli.answers import plain
 from inlay.cli.client import is_service, required_packages
 from inlay.cli.connection import silent_children, url_of
+from inlay.cli.output import plain
 from inlay.errors import EngineNotInstalledError, InlayError, StorageUnavailableError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inlay.cli import output
+from inlay.cli.output import plain
 from inlay.errors import NotFoundError, SchemaMismatchError, UnreadableFileError
 from inlay.incremental.local_commit import LocalJournal
 from inlay.incremental.object_commit import ObjectJournal
@@ -319,10 +320,10 @@ def show(found: Inspection, limit: int) -> None:
     )
     if found.partition_columns:
         count = output.counted(found.partition_count, "partition")
-        out.print(f"{count} by {', '.join(found.partition_columns)}")
-    out.print("columns: " + ", ".join(f"{column['name']} {column['type']}" for column in found.columns))
+        out.print(f"{count} by {plain(', '.join(found.partition_columns))}")
+    out.print("columns: " + ", ".join(plain(f"{column['name']} {column['type']}") for column in found.columns))
     for hint in found.hints:
-        out.print(f"{hint.severity}: {hint.message} {hint.hint}")
+        out.print(plain(f"{hint.severity}: {hint.message} {hint.hint}"))
 
 
 def _row(file: InspectedFile, dataset: str, keys: Sequence[str]) -> list[str]:

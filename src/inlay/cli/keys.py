@@ -11,9 +11,9 @@ import typer
 
 from inlay.cli import options as o
 from inlay.cli import output
-from inlay.cli.answers import plain
 from inlay.cli.client import required_packages
 from inlay.cli.connection import require_data_dir
+from inlay.cli.output import plain
 
 if TYPE_CHECKING:
     from datetime import datetime

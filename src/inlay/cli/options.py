@@ -74,10 +74,10 @@ PartitionBy = Annotated[
     typer.Option(
         "--partition-by",
         metavar="COLUMN",
-        help="Partition column of a new dataset; repeatable. An existing one says it by its paths.",
+        help="Partition column of a new dataset; repeatable. For an existing one it is read from the paths.",
     ),
 ]
-EngineName = Annotated[str, typer.Option("--engine", help="What does the work: auto or pyarrow.")]
+EngineName = Annotated[str, typer.Option("--engine", help="What does the work: auto, pyarrow, duckdb or spark.")]
 Compression = Annotated[
     str | None,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 
     from inlay.incremental import MergePlan, MergeResult, Progress, RecoveryReport, WriteResult
 
-__all__ = ["merge_plan", "merge_result", "print_json", "progress", "recovery", "size", "table", "write_result"]
+__all__ = ["merge_plan", "merge_result", "plain", "print_json", "progress", "recovery", "size", "table", "write_result"]
 
 _STYLES = {"rewritten": "yellow", "removed": "red", "inserted": "green", "preserved": "dim"}
 _WORDS = {"inserted": "new", "preserved": "untouched"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _ORDER = ("rewritten", "removed", "inserted", "preserved")
 
 
@@ -28,6 +30,15 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def plain(value: object) -> str:
+    """One line that does nothing to a terminal, whatever is in it."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | list | dict):
+        return plain(json.dumps(value, ensure_ascii=False))
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(value))
 
 
 def size(count: int | None) -> str:
@@ -47,23 +58,23 @@ def counted(count: int, noun: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str], styles: Sequence[str]) -> Any:
-    """A table as narrow as the terminal: `left` columns may fold, numbers stay whole."""
+    """A table as narrow as the terminal: `left` columns may fold, numbers stay whole. Cells are plain text."""
     from rich.table import Table
 
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         if header in left:
-            made.add_column(header, overflow="fold", min_width=8)
+            made.add_column(plain(header), overflow="fold", min_width=8)
         else:
-            made.add_column(header, justify="right", no_wrap=True)
+            made.add_column(plain(header), justify="right", no_wrap=True)
     for row, style in zip(rows, styles, strict=True):
-        made.add_row(*row, style=style)
+        made.add_row(*map(plain, row), style=style)
     return made
 
 
 def relative(path: str, dataset: str) -> str:
     """A file's path as seen from its dataset."""
-    return path.removeprefix(dataset.rstrip("/") + "/")
+    return plain(path.removeprefix(dataset.rstrip("/") + "/"))
 
 
 # ------------------------------------------------------------------------------------------------------- the results

@@ -88,7 +88,7 @@ ReadOptions = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="How to read FILE, where that is not to be found out: delimiter, header, quote, escape, null_values,"
+        help="How to read FILE, instead of what is detected: delimiter, header, quote, escape, null_values,"
         " encoding, day_first, layout; repeatable.",
     ),
 ]
@@ -98,7 +98,9 @@ Types = Annotated[
 ]
 OnError = Annotated[
     OnErrorName,
-    typer.Option("--on-error", help="fail: bad rows make nothing; quarantine: the others are loaded."),
+    typer.Option(
+        "--on-error", help="fail: any bad row stops it and nothing changes; quarantine: the others are loaded."
+    ),
 ]
 Target = Annotated[str, typer.Argument(metavar="DATASET", help="Table name or id of the dataset.", show_default=False)]
 Name = Annotated[
@@ -143,7 +145,9 @@ Restore = Annotated[
 ]
 Delete = Annotated[bool, typer.Option("--delete", help="Delete the dataset with all its versions.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")]
-Rejects = Annotated[bool, typer.Option("--rejects", help="Show the rows that the current version's source lost.")]
+Rejects = Annotated[
+    bool, typer.Option("--rejects", help="Show the rows that were rejected when the current version was loaded.")
+]
 ListLimit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Show at most this many; 0 shows all.")]
 Statement = Annotated[str, typer.Argument(metavar="SELECT", help="SQL over datasets.TABLE.", show_default=False)]
 RowLimit = Annotated[
@@ -237,7 +241,8 @@ def _show(client: Client, found: Any, limit: int, *, json: bool) -> None:
 
 
 def _restore(client: Client, found: Any, version: int, *, json: bool) -> None:
-    made = client.post(f"/v1/datasets/{found['id']}/restore", {"version": version})
+    with answers.progress(wanted=not json) as step:
+        made = client.run(f"/v1/datasets/{found['id']}/restore", {"version": version}, step)
     if json:
         output.print_json(made)
     else:

@@ -48,7 +48,8 @@ def _standard_input(source_format: SourceFormat) -> Iterator[Any]:
             yield SourcePath(path, source_format.value)
         except UnreadableSourceError as error:
             raise UnreadableSourceError(
-                error.message.replace(repr(path), "standard input"), hint="--source-format says which format it has."
+                error.message.replace(f"The source {path!r}", "Standard input").replace(repr(path), "standard input"),
+                hint=error.hint or "--source-format says which format it has.",
             ) from error
 
 

@@ -78,7 +78,8 @@ def new_file_settings(
     """As the caller chose, else as the dataset's files are, else the documented defaults."""
     settings = WriterSettings()
     if target.footers:
-        own, groups = file_settings(location, target.footers.files[0].path)
+        telling = int(target.footers.groups.argmax())  # the file with the most row groups
+        own, groups = file_settings(location, target.footers.files[telling].path)
         # one row group says nothing about how large they are meant to be
         settings = own if groups > 1 else replace(own, row_group_size=DEFAULT_ROW_GROUP_SIZE)
     return settings.with_choice(compression, row_group_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from inlay.errors import unknown
 
@@ -62,7 +62,8 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def get_strategy(name: str) -> Strategy:
-    found = STRATEGIES.get(cast(str, getattr(name, "value", name)))
+    given = getattr(name, "value", name)
+    found = STRATEGIES.get(given) if isinstance(given, str) else None
     if found is None:
         raise unknown("merge strategy", name, STRATEGIES)
     return found

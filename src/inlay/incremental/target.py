@@ -67,6 +67,11 @@ def _partition_columns(footers: Footers, given: Sequence[str] | None) -> list[st
     found = list(parse_hive_partition_path(footers.files[0].path)) if footers else []
     if given is None:
         return found
+    if footers and not found and given:
+        raise InvalidArgumentError(
+            f"The dataset is not partitioned; new files cannot be by {', '.join(given)}.",
+            hint="Leave partition_columns out, or write the rows to a new dataset with them.",
+        )
     if found and list(given) != found:
         other = next((name for name in given if name not in found), None)
         raise InvalidArgumentError(

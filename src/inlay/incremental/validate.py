@@ -171,7 +171,7 @@ def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveE
     return PartitionMoveError(
         f"Partition columns cannot change for existing keys: {key} is in {before} and the source has it in {after}"
         f" ({count:,} such {'row' if count == 1 else 'rows'}).",
-        hint="Delete the row from its old partition first, or make the partition column part of the key.",
+        hint="A merge does not move rows between partitions: give them the value they had, or write the dataset anew.",
     )
 
 
@@ -200,7 +200,7 @@ class Conformer:
         missing = [name for name in target.names if name not in self.source.names]
         extra = [name for name in self.source.names if name not in known]
         if self.mode == "strict" and (missing or extra):
-            raise SchemaMismatchError(_names_differ(missing, extra), hint='schema_mode="evolve" would allow this.')
+            raise SchemaMismatchError(_names_differ(missing, extra), hint=_advice(missing, extra))
         required = [name for name in missing if not target.field(name).nullable]
         if required:
             raise SchemaMismatchError(f"Column {required[0]!r} must not be NULL, and the source does not have it.")
@@ -260,6 +260,15 @@ def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
             + ", ".join(f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10])
         )
     return f"The columns of source and dataset differ: {'; '.join(parts)}."
+
+
+def _advice(missing: Sequence[str], extra: Sequence[str]) -> str | None:
+    """Evolving is no answer to a misspelled name: the column that was meant would be emptied."""
+    if any(closest(name, missing) for name in extra):
+        return "Name the columns of the source as those of the dataset."
+    if missing:
+        return 'Add them to the source. schema_mode="evolve" would set them to NULL in every row that is written.'
+    return 'schema_mode="evolve" adds them to the dataset.'
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -30,12 +31,13 @@ _DECODED_BYTES = 256 << 20  # of a compressed Parquet file, which must be whole 
 
 
 class PreviewColumn(NamedTuple):
-    """A column as it would be loaded; `null_share` is of the rows that were looked at."""
+    """A column as it would be loaded, by the rows that were looked at."""
 
     name: str
     type: pa.DataType
     samples: list[Any]
     null_share: float
+    bad_count: int  # of its cells in those rows that do not fit
 
 
 class PreviewReject(NamedTuple):
@@ -108,12 +110,14 @@ class _Previewer:
             warnings += [f"None of the first rows has a field {name!r}, which was given a type." for name in missing]
         if lacks_rows(len(table), len(parsed.rejects), columns, survey):
             warnings.append(f"{NO_ROWS} Without rows it becomes a dataset only if every column is given a type.")
+        bad_cells = [cell for reject in parsed.rejects for cell in reject.cells]
+        bad = Counter(cell.column for cell in bad_cells)
         return Preview(
             format=options.format,
             options=survey.options,
-            columns=[_describe(field, table.column(at)) for at, field in enumerate(table.schema)],
+            columns=[_describe(field, table.column(at), bad[field.name]) for at, field in enumerate(table.schema)],
             rows=_as_rows(table.slice(0, _ROWS)),
-            bad_cells=[cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN],
+            bad_cells=bad_cells[:MAX_SHOWN],
             warnings=warnings,
             rejects=[_describe_reject(r, table.column_names, survey.options) for r in parsed.rejects if r.row < _ROWS],
             rows_seen=len(table) + len(parsed.rejects),
@@ -167,10 +171,10 @@ def _as_python(values: pa.ChunkedArray) -> list[Any]:
     return found
 
 
-def _describe(field: pa.Field, values: pa.ChunkedArray) -> PreviewColumn:
+def _describe(field: pa.Field, values: pa.ChunkedArray, bad_count: int) -> PreviewColumn:
     head = _as_python(values.slice(0, 1_000))
     samples: list[Any] = []
     for value in head:
         if value is not None and value not in samples and len(samples) < _SAMPLES:
             samples.append(value)
-    return PreviewColumn(field.name, field.type, samples, values.null_count / max(len(values), 1))
+    return PreviewColumn(field.name, field.type, samples, values.null_count / max(len(values), 1), bad_count)

@@ -111,7 +111,9 @@ class SchemaBody(Request):
 _Label = Annotated[str, Field(min_length=1, max_length=1000, examples=["Q1 Sales Report"])]
 _OnError = Annotated[
     OnError,
-    Field(description="`fail`: bad rows make nothing. `quarantine`: the others are loaded; see the rejects."),
+    Field(
+        description="`fail`: a bad row stops it, nothing changes. `quarantine`: the others are loaded; see the rejects."
+    ),
 ]
 
 
@@ -521,6 +523,7 @@ class PreviewColumn(Answer):
     type: str
     samples: list[Any]
     null_share: float
+    bad_count: int
 
 
 class BadCell(Answer):
@@ -554,6 +557,7 @@ class Preview(Answer):
                     type=type_name(column.type),
                     samples=_json_of(column.samples, column.type),
                     null_share=column.null_share,
+                    bad_count=column.bad_count,
                 )
                 for column in found.columns
             ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +48,8 @@ class ColumnTypes:
         shown = found.columns[: self._most]
         if [column.name for column in shown] != list(self._rows):
             self._build(found, shown)
-        bad = Counter(cell.column for cell in found.bad_cells)
         for column in shown:
-            self._rows[column.name].show(column, column.name in self.chosen, bad[column.name])
+            self._rows[column.name].show(column, column.name in self.chosen)
 
     def _build(self, found: Preview, shown: Sequence[PreviewColumn]) -> None:
         self._place.clear()
@@ -110,12 +108,12 @@ class _Row:
             self._reset.props["title"] = "Back to the type that was found"
         return select
 
-    def show(self, column: PreviewColumn, is_chosen: bool, bad: int) -> None:
+    def show(self, column: PreviewColumn, is_chosen: bool) -> None:
         self._type = column.type
         self._plain.text = column.type
         self._share.text = f"{column.null_share:.0%}" if column.null_share in (0, 1) else f"{column.null_share:.1%}"
-        self._bad.text = f"{bad} do not fit" if bad != 1 else "1 does not fit"
-        self._bad.set_visibility(bad > 0)
+        self._bad.text = f"{column.bad_count:,} do not fit" if column.bad_count != 1 else "1 does not fit"
+        self._bad.set_visibility(column.bad_count > 0)
         self._samples.clear()
         with self._samples:
             for sample in cells([column.samples])[0]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from inlay.errors import JobCancelledError
+from inlay.errors import ForbiddenError, InlayError, JobCancelledError, NotFoundError, UnauthorizedError
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
 from inlay.workspace import require_success
@@ -45,7 +45,13 @@ async def follow(visitor: Visitor, job: Job) -> Job:
     try:
         while not job.has_ended:
             await asyncio.sleep(_LOOK_SECONDS)
-            job = await visitor.read(look)
+            try:
+                job = await visitor.read(look)
+            except (UnauthorizedError, ForbiddenError, NotFoundError):
+                raise
+            except InlayError:  # of the look: the job goes on
+                phase.text = "Cannot be seen just now; it goes on"
+                continue
             phase.text = phase_of(job)
             bar.value = share_of(job)
             cancel.set_enabled(not job.cancel_requested)

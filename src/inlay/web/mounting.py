@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["mount"]
 
+_KEPT_SECONDS = 30.0  # what somebody was doing on a page whose connection is lost
+
 
 def mount(app: FastAPI) -> None:
     """Serve the page for every path that no route of the application takes.
@@ -72,7 +74,15 @@ def _make(service: Service) -> FastAPI:
     pages.add_middleware(Protected)
     routes.register()
     host = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    ui.run_with(host, title="inlay", favicon=routes.ICON, dark=None, language="en-US", show_welcome_message=False)
+    ui.run_with(
+        host,
+        title="inlay",
+        favicon=routes.ICON,
+        dark=None,
+        language="en-US",
+        reconnect_timeout=_KEPT_SECONDS,
+        show_welcome_message=False,
+    )
     # NiceGUI would look through all objects of the process for the server, which only a shutdown by the page needs.
     # A tuple that another thread is building must not be seen there: CPython fails that thread with a SystemError.
     ui_run_with.gc = SimpleNamespace(get_objects=tuple)  # type: ignore[assignment, attr-defined]

@@ -64,6 +64,7 @@ class _PreviewPage:
     def __init__(self, visitor: Visitor, upload: Upload, name: str) -> None:
         self._visitor, self._upload, self._name = visitor, upload, name
         self._found: Preview | None = None
+        self._create_button: ui.button | None = None  # for who may write
         self._turn = 0  # of many looks only the last one counts
 
     async def build(self) -> None:
@@ -117,6 +118,7 @@ class _PreviewPage:
     async def _preview(self, types: Mapping[str, str]) -> Preview | None:
         """What a look with these types finds; None if it failed, or if another look has begun meanwhile."""
         self._turn += 1
+        self._see(None)
         turn, asked = self._turn, (self._reading.stated_format, dict(self._reading.changes), list(types.items()))
 
         def look(workspace: Workspace) -> Preview:
@@ -131,7 +133,6 @@ class _PreviewPage:
             raise
         except InlayError as error:
             if turn == self._turn:
-                self._found = None
                 self._warnings.clear()
                 self._results.classes("inlay-stale")
                 self._tell(error)
@@ -140,8 +141,14 @@ class _PreviewPage:
             self._busy.set_visibility(turn != self._turn)
         return found if turn == self._turn else None
 
-    def _show(self, found: Preview) -> None:
+    def _see(self, found: Preview | None) -> None:
+        """What is seen can be made; while nothing is, nothing can."""
         self._found = found
+        if self._create_button is not None:
+            self._create_button.set_enabled(found is not None)
+
+    def _show(self, found: Preview) -> None:
+        self._see(found)
         shown = models.Preview.of(found)
         self._problem.clear()
         self._results.set_visibility(True)
@@ -167,7 +174,8 @@ class _PreviewPage:
                 take = guarded(functools.partial(self._reading.add_null_value, value))
                 ui.button(f"Take {value} as empty", on_click=take).props('outline no-caps padding="2px 10px"')
         with html.details().classes("w-full"):
-            html.summary("Which, and why")
+            are_all = sum(column.bad_count for column in found.columns) <= len(found.bad_cells)
+            html.summary("Which, and why" if are_all else f"The first {len(found.bad_cells)} of them, and why")
             bad_cells_table([cell._asdict() for cell in found.bad_cells])
 
     def _tell(self, error: InlayError) -> None:
@@ -192,6 +200,7 @@ class _PreviewPage:
         ui.label("Rows that do not fit").classes("inlay-note")
         self._on_error = ui.radio(_ON_ERROR, value="fail").props('dense aria-label="Rows that do not fit"')
         self._create_button = ui.button("Create dataset", on_click=guarded(self._create)).props("no-caps unelevated")
+        self._create_button.set_enabled(self._found is not None)
         self._progress = ui.column().classes("w-full")
 
     async def _suggest(self) -> None:
@@ -199,10 +208,13 @@ class _PreviewPage:
         self._table_name.props["placeholder"] = await self._visitor.read(lambda w: w.suggest_table_name(label))
 
     async def _create(self) -> None:
+        found = self._found
+        if found is None or self._create_button is None:
+            return
         self._create_button.disable()
         with self._progress:  # which stays, unlike a button that stands beside what went wrong
             try:
-                await self._make(self._request())
+                await self._make(self._request(found))
             except JobCancelledError:
                 ui.notify("Cancelled. Nothing was created.")
             except UnauthorizedError:
@@ -211,7 +223,7 @@ class _PreviewPage:
                 self._tell(error)
                 self._problem.run_method("scrollIntoView")
             finally:
-                self._create_button.enable()
+                self._create_button.set_enabled(self._found is not None)
 
     async def _make(self, request: NewDataset) -> None:
         self._problem.clear()
@@ -223,12 +235,11 @@ class _PreviewPage:
         self._on_error.value = "quarantine"
         await self._create()
 
-    def _request(self) -> NewDataset:
+    def _request(self, seen: Preview) -> NewDataset:
         """What was seen is what is made: also what was found out is said."""
-        options = self._found.options.to_dict() if self._found else self._reading.changes
         return NewDataset(
             label=self._label.value or "",
-            source=Source(upload_id=self._upload.id, format=self._reading.format, options=options),
+            source=Source(upload_id=self._upload.id, format=seen.format, options=seen.options.to_dict()),
             table_name=(self._table_name.value or "").strip() or None,
             columns=list(self._columns.chosen.items()),
             on_error=self._on_error.value,

@@ -64,7 +64,7 @@ def page(path: str, title: str) -> Callable[[Body], Body]:
                 with content:
                     await body(visitor, **parameters)
             except UnauthorizedError:
-                return RedirectResponse(f"/login?next={quote(_place_of(request))}", status_code=303)
+                return RedirectResponse(_login(request), status_code=303)
             except Exception as error:  # noqa: BLE001  (it is logged, and the page says so)
                 _show_failure(content, error)
             return None
@@ -83,6 +83,11 @@ def _signature(body: Body) -> inspect.Signature:
     first, *others = inspect.signature(body).parameters.values()
     request = first.replace(name="request", annotation=Request)
     return inspect.Signature([request, *(each.replace(annotation=hints[each.name]) for each in others)])
+
+
+def _login(request: Request) -> str:
+    """Where one signs in, to come back."""
+    return f"/login?next={quote(_place_of(request))}"
 
 
 def _place_of(request: Request) -> str:
@@ -144,14 +149,19 @@ _LEAVE = """() => {
   for (const kept of [localStorage, sessionStorage]) {
     for (const name of Object.keys(kept)) if (name.startsWith('inlay.')) kept.removeItem(name);
   }
-  fetch('/v1/session', {method: 'DELETE'}).then(() => { location.href = '/login' });
+  fetch('/v1/session', {method: 'DELETE'}).then(() => {
+    new BroadcastChannel('inlay.session').postMessage('over');
+    location.href = '/login';
+  });
 }"""
+_LEAVE_WITH_OTHERS = "new BroadcastChannel('inlay.session').onmessage = () => { location.href = '/login' };"
 
 
 def _sign_out_button() -> None:
-    """Nothing of what was typed stays in the browser for the next one."""
+    """Nothing of what was typed stays in the browser for the next one, and no page in another tab goes on."""
     button = ui.button(icon="logout").props('flat round color=inherit aria-label="Sign out"')
     button.on("click", js_handler=_LEAVE)
+    ui.run_javascript(_LEAVE_WITH_OTHERS)
 
 
 def heading(text: str, note: str | None = None) -> None:
@@ -211,7 +221,7 @@ def guarded(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[
             await handler(*arguments, **named)
         except UnauthorizedError:
             with page:
-                ui.navigate.to("/login")
+                ui.navigate.to(_login(page.client.request))
         except InlayError as error:
             with page:
                 tell(error)

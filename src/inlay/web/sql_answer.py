@@ -23,6 +23,7 @@ __all__ = ["MOST_ROWS", "Answer", "ChartPanel", "ask", "show_table"]
 
 MOST_ROWS = 10_000
 _MOST_CHARACTERS = 16_000_000  # of all cells that are sent to a browser
+_LETTERS_OF_A_NUMBER = 18
 _KINDS = {"bar": "Bars", "line": "Line", "scatter": "Points"}
 _ROW_NUMBER = -1
 
@@ -63,7 +64,7 @@ def _rows(result: QueryResult) -> Iterator[list[Any]]:
 def _within(rows: Iterator[list[Any]], most: int) -> Iterator[list[Any]]:
     """Rows as long as they are not too much together."""
     for row in rows:
-        most -= sum(len(cell) for cell in row if isinstance(cell, str))
+        most -= sum(len(cell) if isinstance(cell, str) else _LETTERS_OF_A_NUMBER for cell in row)
         if most < 0:
             return
         yield row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import html, ui
 
-from inlay.errors import InlayError
+from inlay.errors import CatalogUnavailableError, InlayError
 from inlay.settings import Settings
 from inlay.web.shell import guarded, heading, page, show_error, style_with
 from inlay.web.visitor import Visitor
@@ -58,7 +58,10 @@ class _View:
 
     async def look(self) -> None:
         """When the catalog is away, that is told, and the parts are still shown."""
-        health = await self._visitor.read(lambda w: w.health())
+        try:
+            health = await self._visitor.read(lambda w: w.health())
+        except CatalogUnavailableError:  # which knows the keys: who was let in may still be told that it is away
+            health = await self._visitor.service.run(lambda w: w.health())
         try:
             about = await self._visitor.read(lambda w: w.about())
         except InlayError as error:

@@ -33,7 +33,11 @@ _MANY = (
 async def show_columns(visitor: Visitor, snapshot: Snapshot) -> None:
     fields = list(snapshot.version.schema)
     rows = snapshot.version.row_count
-    table = table_sql(snapshot.dataset.table_name, snapshot.version.version)
+    version = snapshot.version.version
+
+    def table(workspace: Workspace) -> str:  # by the name that it has then: another one may have its old name
+        return table_sql(workspace.dataset(snapshot.dataset.id).dataset.table_name, version)
+
     if rows > EXACT_ROWS:
         ui.label(_MANY).classes("inlay-note")
     cards = html.div().classes("inlay-profiles")
@@ -69,9 +73,11 @@ def _card(field: pa.Field) -> ui.element:
     return place
 
 
-async def _fill(visitor: Visitor, place: ui.element, table: str, field: pa.Field, rows: int) -> None:
+async def _fill(
+    visitor: Visitor, place: ui.element, table: Callable[[Workspace], str], field: pa.Field, rows: int
+) -> None:
     try:
-        found = await visitor.read(lambda w: profile(lambda sql: _ask(w, sql), table, field, rows), "queries")
+        found = await visitor.read(lambda w: profile(lambda sql: _ask(w, sql), table(w), field, rows), "queries")
     except UnauthorizedError:
         raise
     except InlayError as error:  # the other columns may still be told

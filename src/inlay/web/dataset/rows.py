@@ -25,15 +25,15 @@ class Rows:
     def __init__(self, visitor: Visitor, snapshot: Snapshot) -> None:
         self._visitor = visitor
         self._dataset_id, self._version = snapshot.dataset.id, snapshot.version.version
-        self._table = table_sql(snapshot.dataset.table_name, self._version)
         self._stored = snapshot.version.row_count
         self._counts: dict[tuple[Any, ...], int] = {(): self._stored}
         self.schema = snapshot.version.schema.remove_metadata()
 
     async def total(self, view: View) -> int:
         if view.filters not in self._counts:
-            sql = count_sql(self._table, self.schema, view.filters)
-            found = await self._visitor.read(lambda w: _ask(w, sql), "queries")
+            found = await self._visitor.read(
+                lambda w: _ask(w, count_sql(self._table(w), self.schema, view.filters)), "queries"
+            )
             self._counts = {(): self._stored, view.filters: found[0][0].as_py()}
         return self._counts[view.filters]
 
@@ -42,9 +42,17 @@ class Rows:
         if view.is_stored_order:
             table = await self._visitor.read(lambda w: self._in_stored_order(w, start, stop), "bytes")
             return _cells(table, longest)
-        page = page_sql(self._table, self.schema, view, start, stop, await self.total(view))
-        cells = _cells(await self._visitor.read(lambda w: _ask(w, page.sql), "queries"), longest)
+        total = await self.total(view)
+        return await self._visitor.read(lambda w: self._in_order(w, view, start, stop, total, longest), "queries")
+
+    def _in_order(self, workspace: Workspace, view: View, start: int, stop: int, total: int, longest: int) -> Cells:
+        page = page_sql(self._table(workspace), self.schema, view, start, stop, total)
+        cells = _cells(_ask(workspace, page.sql), longest)
         return cells[::-1] if page.is_reversed else cells
+
+    def _table(self, workspace: Workspace) -> str:
+        """By the name that the dataset has now: another one may have its old name."""
+        return table_sql(workspace.dataset(self._dataset_id).dataset.table_name, self._version)
 
     def _in_stored_order(self, workspace: Workspace, start: int, stop: int) -> pa.Table:
         data = workspace.data(self._dataset_id, self._version)

@@ -79,6 +79,7 @@ export default {
       const params = this.waiting.get(key);
       if (!params) return;
       this.waiting.delete(key);
+      if (rows === null) return params.failCallback();
       params.successCallback(rows, total);
       if (key === this.asked) { if (total) this.api.hideOverlay(); else this.api.showNoRowsOverlay(); }
       if (!this.widths) this.measure(rows);
@@ -105,6 +106,7 @@ export default {
         filters: this.api.getFilterModel(),
       });
     },
+    again() { this.api.refreshInfiniteCache(); },
     reset() {
       this.api.setFilterModel(null);
       this.api.applyColumnState({ defaultState: { sort: null } });

@@ -13,7 +13,7 @@ from inlay.type_grammar import type_name
 from inlay.web import wording
 from inlay.web.dataset.profile import sort_of
 from inlay.web.dataset.row_sql import View, operators_of
-from inlay.web.dataset.rows import Cells, Rows
+from inlay.web.dataset.rows import Rows
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
 
@@ -39,16 +39,19 @@ class _RowsView:
         self._latest = 0  # what was asked for last; older answers change no words
         with ui.row().classes("inlay-rows-bar"):
             self._told = ui.label(wording.count(self._stored, "row")).props("role=status")
+            self._again = ui.button("Try again", icon="refresh").props("flat dense no-caps")
             self._clear = ui.button("Clear filters and order", icon="filter_alt_off").props("flat dense no-caps")
+        self._again.set_visibility(False)
         self._clear.set_visibility(False)
         self._grid = _Grid(rows.schema, self._stored, f"Rows of {snapshot.dataset.label}").classes("inlay-rows")
         self._grid.style(f"--rows: {min(self._stored, _BLOCK)}")
         self._grid.on("wanted", guarded(self._deliver))
         self._grid.on("opened", guarded(self._open))
+        self._again.on_click(lambda: self._grid.run_method("again"))
         self._clear.on_click(lambda: self._grid.run_method("reset"))
 
     async def _deliver(self, event: events.GenericEventArguments) -> None:
-        asked, found, total = event.args, Cells(), 0
+        asked, found, total = event.args, None, 0
         self._latest = max(self._latest, asked["key"])
         try:
             view = View.of(self._rows.schema, asked["sorts"], asked["filters"])
@@ -56,10 +59,12 @@ class _RowsView:
             start = max(0, int(asked["start"]))
             stop = min(int(asked["stop"]), start + _BLOCK)  # whatever a browser may ask for
             found, total = await self._rows.page(view, start, stop, _LONGEST_CELL), matching
+            self._again.set_visibility(False)
             self._tell(asked, _words(view, total, self._stored))
         except UnauthorizedError:
             raise
         except InlayError as error:  # often of somebody who is still typing a value
+            self._again.set_visibility(True)
             self._tell(asked, str(error.message), "inlay-wrong")
         finally:
             self._grid.run_method("deliver", asked["key"], found, total)

@@ -30,16 +30,21 @@ async def show_use(visitor: Visitor, snapshot: Snapshot) -> None:
 
 async def _target_of(visitor: Visitor, snapshot: Snapshot) -> Target:
     """The dataset as this visitor reaches it."""
-    request = ui.context.client.request
     is_current = snapshot.version.version == snapshot.dataset.version
     return Target(
-        str(request.base_url).rstrip("/"),
+        _origin(),
         snapshot.dataset.id,
         snapshot.dataset.table_name,
         version=None if is_current else snapshot.version.version,
         needs_key=await _needs_key(visitor),
         is_on_s3=snapshot.version.parquet_url.startswith("s3://"),
     )
+
+
+def _origin() -> str:
+    """Where the browser found this page: which scheme a proxy in front of the service speaks, only it knows."""
+    client = ui.context.client
+    return (client.environ or {}).get("HTTP_ORIGIN") or str(client.request.base_url).rstrip("/")
 
 
 async def _needs_key(visitor: Visitor) -> bool:

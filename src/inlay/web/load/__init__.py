@@ -157,7 +157,14 @@ class _Loading:
 
     # --------------------------------------------------------------------------------------------------------- the load
     async def _load(self, asked: Load, plan: models.LoadPlan) -> None:
-        """Do what was looked at, whatever the form says by now."""
+        """Do what was looked at, whatever the form says by now, unless the dataset is another one by now."""
+        if await self._newest() != plan.version:
+            self._area.clear()
+            with self._area:
+                html.p(
+                    "Somebody else changed the dataset after this look. Look again: nothing was loaded.", role="alert"
+                )
+            return
         job = await self._follow(lambda w: w.load(self._dataset.id, replace(asked, dry_run=False)))
         if job is None:
             return
@@ -171,12 +178,16 @@ class _Loading:
             with html.div().classes("inlay-buttons"):
                 _button("See the dataset", lambda: ui.navigate.to(self._place))
                 _button("Load more", lambda: ui.navigate.to(f"{self._place}/load")).props("flat")
-                before = done.version - 1
-                undo = _button(f"Undo: go back to version {before}", self._acting(lambda: self._undo(before)))
+                back = self._acting(lambda: self._undo(done.version))
+                undo = _button(f"Undo: go back to version {done.version - 1}", back)
                 undo.props("outline icon=undo")
 
-    async def _undo(self, version: int) -> None:
-        if not await confirm(f"Go back to version {version}?", "What was loaded stays as a version.", "Go back"):
+    async def _undo(self, loaded: int) -> None:
+        version, newest = loaded - 1, await self._newest()
+        note = "What was loaded stays as a version."
+        if newest != loaded:
+            note = f"Somebody else made version {newest} meanwhile: that is taken back as well. {note}"
+        if not await confirm(f"Go back to version {version}?", note, "Go back"):
             return
         job = await self._follow(lambda w: w.restore(self._dataset.id, version))
         if job is None:
@@ -185,9 +196,12 @@ class _Loading:
         made = snapshot.version.version
         self._show_now(snapshot.version.row_count, made)
         with self._area, _done(f"Back to version {version}"):
-            html.p(f"Version {made} has the rows of version {version}. What was loaded stays as version {made - 1}.")
+            html.p(f"Version {made} has the rows of version {version}. What was loaded stays as version {loaded}.")
             with html.div().classes("inlay-buttons"):
                 _button("See the dataset", lambda: ui.navigate.to(self._place))
+
+    async def _newest(self) -> int:
+        return (await self._visitor.read(lambda w: w.dataset(self._dataset.id))).dataset.version
 
 
 def _button(text: str, act: Callable[[], Any]) -> ui.button:
