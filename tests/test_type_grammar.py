@@ -34,6 +34,8 @@ WRITTEN = {
     "timestamp(9)": pa.timestamp("ns"),
     "timestamp with time zone": pa.timestamp("us", "UTC"),
     "timestamp(3) with time zone": pa.timestamp("ms", "UTC"),
+    "timestamp(3) without time zone": pa.timestamp("ms"),
+    "time(3) without time zone": pa.time32("ms"),
     "timestamptz(0)": pa.timestamp("s", "UTC"),
     "time(3)": pa.time32("ms"),
     "bigint[]": pa.list_(pa.int64()),
@@ -57,7 +59,8 @@ def test_names_are_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "money", "decimal", "decimal(0,0)", "decimal(77,1)", "decimal(5,6)", "decimal(1,2,3)", "int(3)", "list<int",
-     "list<>", "struct<>", "map<text>", "timestamp(4)", "int int", "int;", "varchar(10,2)", "varchar(0)",
+     "list<>", "struct<>", "map<text>", "timestamp(4)", "time(3) with time zone", "int int", "int;", "varchar(10,2)",
+     "varchar(0)",
      "list<" * 40 + "int" + ">" * 40, "decimal(99999999999999,2)", "'int'", "x" * 1000],
 )  # fmt: skip
 def test_what_is_no_type_is_refused_with_the_known_ones(text: str) -> None:

@@ -58,6 +58,25 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
             return type_
 
 
+def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The same type with others in the place of those that hold no further ones."""
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(with_leaves(field.type, change))
+
+    if _is.is_struct(type_):
+        return pa.struct([changed(field) for field in type_])
+    if _is.is_map(type_):
+        return pa.map_(changed(type_.key_field), changed(type_.item_field), keys_sorted=type_.keys_sorted)
+    if _is.is_fixed_size_list(type_):
+        return pa.list_(changed(type_.value_field), type_.list_size)
+    if _is.is_large_list(type_):
+        return pa.large_list(changed(type_.value_field))
+    if _is.is_list(type_):
+        return pa.list_(changed(type_.value_field))
+    return change(type_)
+
+
 def family(type_: pa.DataType) -> str:
     plain = storage_type(type_)
     return next((name for name, belongs in _FAMILIES if belongs(plain)), str(plain))

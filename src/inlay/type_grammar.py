@@ -137,20 +137,22 @@ class _Parser:
         if not numbers:
             return known
         if pa.types.is_timestamp(known) or pa.types.is_time(known):
-            zoned = self._takes_zone() or getattr(known, "tz", None)
+            zoned = self._takes_zone(known) or getattr(known, "tz", None)
             return self._with_digits(known, numbers, "UTC" if zoned else None)
         if name not in _TEXTS or len(numbers) != 1 or not numbers[0]:
             raise self._wrong()
         self.length = numbers[0]
         return known
 
-    def _takes_zone(self) -> bool:
-        """`timestamp(3) with time zone` says so after the digits."""
-        words = [token[1].lower() for token in self._tokens[self._at : self._at + 3]]
-        if words != ["with", "time", "zone"]:
+    def _takes_zone(self, known: pa.DataType) -> bool:
+        """`timestamp(3) with time zone` says so after the digits; a time of day has no zone."""
+        first, *rest = [token[1].lower() for token in self._tokens[self._at : self._at + 3]] or [""]
+        if rest != ["time", "zone"] or first not in ("with", "without"):
             return False
+        if first == "with" and not pa.types.is_timestamp(known):
+            raise self._wrong()
         self._at += 3
-        return True
+        return first == "with"
 
     def _with_digits(self, known: pa.DataType, numbers: list[int], zone: str | None) -> pa.DataType:
         unit = _UNITS.get(numbers[0]) if len(numbers) == 1 else None

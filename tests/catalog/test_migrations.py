@@ -149,8 +149,8 @@ LATER = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "0002"
 
 
 def upgrade() -> None:
@@ -166,7 +166,7 @@ def upgrade() -> None:
 def later_migrations(directory: Path, ending: str = "pass") -> str:
     copy = directory / "100% later"
     shutil.copytree(MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "versions" / "v0002_later.py").write_text(LATER.format(ending=ending))
+    (copy / "versions" / "v9999_later.py").write_text(LATER.format(ending=ending))
     return str(copy)
 
 
@@ -175,7 +175,7 @@ def test_a_failed_migration_leaves_everything_as_it_was(url: str, tmp_path: Path
     made = steps.dataset(catalog)
     before = description(catalog._database)
     with pytest.raises(ZeroDivisionError):
-        migrate(catalog._database, later_migrations(tmp_path, "1 / 0"), "0002")
+        migrate(catalog._database, later_migrations(tmp_path, "1 / 0"), "9999")
     assert description(catalog._database) == before
     assert catalog.datasets.get(made.id) == made
     catalog.check()
@@ -187,15 +187,15 @@ def test_a_later_migration_keeps_the_data_and_shuts_older_programs_out(url: str,
     catalog = Catalog(url)
     made = steps.dataset(catalog)
     steps.load(catalog, made.id)
-    migrate(catalog._database, later_migrations(tmp_path), "0002")
+    migrate(catalog._database, later_migrations(tmp_path), "9999")
     assert catalog.datasets.get(made.id).label == "migrated"
     assert catalog.versions.list(made.id).count == 2
     for call in (catalog.check, catalog.migrate):
-        with pytest.raises(CatalogVersionError, match="'0002', which is newer") as caught:
+        with pytest.raises(CatalogVersionError, match="'9999', which is newer") as caught:
             call()
         assert "Update inlay" in str(caught.value)
     with catalog._database.read() as connection:
-        assert current_revision(connection) == "0002"
+        assert current_revision(connection) == "9999"
     catalog.close()
 
 

@@ -283,3 +283,23 @@ def test_a_task_that_fails_is_reported_with_its_cause(spark: Any) -> None:
 
 def _divide(number: int) -> float:
     return 1 / number
+
+
+def test_repetitive_text_makes_no_row_group_that_is_large_in_memory(desk: Any, tmp_path: Path) -> None:
+    content = ("a,b\n" + f"1,{'x' * 2_000}\n" * 40_000).encode()
+    conversion = desk.convert(content, split_bytes=4 << 20)
+    metadata = pq.read_metadata(tmp_path / conversion.files[0].path)
+    assert max(metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)) * 2_000 <= 33 << 20
+
+
+@pytest.mark.parametrize("cell", ["1e-99999999999999999999", "0e9999999999999999999", "1e99999999999999999999"])
+def test_exponents_that_nothing_has_are_text(desk: Any, cell: str) -> None:
+    assert desk.table(desk.convert(f"a\n1.5\n{cell}\n".encode())).column("a").to_pylist() == ["1.5", cell]
+
+
+def test_a_name_with_a_dot_beside_a_field_of_that_path(desk: Any) -> None:
+    content = b'{"a.b": 1, "a": {"b": 1.5}}\n{"a.b": 2, "a": {"b": 2.5}}\n'
+    assert desk.table(desk.convert(content, "json")).to_pylist() == [
+        {"a.b": 1, "a": {"b": 1.5}},
+        {"a.b": 2, "a": {"b": 2.5}},
+    ]

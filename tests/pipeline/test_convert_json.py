@@ -95,6 +95,16 @@ def test_fields_and_types_first_seen_after_the_sample(desk: Any) -> None:
     assert rows[10_101] == {"a": Decimal(9007199254740993), "s": None, "late": None}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_nanoseconds_and_years_that_they_do_not_reach_become_text_wherever_they_lie(desk: Any, order: int) -> None:
+    fine, far = ["2024-01-31T10:00:00.123456789"] * 400, ["9999-12-31T00:00:00"] * 400
+    written = [*fine, *far][::order]
+    content = "".join(f'{{"at": "{value}"}}\n' for value in written).encode()
+    for split_bytes in (1 << 20, 5_000):
+        found = desk.convert(content, "json", split_bytes=split_bytes)
+        assert (found.rejected, desk.table(found).column("at").to_pylist()) == (0, written)
+
+
 def test_integers_then_text_after_the_sample(desk: Any) -> None:
     content = "\n".join([*(f'{{"a": {n}}}' for n in range(10_100)), '{"a": "x"}'])
     assert [row["a"] for row in _rows(desk, content, split_bytes=50_000)] == [*map(str, range(10_100)), "x"]

@@ -22,8 +22,39 @@ def test_every_type_and_value_stays(desk: Any) -> None:
     before = pq.read_table(pa.BufferReader(content))
     conversion = desk.convert(content, "parquet", split_bytes=1_000)
     after = desk.table(conversion)
-    assert conversion.schema == before.schema == after.schema
-    assert after.cast(before.schema).to_pydict().__repr__() == before.to_pydict().__repr__()
+    nested = {"list_of_dictionaries": pa.list_(pa.field("element", pa.string()))}
+    types = [f.type.value_type if pa.types.is_dictionary(f.type) else nested.get(f.name, f.type) for f in before.schema]
+    plain = pa.schema([field.with_type(type_) for field, type_ in zip(before.schema, types, strict=True)])
+    assert conversion.schema == plain == after.schema
+    assert after.to_pydict().__repr__() == before.to_pydict().__repr__()
+
+
+def test_dictionaries_are_how_a_file_was_written_and_no_type(desk: Any) -> None:
+    """Five batches of a hundred categories each, all with indices of 8 bits: together they have no room in one."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema([("c", kind), ("l", pa.list_(kind)), ("s", pa.struct([("x", kind)]))])
+    words = [[f"{batch}-{n}" for n in range(100)] for batch in range(5)]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema) as writer:
+        for some in words:
+            columns = {"c": some, "l": [[word] for word in some], "s": [{"x": word} for word in some]}
+            writer.write_table(pa.table({n: array_of(schema.field(n).type, v) for n, v in columns.items()}, schema))
+    conversion = desk.convert(sink.getvalue().to_pybytes(), "parquet")
+    assert str(conversion.schema.field("l").type) == "list<element: string>"
+    found = desk.table(conversion).to_pydict()
+    flat = [word for some in words for word in some]
+    assert (found["c"], found["l"], found["s"]) == (flat, [[word] for word in flat], [{"x": word} for word in flat])
+
+
+def test_row_groups_are_bounded_by_memory_whatever_pages_say(desk: Any, tmp_path: Path) -> None:
+    value = "x" * 20_000  # one entry in a dictionary: 80 MB are a few bytes in the file
+    content = parquet_bytes(pa.table({"a": [value] * 4_000}))
+    assert len(content) < 10_000
+    conversion = desk.convert(content, "parquet")
+    metadata = pq.read_metadata(tmp_path / conversion.files[0].path)
+    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    assert sum(rows) == 4_000
+    assert max(rows) * len(value) <= 33 << 20
 
 
 def test_rows_are_rewritten_with_our_settings(desk: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from inlay.errors import InvalidArgumentError, UnreadableUploadError
 from inlay.pipeline import ReadOptions
+from inlay.pipeline.sniff import column_names
 
 
 def _rows(here: Any, content: str, **more: Any) -> list[list[Any]]:
@@ -134,3 +135,11 @@ def test_blank_names_are_generated(here: Any) -> None:
         "Column 2 has no name: it is loaded as 'column_2'.",
         "Column 3 has no name: it is loaded as 'column_3_2'.",
     ]
+
+
+def test_many_equal_names_are_told_apart_quickly() -> None:
+    """Each by the next free number: counting from 2 for every one would take half an hour."""
+    names, warnings = column_names(["a", "a_2", *["a"] * 20_000, *[""] * 20_000])
+    assert len(set(names)) == len(names) == 40_002
+    assert (names[:4], names[20_001], names[20_002]) == (["a", "a_2", "a_3", "a_4"], "a_20002", "column_20003")
+    assert len(warnings) == 40_000

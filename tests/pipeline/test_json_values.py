@@ -25,6 +25,15 @@ _MORNING = dt.datetime.fromisoformat("2024-01-31T10:00")
 _AS_JSON = NUMBERS.map(lambda n: n.lstrip("-0") or "0").map(lambda n: f"0{n}" if n[0] in ".e" else n)
 
 
+# Types of fields that allow no NULL, also under a NULL.
+REQUIRED = (
+    pa.string(), pa.binary(), pa.binary(3), pa.bool_(), pa.float32(), pa.decimal128(9, 2), pa.date32(),
+    pa.timestamp("us", "UTC"), pa.time64("us"), pa.list_(pa.int8()), pa.large_list(pa.string()),
+    pa.map_(pa.string(), pa.int64()),
+    pa.struct([pa.field("deep", pa.int16(), nullable=False)]),
+)  # fmt: skip
+
+
 def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[list[Any], list[str | None]]:
     """Values that were loaded, and those that were rejected."""
     content = "\n".join(f'{{"x": {row}}}' for row in rows).encode()
@@ -77,7 +86,13 @@ def test_late_numbers_are_never_changed(here: Desk, monkeypatch: pytest.MonkeyPa
         ("struct<a: list<bigint>>", ['{"a": [1, "2"]}', '{"a": [1.5]}'], [{"a": [1, 2]}], ['{"a": [1.5]}']),
         (pa.list_(pa.int64(), 2), ["[1, 2]", "[1]", "null"], [[1, 2], None], ["[1]"]),
         (pa.large_list(pa.date32()), ['["2024-01-31"]', "5"], [[_DAY]], ["5"]),
-        (pa.struct([pa.field("a", pa.int8(), nullable=False)]), ['{"a": 1}', "{}", "null"], [{"a": 1}], ["{}", "None"]),
+        (pa.struct([pa.field("a", pa.int8(), nullable=False)]), ['{"a": 1}', "{}", "null"], [{"a": 1}, None], ["{}"]),
+        (
+            pa.struct([pa.field(str(n), t, nullable=False) for n, t in enumerate(REQUIRED)]),
+            ["null", '{"0": "x"}'],
+            [None],
+            ['{"0": "x"}'],
+        ),
         (pa.list_(pa.field("item", pa.int64(), nullable=False)), ["[1]", "[null]", "null"], [[1], None], ["[null]"]),
         (pa.duration("s"), ["5", "null"], [None], ["5"]),
         (pa.list_view(pa.int64()), ["[5]"], [], ["[5]"]),

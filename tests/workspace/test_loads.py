@@ -246,6 +246,34 @@ def test_loads_mean_what_merges_mean(workspace: Workspace, target: list[Any], so
     assert content(workspace, dataset, 1) == sorted(before, key=lambda r: r["id"])
 
 
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        Source(inline=Inline("csv", "name,n,id\n")),
+        Source(inline=Inline("csv", "id,name,n\n")),
+        Source(sql="SELECT 1 AS id, 'x' AS name, 7 AS n WHERE 1 > 2"),
+    ],
+    ids=["other order", "header", "query"],
+)
+def test_a_dataset_without_rows_keeps_its_columns(workspace: Workspace, nothing: Source) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    workspace.load(dataset.id, Load(nothing, "replace")).wait()
+    now = workspace.dataset(dataset.id)
+    assert (now.version.row_count, now.version.file_count) == (0, 1)
+    wrong = Source(inline=Inline("csv", "id,surname\n1,x\n"))
+    for strategy, keys in (("append", ()), ("upsert", ("id",))):
+        with pytest.raises(SchemaMismatchError):
+            workspace.load(dataset.id, Load(wrong, strategy, key_columns=keys)).wait()
+    workspace.load(dataset.id, Load(inline([row(5, "e")]), "append")).wait()
+    assert workspace.dataset(dataset.id).version.row_count == 1
+
+
+def test_inline_text_has_no_encoding(workspace: Workspace) -> None:
+    source = Source(inline=Inline("csv", "id,name\n1,é\n"), options={"encoding": "latin-1"})
+    with pytest.raises(InvalidArgumentError, match="text already"):
+        workspace.create_dataset(NewDataset("Encoded", source)).wait()
+
+
 def test_append_and_replace_need_no_keys(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     appended = load(workspace, dataset, inline([row(1, "again"), row(2, "b")]), "append")

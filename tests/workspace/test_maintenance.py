@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from inlay.catalog import DataFile, Dataset, NewVersion, new_id
+from inlay.errors import StorageUnavailableError
 from inlay.settings import Settings
 from inlay.workspace import Workspace
 
@@ -181,14 +182,20 @@ def test_directories_that_a_crash_left_empty_are_collected(workspace: Workspace)
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
 
 
-def test_young_files_may_be_somebodys_work(settings: Settings) -> None:
+def test_young_files_may_be_somebodys_work(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And old ones those of a newer catalog than the one that was restored: an hour passes before they go."""
     patient = Workspace(replace(settings, orphan_grace_seconds=3600.0))
     patient.catalog.migrate()
-    path = f"uploads/{new_id('upload')}/raw"
-    patient.places.create(path, b"still arriving")
+    paths = {f"uploads/{new_id('upload')}/raw", f"datasets/{new_id('dataset')}/v1/data.parquet"}
+    for path in paths:
+        patient.places.create(path, b"still arriving")
     patient._maintenance.collect_orphans()
-    assert files(patient) == {path}
+    assert files(patient) == paths
     age(patient)
+    patient._maintenance.collect_orphans()
+    assert files(patient) == paths
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3601.0)
     patient._maintenance.collect_orphans()
     assert files(patient) == set()
     patient.query_engine.close()
@@ -204,3 +211,42 @@ def test_an_upload_that_breaks_off_leaves_nothing(workspace: Workspace) -> None:
     with pytest.raises(ConnectionResetError):
         broken_off()
     assert (files(workspace), workspace.uploads().items) == (set(), ())
+
+
+def test_a_dataset_that_is_deleted_while_orphans_are_looked_for_keeps_its_grace(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(replace(settings, delete_grace_seconds=60.0))
+    workspace.catalog.migrate()
+    made = dataset(workspace, "data.parquet")
+    age(workspace)
+    live_paths = workspace.catalog.versions.live_paths
+
+    def late(dataset_id: str) -> set[str]:
+        workspace.catalog.datasets.delete(dataset_id)
+        return live_paths(dataset_id)
+
+    monkeypatch.setattr(workspace.catalog.versions, "live_paths", late)
+    assert workspace._maintenance.collect_orphans() == []
+    assert files(workspace) == {f"datasets/{made.id}/v1/data.parquet"}
+    workspace.query_engine.close()
+    workspace.catalog.close()
+
+
+def test_a_storage_belongs_to_one_catalog(settings: Settings, tmp_path: Path) -> None:
+    """Another one, perhaps an empty one by mistake, would take everything in it for orphans."""
+    shared = replace(settings, storage_url=str(tmp_path / "storage"))
+    mine = Workspace(shared)
+    mine.open(warm=False)
+    upload(mine)
+    before = files(mine)
+    mine.close()
+    other = Workspace(replace(shared, data_dir=str(tmp_path / "elsewhere")))
+    with pytest.raises(StorageUnavailableError, match="belongs to another catalog") as caught:
+        other.open(warm=False)
+    assert "INLAY_CATALOG_URL" in str(caught.value.hint)
+    other.close()
+    again = Workspace(shared)
+    again.open(warm=False)
+    assert files(again) == before
+    again.close()

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from inlay.catalog import migrate, owners
+import sqlalchemy as sa
+
+from inlay.catalog import migrate, owners, tables
 from inlay.catalog.context import Context
 from inlay.catalog.datasets import Datasets
 from inlay.catalog.engine import Database, utc_now
@@ -93,6 +95,12 @@ class Catalog:
     def location(self) -> str:
         """The database's address, without a password."""
         return self._database.location
+
+    @property
+    def identity(self) -> str:
+        """What tells this catalog from every other one, wherever it is moved or restored."""
+        with self._database.read() as connection:
+            return str(connection.execute(sa.select(tables.identity.c.id)).scalar_one())
 
     def migrate(self) -> None:
         """Make or update the tables. Safe to call at every start, from several processes at once."""

@@ -16,7 +16,7 @@ from inlay.errors import CatalogVersionError
 
 __all__ = ["LATEST", "MIGRATIONS", "current_revision", "migrate", "require_latest"]
 
-LATEST = "0001"
+LATEST = "0002"
 MIGRATIONS = str(resources.files("inlay.catalog") / "migrations")
 
 

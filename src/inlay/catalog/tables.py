@@ -20,6 +20,7 @@ __all__ = [
     "dataset_versions",
     "datasets",
     "garbage",
+    "identity",
     "jobs",
     "metadata",
     "uploads",
@@ -192,3 +193,5 @@ garbage = sa.Table(
     sa.Column("due_at", Utc, nullable=False),
     sa.Index("ix_garbage_due_at", "due_at"),
 )
+
+identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=True))  # one row, made with the table

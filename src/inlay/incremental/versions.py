@@ -110,11 +110,15 @@ def append_draft(
     engine: Engine,
     *,
     progress: ProgressCallback | None = None,
+    empty: bool = False,
 ) -> list[tuple[str, int, int]]:
-    """Write rows as new files in the types of the draft's dataset. Path, rows and bytes of each."""
+    """Write rows as new files in the types of the draft's dataset; with `empty` one also for no rows.
+
+    Path, rows and bytes of each.
+    """
     with failing_as("append"):
         target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
-        written = append_rows(data, draft, target, engine, Reporter(progress))
+        written = append_rows(data, draft, target, engine, Reporter(progress), empty=empty)
         draft.commit([slot for slot, _ in written], [])
     return [(slot.path, outcome.rows, outcome.size) for slot, outcome in written]
 

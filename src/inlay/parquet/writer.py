@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
@@ -107,7 +108,10 @@ class WriterSettings:
         dictionaries = options.get("use_dictionary", True)
         if self.packs_integers and dictionaries is not True:
             plain = (field.name for field in table.schema if _is_integer_inside(field.type))
-            options["column_encoding"] = {n: "DELTA_BINARY_PACKED" for n in plain if n not in (dictionaries or ())}
+            times = Counter(leaves)  # a column `a.b` and a field `b` of a column `a` cannot be told apart
+            options["column_encoding"] = {
+                n: "DELTA_BINARY_PACKED" for n in plain if n not in (dictionaries or ()) and times[n] <= 1
+            }
         unbounded = _unbounded(table)
         if unbounded:
             stated = options.get("write_statistics", True)

@@ -17,12 +17,14 @@ from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
 from inlay.pipeline.records import Split
 from inlay.pipeline.sniff import column_names
-from inlay.schema import family, lossless_cast, without_copies
+from inlay.schema import family, lossless_cast, with_leaves, without_copies
 from inlay.type_grammar import column_type_name, with_length
 
 __all__ = ["ParquetRows", "survey"]
 
 _BATCH_ROWS = 16_384
+_BATCH_BYTES = 16 << 20
+_JUDGED_ROWS = 64
 _SPLIT_BYTES = 64 << 20  # of decoded pages; row groups below it share a task
 
 
@@ -75,9 +77,26 @@ def _unreadable(error: Exception) -> UnreadableUploadError:
 
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The schema of what becomes of the file; lengths of texts, which nobody checked here, are none of it."""
-    fields = [with_length(field.with_name(name), None) for field, name in zip(schema, names, strict=True)]
+    """The schema of what becomes of the file; lengths of texts, which nobody checked here, are none of it.
+
+    Neither are dictionaries: they are how a file was written, and have room for its own values only.
+    """
+    fields = [
+        with_length(field.with_name(name).with_type(_decoded(field.type)), None)
+        for field, name in zip(schema, names, strict=True)
+    ]
     return pa.schema(fields, without_copies(schema.metadata))
+
+
+def _decoded(type_: pa.DataType) -> pa.DataType:
+    """The type without dictionaries, at any depth."""
+    return with_leaves(type_, lambda leaf: leaf.value_type if pa.types.is_dictionary(leaf) else leaf)
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    fields = [field.with_type(_decoded(field.type)) for field in table.schema]
+    schema = pa.schema(fields, table.schema.metadata)
+    return table if schema.equals(table.schema) else table.cast(schema)
 
 
 def _splits(sizes: Sequence[int], most: int) -> list[Split]:
@@ -106,6 +125,14 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
             if started:
                 raise
             yield file.read_row_group(group, use_threads=False)
+
+
+def _batch_rows(file: pq.ParquetFile, group: int) -> int:
+    """So many rows that a batch is not too large, judged by the first ones: pages do not tell what they decode to."""
+    first = next(_batches(file, [group], _JUDGED_ROWS), None)
+    if first is None or not first.nbytes:
+        return _BATCH_ROWS
+    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * first.num_rows // _without_dictionaries(first).nbytes)))
 
 
 def _unit_of_int96(content: Content, *, only_first: bool) -> str:
@@ -149,8 +176,10 @@ class ParquetRows:
         groups = list(range(split.start, split.end))
         try:
             with _parquet(content, self.int96) as file:
-                for table in _batches(file, groups, _BATCH_ROWS):
-                    yield _checked(table.rename_columns(self.names).replace_schema_metadata(self.metadata), columns)
+                for group in groups:
+                    for table in _batches(file, [group], _batch_rows(file, group)):
+                        named = table.rename_columns(self.names).replace_schema_metadata(self.metadata)
+                        yield _checked(_without_dictionaries(named), columns)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from error
 

@@ -11,6 +11,7 @@ conversion fails or is cancelled.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
 from inlay.pipeline.plan import Column, Reader, Survey, schema_of
 from inlay.pipeline.records import Split
-from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_table
+from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_tables
 from inlay.pipeline.survey import Surveyor
 from inlay.storage import LocalStore, Location, discard_tree
 
@@ -310,8 +311,8 @@ class _Parser:
         rejects = None
         if parsed.rejects:
             settings = WriterSettings({"compression": "zstd"}, self.settings.row_group_size)
-            rejects = self._write("rejects", split, [reject_table(parsed.rejects)], REJECT_SCHEMA, settings)
-        bad = [cell for reject in parsed.rejects for cell in reject.cells][:MAX_SHOWN]
+            rejects = self._write("rejects", split, reject_tables(parsed.rejects), REJECT_SCHEMA, settings)
+        bad = list(itertools.islice((cell for reject in parsed.rejects for cell in reject.cells), MAX_SHOWN))
         return Report(split.number, part.rows, len(parsed.rejects), part, rejects, bad, parsed.met)
 
     def _write(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -186,20 +188,19 @@ class DelimitedText:
         """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
-        rejects: list[Reject] = []
-        whole = self._without_open_record(data, split, rejects)
+        last: list[Reject] = []
+        whole = self._without_open_record(data, split, last)
         ragged: list[tuple[int, int]] = []
         cells = parse_cells(whole, self.options, len(columns), ragged)
         typed, bad, met = self._convert(cells, columns)
         if typed is None:
             return Parsed(None, [], met)
-        keep = None
-        if bad or ragged:
-            records = find_records(whole, dialect_of(self.options), split.line)
-            found, keep = _rejected(whole, records, cells, columns, bad, ragged)
-            rejects = found + rejects
         table = pa.table(typed, schema=schema_of(columns))
-        return Parsed([table if keep is None else table.filter(keep)], rejects, met)
+        if not bad and not ragged:
+            return Parsed([table], last, met)
+        records = find_records(whole, dialect_of(self.options), split.line)
+        rejects = _Rejects(whole, records, cells, columns, bad, dict(ragged), last)
+        return Parsed([table.filter(pa.array(~rejects.is_bad))], rejects, met)
 
     def _convert(
         self, cells: pa.Table, columns: Sequence[Column]
@@ -243,36 +244,52 @@ def _without_nulls(converted: Converted, column: Column) -> Converted:
     return converted._replace(bad=np.asarray(converted.values.is_null()))
 
 
-def _rejected(
-    data: bytes,
-    records: Records,
-    cells: pa.Table,
-    columns: Sequence[Column],
-    bad: dict[int, np.ndarray],
-    ragged: Sequence[tuple[int, int]],
-) -> tuple[list[Reject], pa.Array | None]:
-    """Rejects in the order of the file, and which rows of the table are kept."""
-    if len(records.starts) != cells.num_rows + len(ragged):
-        raise UnreadableUploadError(
-            f"Lines {records.lines[0]} to {records.lines[-1]} cannot be cut into records.",
-            hint="Check the options quote, escape and delimiter.",
-        )
-    found: dict[int, list[BadCell]] = {}
-    for number, width in ragged:
-        why = f"{width} cells in a row of {len(columns)} columns"
-        found[number] = [BadCell.of(records.lines[number], None, None, why)]
-    rows = np.setdiff1d(np.arange(len(records.starts)), [number for number, _ in ragged])
-    for at, mask in bad.items():
-        column = columns[at]
-        for row in np.flatnonzero(mask):
-            number = int(rows[row])
-            value = cells.column(at)[int(row)].as_py()
-            found.setdefault(number, []).append(
-                BadCell.of(records.lines[number], column.name, value, column.reason(value))
+@dataclass(frozen=True)
+class _Rejects:
+    """Rejects in the order of the file, made one by one as they are asked for: there may be millions of them."""
+
+    data: bytes
+    records: Records
+    cells: pa.Table
+    columns: Sequence[Column]
+    bad: dict[int, np.ndarray]  # by column, of the rows in `cells`
+    ragged: dict[int, int]  # records that are not in `cells`: how many cells they have
+    last: Sequence[Reject]
+
+    def __post_init__(self) -> None:
+        if len(self.records.starts) != self.cells.num_rows + len(self.ragged):
+            raise UnreadableUploadError(
+                f"Lines {self.records.lines[0]} to {self.records.lines[-1]} cannot be cut into records.",
+                hint="Check the options quote, escape and delimiter.",
             )
-    rejects = [
-        Reject(found[number], data[records.starts[number] : records.ends[number]].decode(), number)
-        for number in sorted(found)
-    ]
-    drop = np.any(list(bad.values()), axis=0) if bad else None
-    return rejects, None if drop is None else pa.array(~drop)
+
+    @cached_property
+    def is_bad(self) -> np.ndarray:
+        """Which rows of the table are not kept."""
+        found: np.ndarray = np.any([np.zeros(self.cells.num_rows, bool), *self.bad.values()], axis=0)
+        return found
+
+    def __len__(self) -> int:
+        return int(self.is_bad.sum()) + len(self.ragged) + len(self.last)
+
+    def __iter__(self) -> Iterator[Reject]:
+        numbers = np.setdiff1d(np.arange(len(self.records.starts)), list(self.ragged))  # of the rows in the table
+        misfits = ((int(numbers[row]), int(row)) for row in np.flatnonzero(self.is_bad))
+        for number, row in heapq.merge(misfits, ((number, -1) for number in sorted(self.ragged))):
+            if number in self.ragged:
+                yield self._reject(number, [self._short_row(number)])
+            else:
+                bad = [at for at, mask in self.bad.items() if mask[row]]
+                yield self._reject(number, [self._bad_cell(number, row, at) for at in bad])
+        yield from self.last
+
+    def _reject(self, number: int, cells: list[BadCell]) -> Reject:
+        return Reject(cells, self.data[self.records.starts[number] : self.records.ends[number]].decode(), number)
+
+    def _short_row(self, number: int) -> BadCell:
+        why = f"{self.ragged[number]} cells in a row of {len(self.columns)} columns"
+        return BadCell.of(self.records.lines[number], None, None, why)
+
+    def _bad_cell(self, number: int, row: int, at: int) -> BadCell:
+        value, column = self.cells.column(at)[row].as_py(), self.columns[at]
+        return BadCell.of(self.records.lines[number], column.name, value, column.reason(value))

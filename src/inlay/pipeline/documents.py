@@ -19,7 +19,7 @@ from inlay.errors import UnreadableUploadError
 from inlay.pipeline.arrow_json import read_at_once
 from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.fitting import fit
-from inlay.pipeline.kinds import NULL, Kind
+from inlay.pipeline.kinds import NULL, TEXT, Kind
 from inlay.pipeline.objects import find_elements, find_objects, object_splits
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_BYTES, SAMPLE_ROWS, Column, Parsed, Survey, read_sample, schema_of
@@ -246,9 +246,11 @@ def _fit_rows(
         fitted, wrong = fit(values, column.reading)
         wrong |= set() if column.nullable else {row for row, value in enumerate(values) if value is None}
         kind = kind_of(values, day_first) if wrong or column.is_open else NULL
+        if wrong and not column.fixed and pa.types.is_timestamp(column.type) and _widens_nothing(column, kind):
+            kind = TEXT  # nanoseconds do not reach all years: another split may have them
         if not column.fixed and kind != NULL:
             met[column.name] = kind
-        if column.fixed or column.widened(kind).type.equals(column.type):  # no other type would hold them
+        if column.fixed or _widens_nothing(column, kind):  # no other type would hold them
             for row in sorted(wrong):
                 why = column.reason(values[row])
                 cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), why)
@@ -259,6 +261,10 @@ def _fit_rows(
     if any(name not in known or not wider[name].equals(known[name]) for name in met):
         return Parsed(None, [], met)
     return _loaded(rows, undecoded, cells, columns, typed, met)
+
+
+def _widens_nothing(column: Column, kind: Kind) -> bool:
+    return bool(column.widened(kind).type.equals(column.type))
 
 
 def _loaded(

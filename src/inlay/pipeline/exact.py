@@ -125,7 +125,10 @@ def _prints_exactly(cell: str) -> bool:
     if cell.lower().lstrip("+-").startswith(("inf", "nan")):
         return True
     double = float(cell)
-    if double in (float("inf"), float("-inf")) or Decimal(cell) != Decimal(repr(double)):
+    try:
+        if double in (float("inf"), float("-inf")) or Decimal(cell) != Decimal(repr(double)):
+            return False
+    except InvalidOperation:  # an exponent that no decimal has
         return False
     # A whole number that no double keeps apart from its neighbours is no measurement, whatever it prints as.
     return abs(double) < 2**53 or "e" in cell.lower()

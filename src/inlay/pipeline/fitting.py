@@ -134,10 +134,45 @@ def _fit_structs(values: Sequence[Any], reading: Reading) -> Fitted:
     for field in fields:
         items = [value.get(field.name) if isinstance(value, dict) else None for value in values]
         fitted = fit(items, replace(reading, type=field.type))
-        arrays.append(fitted.values)
         wrong |= fitted.wrong
-        wrong |= set() if field.nullable else _nulls(items)  # Arrow writes no such field under a NULL either
+        if field.nullable:
+            arrays.append(fitted.values)
+            continue
+        absent = {row for row, value in enumerate(values) if not isinstance(value, dict)}
+        wrong |= _nulls(items) - absent
+        arrays.append(_filled(fitted.values, absent))  # Arrow writes no NULL in such a field, not under a NULL either
     return Fitted(pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(values, wrong)), wrong)
+
+
+def _filled(values: pa.Array, rows: set[int]) -> pa.Array:
+    """The same with some value, it does not matter which, in these rows."""
+    if not rows:
+        return values
+    places = [len(values) if row in rows else row for row in range(len(values))]
+    return pa.concat_arrays([values, _something(values.type)]).take(pa.array(places, pa.int64()))
+
+
+def _something(type_: pa.DataType) -> pa.Array:
+    """One value of a type, without a NULL at any depth."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, _something(type_.storage_type))
+    if pa.types.is_dictionary(type_):
+        return _something(type_.value_type).dictionary_encode().cast(type_)
+    if pa.types.is_struct(type_):
+        return pa.StructArray.from_arrays([_something(field.type) for field in type_], fields=list(type_))
+    if pa.types.is_fixed_size_list(type_):
+        items = pa.concat_arrays([_something(type_.value_type)] * type_.list_size)
+        return pa.FixedSizeListArray.from_arrays(items, type=type_)
+    value: Any = 0
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
+        value = []
+    elif pa.types.is_boolean(type_):
+        value = False
+    elif family(type_) == "text":
+        value = ""
+    elif family(type_) == "binary":
+        value = bytes(type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0)
+    return pa.array([value], type_)
 
 
 def _fit_maps(values: Sequence[Any], reading: Reading) -> Fitted:

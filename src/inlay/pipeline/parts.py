@@ -27,6 +27,7 @@ class Group(NamedTuple):
     number: int
     rows: int
     size: int
+    memory: int  # that it takes when it is decoded
 
 
 class Part(NamedTuple):
@@ -63,19 +64,31 @@ def write_part(
     """Write tables as a file under a name of this attempt, in row groups of even size."""
     mine = f"{path}.{uuid.uuid4().hex[:8]}.parquet"
     full = location.full(mine)
-    rows: list[int] = []
+    groups: list[tuple[int, int]] = []  # rows, and bytes in memory
     with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
         for table in _filled(tables, settings):
-            step = _even(table.num_rows, settings.row_group_size)
-            rows += [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
+            step = _even(table.num_rows, _most_rows(table, settings))
+            rows = [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
+            groups += [(count, table.nbytes * count // table.num_rows) for count in rows]
             writer.write_table(table, step)
     if isinstance(location.store, LocalStore):
         location.store.sync_file(full)
     status = location.store.stat(full)
     size = status.size if status else 0
-    total = sum(rows)
-    groups = [Group(mine, number, count, size * count // max(total, 1)) for number, count in enumerate(rows)]
-    return Part(mine, total, size, groups)
+    total = sum(rows for rows, _ in groups)
+    shares = [
+        Group(mine, number, count, size * count // max(total, 1), memory)
+        for number, (count, memory) in enumerate(groups)
+    ]
+    return Part(mine, total, size, shares)
+
+
+def _most_rows(table: pa.Table, settings: WriterSettings) -> int:
+    """How many rows a row group may have: there is a limit to its memory as well."""
+    most = settings.row_group_size
+    if settings.row_group_bytes is None or not table.nbytes:
+        return most
+    return int(max(1, min(most, settings.row_group_bytes * table.num_rows // table.nbytes)))
 
 
 def _filled(tables: Iterable[pa.Table], settings: WriterSettings) -> Iterator[pa.Table]:
@@ -105,7 +118,7 @@ def plan_files(
     """Which row groups make which file; files are numbered only if there are several."""
     files: list[list[list[Group]]] = [[]]
     rows = 0
-    for run in _runs([group for part in parts for group in part.groups], settings.row_group_size):
+    for run in _runs([group for part in parts for group in part.groups], settings):
         count = sum(group.rows for group in run)
         if rows + count > max_rows and files[-1]:
             files.append([])
@@ -117,20 +130,27 @@ def plan_files(
     return [OutFile(f"{directory}/{name}-{number:05}.parquet", runs) for number, runs in enumerate(files, 1)]
 
 
-def _runs(groups: Sequence[Group], most: int) -> list[list[Group]]:
+def _runs(groups: Sequence[Group], settings: WriterSettings) -> list[list[Group]]:
     """Neighbouring small row groups together, as far as they fill a usual one; every other one alone."""
     runs: list[list[Group]] = []
     for group in groups:
-        joins = bool(runs) and _is_small(group, most) and all(_is_small(other, most) for other in runs[-1])
-        if joins and sum(other.rows for other in runs[-1]) + group.rows <= most:
+        joined = [*runs[-1], group] if runs else []
+        if joined and all(_is_small(each, settings) for each in joined) and _fit_together(joined, settings):
             runs[-1].append(group)
         else:
             runs.append([group])
     return runs
 
 
-def _is_small(group: Group, most: int) -> bool:
-    return group.rows * 2 <= most and group.size < _SMALL_BYTES
+def _is_small(group: Group, settings: WriterSettings) -> bool:
+    return group.rows * 2 <= settings.row_group_size and group.size < _SMALL_BYTES
+
+
+def _fit_together(groups: Sequence[Group], settings: WriterSettings) -> bool:
+    memory = sum(group.memory for group in groups)
+    return sum(group.rows for group in groups) <= settings.row_group_size and memory <= (
+        settings.row_group_bytes or memory
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- joining

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -89,6 +89,10 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([column.field for column in columns])
 
 
+class Rejects(Sized, Iterable[Reject], Protocol):
+    """As many as there are; they may be made one by one."""
+
+
 class Parsed(NamedTuple):
     """A split's rows and rejects, or what its columns must be able to hold before it can be read.
 
@@ -96,7 +100,7 @@ class Parsed(NamedTuple):
     """
 
     tables: Iterable[pa.Table] | None
-    rejects: list[Reject]
+    rejects: Rejects
     met: dict[str, Kind]
 
 

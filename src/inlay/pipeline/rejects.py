@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.storage import Location
 
-__all__ = ["MAX_SHOWN", "REJECT_SCHEMA", "BadCell", "Reject", "read_rejects", "reject_table", "scan_rejects"]
+__all__ = ["MAX_SHOWN", "REJECT_SCHEMA", "BadCell", "Reject", "read_rejects", "reject_tables", "scan_rejects"]
 
 MAX_SHOWN = 100  # bad cells that an error names
 _LONGEST_VALUE = 1_000
@@ -50,8 +51,14 @@ class Reject(NamedTuple):
     row: int
 
 
-def reject_table(rejects: Sequence[Reject]) -> pa.Table:
-    """One row for each rejected one, by its first bad cell."""
+def reject_tables(rejects: Iterable[Reject]) -> Iterator[pa.Table]:
+    """One row for each rejected one, by its first bad cell; in pieces."""
+    remaining = iter(rejects)
+    while some := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+        yield _reject_table(some)
+
+
+def _reject_table(rejects: Sequence[Reject]) -> pa.Table:
     rows = [(*reject.cells[0][:3], _reason(reject.cells), _shortened(reject.raw, _LONGEST_RAW)) for reject in rejects]
     columns = list(zip(*rows, strict=True)) or [()] * len(REJECT_SCHEMA)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, REJECT_SCHEMA, strict=True)], schema=REJECT_SCHEMA)

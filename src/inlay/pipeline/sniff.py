@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -135,20 +135,17 @@ def column_names(cells: Sequence[str | None]) -> tuple[list[str], list[str]]:
     """Unique names for a header's cells, and warnings about those that were changed."""
     names: list[str] = []
     warnings: list[str] = []
-    taken = {cell for cell in cells if cell}
+    written = {cell for cell in cells if cell}
+    used: set[str] = set()
+    numbers: dict[str, Iterator[int]] = {}  # of each name the next one, so that many equal names take no longer
     for number, cell in enumerate(cells, 1):
         name = cell or f"column_{number}"
-        if name in names or (not cell and name in taken):
-            name = _numbered(name, {*names, *taken})
+        if name in used or (not cell and name in written):
+            others = (f"{name}_{next_}" for next_ in numbers.setdefault(name, itertools.count(2)))
+            name = next(other for other in others if other not in used and other not in written)
         if name != cell:
             what = f"is called {cell!r} like another one" if cell else "has no name"
             warnings.append(f"Column {number} {what}: it is loaded as {name!r}.")
         names.append(name)
+        used.add(name)
     return names, warnings
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    return f"{name}_{number}"

@@ -16,6 +16,7 @@ from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
 from inlay.query.statements import first_word
+from inlay.schema import with_leaves
 
 __all__ = ["ResultTooLargeError", "Session"]
 
@@ -30,6 +31,7 @@ _CONFIGURATION = {
 }
 _ROWS = frozenset({"select", "with", "values", "table", "from", ""})  # statements that a LIMIT can be put around
 _READERS = 8
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 Ask = Callable[[str], Mapping[str, Any] | None]
 
@@ -186,14 +188,4 @@ def _as(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _plain(type_: pa.DataType) -> pa.DataType:
     """String and binary views become the types that every reader knows."""
-    if pa.types.is_string_view(type_):
-        return pa.string()
-    if pa.types.is_binary_view(type_):
-        return pa.binary()
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_plain(field.type)) for field in type_])
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
-    if pa.types.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_plain(type_.value_type)))
-    return type_
+    return with_leaves(type_, lambda leaf: _VIEWS.get(leaf, leaf))

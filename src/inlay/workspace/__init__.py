@@ -104,6 +104,7 @@ class Workspace:
         """Make the tables, check the storage, and begin to work; Spark and queries warm up in the background."""
         self.catalog.migrate()
         self.places.prepare()
+        self.places.claim(self.catalog.identity)
         settings = self.settings
         self._runner = JobRunner(self.catalog, threads=settings.concurrent_jobs, lease_seconds=settings.lease_seconds)
         self._maintenance.start()

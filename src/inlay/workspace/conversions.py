@@ -87,10 +87,10 @@ class Conversions:
         converted = self._sources.convert(
             request.source, handle, location, directory, like=dataset.schema, on_error=request.on_error
         )
-        if not converted.schema.equals(dataset.schema):
-            converted = self._fitted(converted, handle, snapshot, directory)
-        converted = replace(converted, schema=dataset.schema)  # the same, with what it says besides types
         replaces = request.strategy == "replace"
+        if not converted.schema.equals(dataset.schema):
+            converted = self._fitted(converted, handle, snapshot, directory, empty=replaces)
+        converted = replace(converted, schema=dataset.schema)  # the same, with what it says besides types
         kept = () if replaces else snapshot.files
         version = self._version(
             dataset.id, directory, request.strategy, converted, request.source,
@@ -107,13 +107,15 @@ class Conversions:
         outcome = _outcome(converted) | {"row_count": sum(file.rows for file in version.files)}
         return version, outcome | counts | touched
 
-    def _fitted(self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str) -> Conversion:
+    def _fitted(
+        self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str, *, empty: bool
+    ) -> Conversion:
         """Columns in another order or type are written again as the dataset has them; others are refused."""
         location = self._services.places.dataset(snapshot.dataset.id)
         draft = self._draft(snapshot, directory)
         with self._services.spark.running(handle) as spark:
             rows = parquet_dataset(location, [file.path for file in converted.files], converted.schema)
-            written = append_draft(rows, draft, SparkEngine(spark), progress=_reporting(handle))
+            written = append_draft(rows, draft, SparkEngine(spark), progress=_reporting(handle), empty=empty)
         for file in converted.files:
             location.store.remove(location.full(file.path))
         files = [ConvertedFile(*file) for file in written]

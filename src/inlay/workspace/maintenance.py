@@ -27,6 +27,7 @@ class Maintenance:
         self._services = services
         self._closing = threading.Event()
         self._orphans_looked_for = 0.0
+        self._unknown_since: dict[str, float] = {}
         self._thread = threading.Thread(target=self._loop, name="inlay-maintenance", daemon=True)
 
     def start(self) -> None:
@@ -83,9 +84,11 @@ class Maintenance:
         old = [path for top in _TOPS for path in self._old(top, before)]
         hollow = [path for top in _TOPS for path in places.hollow_directories(top, before)]
         jobs = self._services.catalog.jobs.active()
-        orphans = self._uploads(old) | self._datasets(old, {job.dataset_id for job in jobs})
+        stray, whole = self._datasets(old, {job.dataset_id for job in jobs})
+        orphans = stray | self._long_unknown(whole | self._uploads(old))
         orphans |= {f"scratch/{job_id}" for job_id in _second_parts(old, "scratch") - {job.id for job in jobs}}
-        orphans -= self._services.catalog.garbage.paths()  # those have a time of their own
+        garbage = self._services.catalog.garbage.paths()  # with a time of its own, also what lies in it
+        orphans = {path for path in orphans if path not in garbage and _top_of(path) not in garbage}
         for path in sorted(orphans):
             log.info("removing %s, which belongs to nothing", path)
             self._removed(places.remove, path)
@@ -105,7 +108,8 @@ class Maintenance:
         unknown = self._services.catalog.uploads.unknown(_second_parts(old, "uploads"))
         return {upload_directory(upload_id) for upload_id in unknown}
 
-    def _datasets(self, old: Iterable[str], busy: set[str | None]) -> set[str]:
+    def _datasets(self, old: Iterable[str], busy: set[str | None]) -> tuple[set[str], set[str]]:
+        """Files that no version of their dataset has, and directories of datasets that are not there."""
         catalog = self._services.catalog
         theirs: dict[str, set[str]] = {}
         for path in old:
@@ -115,7 +119,13 @@ class Maintenance:
         whole = {_top_of(path) for dataset_id in unknown for path in theirs[dataset_id]}
         known = theirs.keys() - unknown
         stray = {path for dataset_id in known for path in theirs[dataset_id] - catalog.versions.live_paths(dataset_id)}
-        return stray | whole
+        return stray, whole
+
+    def _long_unknown(self, paths: set[str]) -> set[str]:
+        """Those that have been unknown for so long: who restored an older catalog has time to notice."""
+        now, grace = time.monotonic(), self._services.settings.orphan_grace_seconds
+        self._unknown_since = {path: self._unknown_since.get(path, now) for path in paths}
+        return {path for path, since in self._unknown_since.items() if now - since >= grace}
 
 
 def _dataset_of(path: str) -> str | None:

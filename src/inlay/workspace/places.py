@@ -3,6 +3,7 @@
 uploads/{upload}/raw        the bytes of an upload
 datasets/{dataset}/v{n}/    files that version n added; they never change
 scratch/{job}/              what a job needs while it runs
+owner/{catalog}             whose storage this is
 """
 
 from __future__ import annotations
@@ -39,6 +40,21 @@ class Places:
                 f"Nothing can be stored at {self.root.given!r}: {error}",
                 hint="Check the address, the permissions, and for S3 the AWS_* variables.",
             ) from error
+
+    def claim(self, catalog: str) -> None:
+        """Make the storage that of a catalog, unless it is another one's: what one does not know it would remove."""
+        if not self._owners():
+            with contextlib.suppress(FileExistsError):
+                self.create(f"owner/{catalog}", b"")
+        if self._owners() != {catalog}:
+            raise StorageUnavailableError(
+                f"The storage at {self.root.given!r} belongs to another catalog.",
+                hint="Use the catalog that it was filled with (INLAY_CATALOG_URL, or INLAY_DATA_DIR for SQLite), or "
+                "another INLAY_STORAGE_URL.",
+            )
+
+    def _owners(self) -> set[str]:
+        return {file.path for file in self.files_below("owner")}
 
     # ------------------------------------------------------------------------------------------------------- places
     def upload(self, upload_id: str) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from inlay.catalog import Upload
 from inlay.choices import OnError
-from inlay.errors import QueryLimitError, UploadConsumedError
+from inlay.errors import InvalidArgumentError, QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location, discard_tree
@@ -102,6 +102,10 @@ class Sources:
         places = self._services.places
         if source.inline is not None:
             options = ReadOptions.of(source.inline.format, source.options)
+            if options.encoding is not None:
+                raise InvalidArgumentError(
+                    "Inline content is text already: it has no encoding.", hint="Leave the option encoding out."
+                )
             yield InlineFile(source.inline.content.encode()), options
         elif source.upload_id is not None:
             upload = self._services.catalog.uploads.get(source.upload_id)
