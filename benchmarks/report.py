@@ -176,18 +176,20 @@ def _right(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
         if entry["kind"] == "merge"
         else ("inlay-cold", "inlay-again")
     ):
-        result = results.get(mine, {"status": "not run", "reason": "not run"})
+        if mine not in results:  # it is told as not run
+            continue
+        result = results[mine]
         told = "verified" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
         yield Verdict(f"{mine} finishes, with the right result", name, result["status"] == "ok", told)
 
 
 def _unevaluated(raw: Raw) -> Iterator[str]:
-    """Comparisons that a peer's failure, time limit or lack of the operation leaves without a verdict."""
+    """What was not run, and comparisons that a failure, a time limit or the lack of an operation leaves out."""
     for name, entry in raw["workloads"].items():
         if entry["kind"] != "merge":
             continue
         results = summary(entry)
-        for peer in ("reference", "delta-rs", "pyiceberg", "duckdb", "polars"):
+        for peer in ("inlay", "inlay-duckdb", "inlay-spark", "reference", "delta-rs", "pyiceberg", "duckdb", "polars"):
             result = results.get(peer, {"status": "not run", "reason": "not run"})
             if result["status"] != "ok":
                 yield f"- {name}, {peer}: {result['status']} ({result['reason']})"
