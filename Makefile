@@ -16,7 +16,8 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
 # Options for the tests that may run side by side, and for all of them: make test PYTEST_ARGS='-x -k splice'
-PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three on two cores: many tests wait for other processes.
+PYTEST_PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 # $(call create,DIRECTORY): an empty virtual environment
