@@ -1,4 +1,7 @@
-"""What routes ask for, in one place: the service, pages, preferences."""
+"""What routes ask for, in one place: the service, pages, preferences.
+
+All of them are coroutines, which need no thread: FastAPI sends plain functions to one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from inlay.server.service import Service
 __all__ = ["Accept", "How", "Paging", "ServiceOf", "Version", "known_parameters", "problems"]
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -28,7 +31,7 @@ class PageOf(NamedTuple):
     offset: int
 
 
-def _page(
+async def _page(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100, offset: Annotated[int, Query(ge=0, le=2**63 - 1)] = 0
 ) -> PageOf:
     return PageOf(limit, offset)
@@ -44,7 +47,7 @@ class Manner(NamedTuple):
     idempotency_key: str | None
 
 
-def _manner(
+async def _manner(
     prefer: Annotated[
         str | None, Header(description="`respond-async`: answer 202 with the job at once.", examples=["respond-async"])
     ] = None,
@@ -60,7 +63,7 @@ def _manner(
 How = Annotated[Manner, Depends(_manner)]
 
 
-def known_parameters(request: Request) -> None:
+async def known_parameters(request: Request) -> None:
     """A misspelt parameter must not be silently ignored."""
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
