@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pyarrow as pa
@@ -12,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inlay.catalog import Page
 from inlay.pipeline import InlineFile, Preview
 from inlay.pipeline.options import Limits
 from inlay.pipeline.previewing import _Previewer
 from inlay.pipeline.rejects import BadCell
 from inlay.server import models
 from inlay.web import sample
+from inlay.web.home import _Home
 from inlay.web.preview import frequent_values, grid_rows, label_of
 from inlay.web.sparkline import sparkline
 from inlay.web.sql_answer import _within
@@ -127,3 +131,19 @@ def test_values_that_are_wrong_again_and_again_are_offered_to_mean_nothing() -> 
 def test_numbers_count_like_text_in_what_a_browser_gets(cell: object) -> None:
     rows = [[cell] * 10 for _ in range(100)]
     assert len(list(_within(iter(rows), 10 * 18 * 7))) == 7
+
+
+# ---------------------------------------------------------------------------------------------------------------- home
+def test_a_page_whose_datasets_are_gone_leads_to_the_last_one() -> None:
+    home: Any = object.__new__(_Home)
+    home._offset, home._search = 200, ""
+    there = list(range(120))
+    workspace: Any = SimpleNamespace(
+        datasets=lambda limit, offset, _: Page(
+            tuple(SimpleNamespace(id=n) for n in there[offset : offset + limit]), len(there), limit, offset
+        ),
+        row_counts=lambda _: {},
+        uploads=lambda *_: None,
+    )
+    assert [dataset.id for dataset in home._read(workspace).datasets.items] == there[100:]
+    assert home._offset == 100

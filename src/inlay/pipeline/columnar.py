@@ -129,10 +129,10 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
 
 def _batch_rows(file: pq.ParquetFile, group: int) -> int:
     """So many rows that a batch is not too large, judged by the first ones: pages do not tell what they decode to."""
-    first = next(_batches(file, [group], _JUDGED_ROWS), None)
+    first = next(map(_without_dictionaries, _batches(file, [group], _JUDGED_ROWS)), None)
     if first is None or not first.nbytes:
         return _BATCH_ROWS
-    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * first.num_rows // _without_dictionaries(first).nbytes)))
+    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * first.num_rows // first.nbytes)))
 
 
 def _unit_of_int96(content: Content, *, only_first: bool) -> str:

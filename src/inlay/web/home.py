@@ -105,6 +105,9 @@ class _Home:
 
     def _read(self, workspace: Workspace) -> _Seen:
         datasets = workspace.datasets(_PAGE, self._offset, self._search)
+        if datasets.count and not datasets.items:  # those on the last page are gone
+            self._offset = (datasets.count - 1) // _PAGE * _PAGE
+            datasets = workspace.datasets(_PAGE, self._offset, self._search)
         counts = workspace.row_counts([dataset.id for dataset in datasets.items])
         return _Seen(datasets, counts, workspace.uploads("pending", _PAGE))
 
