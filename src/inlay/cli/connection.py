@@ -43,7 +43,12 @@ Url = Annotated[
 ]
 ApiKey = Annotated[str | None, _option("--api-key", "KEY", "Sent to the service; others see flags [INLAY_API_KEY].")]
 DataDir = Annotated[
-    str | None, _option("--data-dir", "PATH", "Work on this data directory itself [INLAY_DATA_DIR, else .inlay].")
+    str | None,
+    _option(
+        "--data-dir",
+        "PATH",
+        "Work on this data directory, whatever service runs. Where none does: INLAY_DATA_DIR, else .inlay.",
+    ),
 ]
 
 
