@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from moto.s3.utils import _VersionedKeyStore
 from moto.server import ThreadedMotoServer
 
 
@@ -42,12 +45,26 @@ class S3Server:
         }
 
 
+def _items(store: Any) -> Iterator[tuple[str, Any]]:
+    """Objects for a listing. Those that another request removes meanwhile are not in it, and are no error."""
+    for key in list(store):
+        with contextlib.suppress(KeyError):
+            yield key, store[key]
+
+
+def start_server() -> ThreadedMotoServer:
+    """A server that lists, as every store does, while objects come and go."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _VersionedKeyStore.items = _items  # type: ignore[assignment]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    return server
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """The server; the environment names it for as long as the session lasts."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = start_server()
     found = S3Server(*server.get_host_and_port())
     before = {name: os.environ.get(name) for name in found.environment()}
     os.environ.update(found.environment())

@@ -3,9 +3,11 @@
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import inlay
+from inlay.schema import common_type
 from tests import lake
 
 
@@ -293,3 +295,58 @@ def test_files_with_different_column_order_keep_their_own(tmp_path, engine):
 def test_an_unknown_schema_mode_is_refused(tmp_path, engine):
     with pytest.raises(ValueError, match="loose"):
         inlay.merge(lake.table([1]), str(tmp_path / "d"), "upsert", ["id"], engine=engine, schema_mode="loose")
+
+
+# -------------------------------------------------------------------------------------------------------- dictionaries
+NARROW = pa.dictionary(pa.int8(), pa.string())
+
+
+def narrow(first: int, words: list[str]) -> pa.Table:
+    return pa.table(
+        {"id": pa.array(range(first, first + len(words))), "x": pa.array(words).dictionary_encode().cast(NARROW)}
+    )
+
+
+def test_files_with_narrow_dictionaries_become_one_that_can_be_read(tmp_path, engine):
+    """Each has 31 values and indices of 8 bits, as pandas writes categories; together they have 372."""
+    files = {f"{n:02}.parquet": narrow(31 * n, [f"{n}-{k}" for k in range(31)]) for n in range(12)}
+    path = lake.write(tmp_path / "d", files)
+    inlay.compact(path, engine=engine)
+    (file,) = (tmp_path / "d").glob("*.parquet")
+    found = pq.read_table(file)
+    assert found["x"].to_pylist() == [f"{n}-{k}" for n in range(12) for k in range(31)]
+    assert inlay.merge(pa.table({"id": [5], "x": ["new"]}), path, "upsert", ["id"], engine=engine).updated == 1
+
+
+def test_more_values_than_a_dictionary_has_room_for_are_refused(tmp_path, engine):
+    """Nobody could read the row group again, whose file says that indices have 8 bits."""
+    path = lake.write(tmp_path / "d", {"a.parquet": narrow(0, [f"a{n}" for n in range(120)])})
+    batches = [pa.record_batch({"id": [1000 + n], "x": [f"new {n}"]}) for n in range(300)]
+    before = (tmp_path / "d/a.parquet").read_bytes()
+    source = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    with pytest.raises(ValueError, match="'x'"):
+        inlay.merge(source, path, "upsert", ["id"], engine=engine)
+    assert [file.name for file in (tmp_path / "d").glob("*.parquet")] == ["a.parquet"]
+    assert (tmp_path / "d/a.parquet").read_bytes() == before
+
+
+def test_narrow_and_wide_dictionaries_are_wide_together():
+    wide = pa.dictionary(pa.int16(), pa.string())
+    assert common_type(NARROW, wide) == common_type(wide, NARROW) == wide
+
+
+# --------------------------------------------------------------------------------------------------------------- INT96
+def test_timestamps_of_two_kinds_do_not_get_into_one_file(tmp_path, engine):
+    """The writer would make all of them INT96, which has no zone and fewer years."""
+    at = pa.array([10**15] * 2, pa.timestamp("us"))
+    files = {"a.parquet": pa.table({"id": [1, 2], "at": at})}
+    path = lake.write(tmp_path / "d", files, use_deprecated_int96_timestamps=True)
+    before = (tmp_path / "d/a.parquet").read_bytes()
+    seen = pa.array([253_402_214_400 * 10**6] * 2, pa.timestamp("us", "UTC"))  # the last day of 9999
+    source = pa.table({"id": [2, 3], "at": at, "seen": seen})
+    with pytest.raises(ValueError, match="'seen' cannot be written beside those of 'at', which are INT96"):
+        inlay.merge(source, path, "upsert", ["id"], schema_mode="evolve", engine=engine)
+    assert (tmp_path / "d/a.parquet").read_bytes() == before
+    inlay.merge(pa.table({"id": [2, 3], "at": at}), path, "upsert", ["id"], engine=engine)
+    kinds = {pq.ParquetFile(file).schema.column(1).physical_type for file in (tmp_path / "d").glob("*.parquet")}
+    assert kinds == {"INT96"}

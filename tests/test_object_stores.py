@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import gc
 import http.client
 import itertools
-import logging
 import posixpath
 import subprocess
 import sys
@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from moto.server import ThreadedMotoServer
 
 import inlay
 from inlay.engines import kernels
@@ -35,8 +34,9 @@ from inlay.errors import (
 )
 from inlay.incremental import ParquetMetadataAnalyzer, confirm_affected_files, list_dataset_files
 from inlay.parquet.splice import SpliceRefused
-from inlay.storage import locate
+from inlay.storage import _object_stat, locate
 from tests import lake
+from tests.s3 import start_server
 
 STRATEGIES = ["insert", "update", "upsert", "full_merge", "deduplicate"]
 _NUMBERS = itertools.count()
@@ -44,9 +44,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = start_server()
     host, port = server.get_host_and_port()
     connection = http.client.HTTPConnection(host, port)
     connection.request("PUT", "/bucket")
@@ -470,3 +468,9 @@ def test_a_name_that_another_tool_uses_again_is_given_once(place: Place) -> None
     result = place.merge(lake.table([1, 2], ["y", "z"]), "update", ["id"])
     assert len(set(result.rewritten_files)) == 2
     assert lake.rows_of(place.read().sort_by("id")) == [{"id": 1, "v": "y"}, {"id": 2, "v": "z"}]
+
+
+@pytest.mark.parametrize("name", ["LastModified", "last_modified", "mtime", "updated", "created", "creation_time"])
+def test_listings_say_in_their_own_words_when_an_object_was_written(name: str) -> None:
+    when = dt.datetime(2024, 1, 31, tzinfo=dt.UTC)
+    assert _object_stat("x", {"size": 1, name: when}).mtime_ns == int(when.timestamp()) * 10**9

@@ -9,7 +9,6 @@ import decimal
 import http.client
 import io
 import json
-import logging
 import math
 import os
 import signal
@@ -1093,11 +1092,9 @@ def test_results_are_handed_over_in_batches(db: QueryEngine) -> None:
 # -------------------------------------------------------------------------------------------------------- object stores
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
+    from tests.s3 import start_server
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = start_server()
     host, port = server.get_host_and_port()
     connection = http.client.HTTPConnection(host, port)
     for bucket in ("first", "second"):

@@ -10,9 +10,20 @@ import pyarrow.compute as pc
 
 from inlay.errors import SchemaMismatchError
 
-__all__ = ["common_type", "family", "lossless_cast", "storage_type", "unify"]
+__all__ = [
+    "ROOMY_BITS",
+    "common_type",
+    "family",
+    "lossless_cast",
+    "storage_type",
+    "unify",
+    "with_leaves",
+    "with_roomy_indices",
+    "without_copies",
+]
 
 _is: Any = pa.types
+ROOMY_BITS = 32  # of the indices of a dictionary: a row group has no more values
 
 _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("null", _is.is_null),
@@ -58,6 +69,17 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
             return type_
 
 
+def with_roomy_indices(schema: pa.Schema) -> pa.Schema:
+    """Dictionaries of a dataset number the values of all its files, not only of the one that they come from."""
+
+    def roomy(type_: pa.DataType) -> pa.DataType:
+        if not _is.is_dictionary(type_) or type_.index_type.bit_width >= ROOMY_BITS:
+            return type_
+        return pa.dictionary(pa.int32(), type_.value_type, type_.ordered)
+
+    return pa.schema([field.with_type(with_leaves(field.type, roomy)) for field in schema], schema.metadata)
+
+
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """The same type with others in the place of those that hold no further ones."""
 
@@ -88,6 +110,10 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return left
     if family(left) == "null":
         return right
+    if _is.is_dictionary(left) and _is.is_dictionary(right):
+        value = common_type(left.value_type, right.value_type)
+        index = max(left.index_type, right.index_type, key=lambda t: t.bit_width)
+        return None if value is None else pa.dictionary(index, value, left.ordered and right.ordered)
     kind = (family(left), family(right))
     if kind[0] != kind[1]:
         return _common_across(left, right, kind)

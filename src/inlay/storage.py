@@ -341,8 +341,12 @@ def discard_tree(store: Store, path: str) -> None:
         store.remove_tree(path)
 
 
+# What listings of S3, Azure, Google and others call it.
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created", "creation_time")
+
+
 def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:
-    modified = info.get("LastModified") or info.get("mtime") or info.get("created") or 0
+    modified = next((info[name] for name in _MODIFIED if info.get(name)), 0)
     nanoseconds = int(modified.timestamp() * 1e9) if hasattr(modified, "timestamp") else int(modified * 1e9)
     tag = info.get("ETag") or info.get("etag") or info.get("ino") or nanoseconds
     return FileStat(path, int(info["size"] or 0), nanoseconds, str(tag))

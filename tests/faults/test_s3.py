@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +11,13 @@ from typing import Any
 
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
 from inlay.errors import ConcurrentModificationError
 from inlay.incremental.commit import IncrementalFileManager
 from tests.faults.objects import AFTER, BEFORE, Dataset, outcome, violation
 from tests.faults.proxy import KINDS, Proxy
 from tests.faults.scenarios import stage
+from tests.s3 import start_server
 
 pytestmark = pytest.mark.faults
 Tally = Callable[[str, int, list[str]], None]
@@ -55,9 +54,7 @@ class S3:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = start_server()
     host, port = server.get_host_and_port()
     connection = http.client.HTTPConnection(host, port)
     connection.request("PUT", "/bucket")

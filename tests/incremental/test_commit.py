@@ -373,6 +373,7 @@ def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
     staging.mkdir()
     (staging / "1.stage").write_bytes(b"half")
     (sidecar(root) / "commit.dead.tmp").write_bytes(b"{")
+    (sidecar(root) / "footers.db-dead").write_bytes(b"half")
     report = recover(dataset(root))
     assert report.swept == [".staging_dead"]
     assert not report.completed

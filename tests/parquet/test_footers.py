@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datafusion
@@ -30,6 +31,7 @@ from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
 from inlay.errors import UnreadableFileError
 from inlay.incremental import ParquetMetadataAnalyzer
 from inlay.incremental.prune import possible_files
+from inlay.parquet import footers as footers_module
 from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
 from inlay.parquet.footers import (
     UNKNOWN,
@@ -687,3 +689,34 @@ def test_a_merge_after_a_change_under_the_cache_sees_the_change(tmp_path: Path) 
     pq.write_table(lake.table([5000]), tmp_path / "d/07.parquet")
     result = inlay.merge(lake.table([5000, 75], ["x", "y"]), path, "upsert", ["id"])
     assert (result.updated, result.inserted) == (1, 1)
+
+
+# ----------------------------------------------------------------------------------------------- whose bounds count
+@pytest.mark.parametrize(
+    ("writer", "type_", "counts"),
+    [
+        ("parquet-cpp-arrow version 26.0.1", pa.decimal128(24, 4), True),
+        ("parquet-cpp-arrow version 5.0.0", pa.decimal128(24, 4), True),
+        ("parquet-cpp-arrow version 3.0.0", pa.decimal128(24, 4), False),
+        ("parquet-cpp version 1.5.1-SNAPSHOT", pa.decimal128(24, 4), False),
+        ("Polars", pa.decimal128(24, 4), False),
+        ("parquet-rs version 57.0.0", pa.decimal128(24, 4), False),
+        ("DuckDB version v2.0.0 (build x)", pa.decimal128(24, 4), False),
+        ("Polars", pa.uint64(), False),
+        ("Polars", pa.uint32(), True),
+        ("Polars", pa.int64(), True),
+        ("parquet-rs version 57.0.0", pa.uint64(), True),
+        ("parquet-mr version 1.8.1", pa.int64(), False),
+    ],
+)
+def test_bounds_count_where_their_writer_compares_rightly(writer: str, type_: pa.DataType, counts: bool) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": pa.array([1, 2], type_)}), sink)
+    column = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema.column(0)
+    assert footers_module._compares(writer, column) is counts
+
+
+def test_bounds_that_contradict_each_other_prove_nothing() -> None:
+    statistics = SimpleNamespace(has_null_count=True, null_count=0, has_min_max=True, min_raw=5, max_raw=-5)
+    chunk = SimpleNamespace(is_stats_set=True, statistics=statistics, num_values=2)
+    assert footers_module._chunk_range(chunk, int).exactness == "unknown"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from inlay.errors import BadRowsError
 from inlay.storage import locate
 from tests.pipeline.conftest import Desk
+from tests.s3 import start_server
 from tests.spark import cluster
 
 pytestmark = pytest.mark.spark
@@ -148,9 +147,7 @@ def test_spark_connect(folder: Path, tmp_path: Path, connect: cluster.ConnectSer
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    server = start_server()
     host, port = server.get_host_and_port()
     connection = http.client.HTTPConnection(host, port)
     connection.request("PUT", "/bucket")

@@ -22,6 +22,7 @@ from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import check_choices
+from inlay.schema import with_roomy_indices
 
 __all__ = ["compact"]
 
@@ -66,10 +67,14 @@ def compact(
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
         jobs: list[tuple[Slot, Combine]] = []
-        for members in _bundles(target, target_file_size, max_rows_per_file, bool(sorting)):
+        bundles = list(_bundles(target, target_file_size, max_rows_per_file, bool(sorting)))
+        # Where old files stay, readers take the types of one file for all.
+        are_all = sum(map(len, bundles)) == len(target.footers)
+        schema = with_roomy_indices(target.schema) if are_all else target.schema
+        for members in bundles:
             paths = [footer.file.path for footer in members]
             slot = files.adding(posixpath.dirname(paths[0]))
-            jobs.append((slot, Combine(slot.stage, paths, target.schema, settings, sorting)))
+            jobs.append((slot, Combine(slot.stage, paths, schema, settings, sorting)))
         written = []
         for outcome in runner.combine(location, [job for _, job in jobs]):
             written.append(outcome)

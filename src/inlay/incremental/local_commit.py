@@ -318,8 +318,8 @@ class LocalJournal:
                 if not is_claimed(self._in_sidecar(name)):  # by a plan, which needs no lock
                     self.discard(name)
                     swept.append(name)
-            elif name.startswith("commit.") and name.endswith(".tmp"):
-                self._store.remove(self._in_sidecar(name))
+            elif (name.startswith("commit.") and name.endswith(".tmp")) or name.startswith("footers.db-"):
+                self._store.remove(self._in_sidecar(name))  # who is writing a cache now does without
         return swept
 
     def is_writable(self) -> bool:

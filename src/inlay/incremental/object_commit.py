@@ -272,7 +272,7 @@ class ObjectJournal:
             if top.startswith((STAGING, ".probe_")):
                 newest[top] = max(newest.get(top, 0), file.mtime_ns)
         limit = (time.time() - _DEAD_AFTER_SECONDS) * 1e9
-        dead = sorted(name for name, touched in newest.items() if touched < limit)
+        dead = sorted(name for name, touched in newest.items() if 0 < touched < limit)  # 0: nobody says when
         for name in dead:
             self.discard(name)
         return dead

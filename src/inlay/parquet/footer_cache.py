@@ -27,7 +27,7 @@ _EXACTNESS: tuple[Exactness, ...] = ("unknown", "inexact", "exact")
 _EXACT = _EXACTNESS.index("exact")
 _UNREADABLE = -1
 _WORTH_CACHING = 16
-_MAGIC = b"inlay footers 1\n"
+_MAGIC = b"inlay footers 2\n"
 # a cache that cannot be read or written, that holds nonsense, or that cannot hold a name that is not Unicode
 _TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError)
 

@@ -47,6 +47,10 @@ Exactness = Literal["exact", "inexact", "unknown"]
 _TRUSTED_WRITERS = re.compile(
     r"parquet-cpp|parquet-rs|duckdb|polars|datafusion|parquet-mr version 1\.1\d", re.IGNORECASE
 )
+# Bounds of decimals in bytes were compared as text or as unsigned numbers by several writers, also recent ones; those
+# of large unsigned integers as signed ones.
+_COMPARES_DECIMALS = re.compile(r"parquet-cpp-arrow version (?:[5-9]|\d\d)", re.IGNORECASE)
+_MISTAKES_UNSIGNED = re.compile("polars", re.IGNORECASE)
 # Some writers cut long values without saying so, at 64 bytes or where the character before them ends: from that
 # length on a bound may not be a value.
 _CUT_AT = 61
@@ -243,9 +247,20 @@ def group_ranges(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType
     """The range of a top-level column in every row group."""
     index = _leaf_index(metadata, column)
     decode = None if index is None else _decoder(metadata.schema.column(index), arrow_type)
-    if index is None or decode is None or not _TRUSTED_WRITERS.search(metadata.created_by or ""):
+    if index is None or decode is None or not _compares(metadata.created_by or "", metadata.schema.column(index)):
         return [UNKNOWN] * metadata.num_row_groups
     return [_chunk_range(metadata.row_group(g).column(index), decode) for g in range(metadata.num_row_groups)]
+
+
+def _compares(writer: str, column: Any) -> bool:
+    """Whether a writer is known to find the least and the greatest value of such a column."""
+    if not _TRUSTED_WRITERS.search(writer):
+        return False
+    kind = column.logical_type.type
+    if kind == "DECIMAL" and column.physical_type not in ("INT32", "INT64"):
+        return _COMPARES_DECIMALS.search(writer) is not None
+    is_unsigned = kind == "INT" and not json.loads(column.logical_type.to_json()).get("isSigned", True)
+    return not (is_unsigned and column.physical_type == "INT64" and _MISTAKES_UNSIGNED.search(writer))
 
 
 def python_range(found: ColumnRange, type_: pa.DataType) -> dict[str, Any]:
@@ -279,6 +294,8 @@ def _chunk_range(chunk: Any, decode: Callable[[Any], int | bytes]) -> ColumnRang
         all_null = nulls is not None and nulls == chunk.num_values
         return ColumnRange("exact" if all_null else "unknown", None, None, nulls)
     low, high = decode(statistics.min_raw), decode(statistics.max_raw)
+    if low > high:  # type: ignore[operator]  # both are numbers, or both are bytes
+        return UNKNOWN
     cut = isinstance(low, bytes) and isinstance(high, bytes) and max(len(low), len(high)) >= _CUT_AT
     return ColumnRange("inexact" if cut else "exact", low, high, nulls)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from inlay.errors import InvalidArgumentError, unknown
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
-from inlay.schema import family, storage_type
+from inlay.schema import ROOMY_BITS, family, storage_type
 
 __all__ = [
     "DEFAULT_COMPRESSION",
@@ -58,6 +58,7 @@ class WriterSettings:
     row_group_size: int = DEFAULT_ROW_GROUP_SIZE
     known: tuple[str, ...] | None = None  # the columns that `options` speak of; None: of any
     row_group_bytes: int | None = _ROW_GROUP_BYTES  # no larger in memory, unless the caller chose a number of rows
+    int96: frozenset[str] = frozenset()  # columns whose timestamps are
     packs_integers: bool = False  # those without a dictionary, as differences: a fifth of the time, and smaller
 
     @classmethod
@@ -80,7 +81,8 @@ class WriterSettings:
             "use_compliant_nested_type": not any(".list.item" in chunk.path for chunk in chunks),
             **_physical_choices(schema),
         }
-        return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks))
+        int96 = frozenset(chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96")
+        return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks), int96=int96)
 
     @classmethod
     def managed(cls) -> WriterSettings:
@@ -112,12 +114,31 @@ class WriterSettings:
             options["column_encoding"] = {
                 n: "DELTA_BINARY_PACKED" for n in plain if n not in (dictionaries or ()) and times[n] <= 1
             }
+        options["use_deprecated_int96_timestamps"] = self._writes_int96(table.schema)
         unbounded = _unbounded(table)
         if unbounded:
             stated = options.get("write_statistics", True)
             wanted = leaves if stated is True else stated or []
             options["write_statistics"] = [leaf for leaf in wanted if not _belongs(leaf, unbounded)]
         return options
+
+    def _writes_int96(self, schema: pa.Schema) -> bool:
+        """Whether the timestamps are INT96; the writer has one switch for all of them."""
+        timestamps = {field.name for field in schema if _has_timestamps(field.type)}
+        others = sorted(timestamps - self.int96)
+        if others and len(others) < len(timestamps):
+            raise SchemaMismatchError(
+                f"The timestamps of {others[0]!r} cannot be written beside those of "
+                f"{min(timestamps & self.int96)!r}, which are INT96: a file has all of them so, or none.",
+                hint="Write the dataset anew with mode='overwrite': its timestamps have 64 bits then.",
+            )
+        return bool(timestamps) and not others
+
+
+def _has_timestamps(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_timestamps(type_.field(i).type) for i in range(type_.num_fields))
+    return bool(pa.types.is_timestamp(storage_type(type_)))
 
 
 def _pays(chunk: ChunkSettings) -> bool:
@@ -166,8 +187,24 @@ def _belongs(leaf: str, columns: Collection[str]) -> bool:
     return any(leaf == name or leaf.startswith(f"{name}.") for name in columns)
 
 
+def _require_room(table: pa.Table) -> None:
+    """Refuse more values than the indices of a dictionary can number: nothing could read the row group again."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pa.types.is_dictionary(column.type) or column.type.index_type.bit_width >= ROOMY_BITS:
+            continue
+        index = column.type.index_type
+        room = 2 ** (index.bit_width - pa.types.is_signed_integer(index))
+        if len(column) > room and pc.count_distinct(column.cast(column.type.value_type)).as_py() > room:
+            raise SchemaMismatchError(
+                f"Column {name!r} is a dictionary with {index} indices: a row group has room for {room:,} values.",
+                hint="Write the dataset anew with plain values, or with int32 indices, in this column; `compact` makes"
+                " them int32 where it combines all files.",
+            )
+
+
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
     """A Parquet file in memory with one row group (none without rows)."""
+    _require_room(table)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, **settings.for_table(table)) as writer:
         if table.num_rows:
@@ -226,7 +263,6 @@ def _physical_choices(schema: pq.ParquetSchema) -> dict[str, Any]:
         "store_decimal_as_integer": any(
             c.physical_type in ("INT32", "INT64") and c.logical_type.type == "DECIMAL" for c in columns
         ),
-        "use_deprecated_int96_timestamps": any(c.physical_type == "INT96" for c in columns),
     }
 
 
