@@ -121,6 +121,9 @@ EXACT: dict[str, tuple[pa.DataType, list[Any]]] = {
     "decimal of 38": (pa.decimal128(38, 10), [Decimal(-(10**27)), Decimal("0E-10"), Decimal(10**27)]),
 }
 
+# Releases of these compare them wrongly, which is seen only in files with several pages.
+DOUBTED = {("uint64", "polars"), ("decimal of 38", "polars"), ("decimal of 38", "datafusion")}
+
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("name", EXACT)
@@ -129,6 +132,9 @@ def test_exact_ranges_are_those_of_the_values(tmp_path: Path, writer: str, name:
     path = written(tmp_path, writer, kind, [*values[1:], None, values[0]])
     found = stated(path)
     column = lake.read_file(path).column("k")
+    if (name, writer) in DOUBTED:
+        assert found["exactness"] == "unknown"
+        return
     assert found["exactness"] == "exact"
     assert found["null_count"] == 1
     assert pa.array([found["min"], found["max"]], column.type).equals(
@@ -701,7 +707,7 @@ def test_a_merge_after_a_change_under_the_cache_sees_the_change(tmp_path: Path) 
         ("parquet-cpp version 1.5.1-SNAPSHOT", pa.decimal128(24, 4), False),
         ("Polars", pa.decimal128(24, 4), False),
         ("parquet-rs version 57.0.0", pa.decimal128(24, 4), False),
-        ("DuckDB version v2.0.0 (build x)", pa.decimal128(24, 4), False),
+        ("DuckDB version v2.0.0 (build x)", pa.decimal128(24, 4), True),
         ("Polars", pa.uint64(), False),
         ("Polars", pa.uint32(), True),
         ("Polars", pa.int64(), True),

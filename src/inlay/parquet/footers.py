@@ -49,7 +49,7 @@ _TRUSTED_WRITERS = re.compile(
 )
 # Bounds of decimals in bytes were compared as text or as unsigned numbers by several writers, also recent ones; those
 # of large unsigned integers as signed ones.
-_COMPARES_DECIMALS = re.compile(r"parquet-cpp-arrow version (?:[5-9]|\d\d)", re.IGNORECASE)
+_COMPARES_DECIMALS = re.compile(r"parquet-cpp-arrow version (?:[5-9]|\d\d)|duckdb", re.IGNORECASE)
 _MISTAKES_UNSIGNED = re.compile("polars", re.IGNORECASE)
 # Some writers cut long values without saying so, at 64 bytes or where the character before them ends: from that
 # length on a bound may not be a value.
