@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -264,6 +266,22 @@ def test_a_reader_that_is_overtaken_at_any_request_sees_no_mix() -> None:
             client.before(k, lambda writer=writer, dataset=dataset: outcome(dataset.location(writer)) and None)
             assert read(dataset.location(client)) in (0, 3), (die_at, k)
             assert client.fired
+
+
+def test_a_reader_who_may_not_write_waits_for_those_who_may_and_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, dataset = pending_dataset()
+    reader = store.client()
+
+    def refused(path: str, *_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Access Denied", path)
+
+    monkeypatch.setattr(reader, "pipe_file", refused)
+    monkeypatch.setattr(reader, "rm", refused)
+    monkeypatch.setattr(reader, "rm_file", refused)
+    with pytest.raises(ConcurrentModificationError, match="without write permission it cannot be completed"):
+        read_consistently(dataset.location(reader), len)
+    dataset.recover()
+    assert read_consistently(dataset.location(reader), len) == len(AFTER)
 
 
 def test_racing_writers_all_get_in_once() -> None:

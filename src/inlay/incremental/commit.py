@@ -325,6 +325,10 @@ def _finish_pending(journal: LocalJournal | ObjectJournal) -> None:
             if time.monotonic() >= deadline:
                 raise
             continue
+        except PermissionError:
+            if journal.is_writable():
+                raise
+            return  # who may write completes it
         try:
             journal.recover(sweep=False)
         finally:

@@ -40,10 +40,15 @@ class ObjectJournal:
         self._store = cast(ObjectStore, location.store)
         self.sidecar = sidecar(location)
         self._base = 0
+        self._may_write = True
         self._in_doubt = False  # whether what we staged may belong to a commit
 
     def acquire(self, timeout: float) -> None:  # noqa: ARG002  (nobody waits here: the log decides)
-        self._store.require_conditional_create(self.sidecar)
+        try:
+            self._store.require_conditional_create(self.sidecar)
+        except PermissionError:
+            self._may_write = False
+            raise
 
     def release(self) -> None:
         pass
@@ -53,7 +58,8 @@ class ObjectJournal:
         yield False
 
     def is_writable(self) -> bool:
-        return True
+        """As far as it is known: only who tries finds out."""
+        return self._may_write
 
     # --------------------------------------------------------------------------------------------------- staging
     def stage(self) -> str:
