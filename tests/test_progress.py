@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,17 @@ def test_stopping_a_merge_leaves_no_trace(path: str, tmp_path: Path, step: tuple
     assert left <= {"lock", "readers.lock"}
     result = merge(path, None)
     assert (result.updated, result.inserted) == (3, 3)
+
+
+def test_nothing_works_on_when_a_merge_was_cancelled(tmp_path: Path) -> None:
+    """What is still being written would come after the clean-up."""
+    path = lake.write(tmp_path / "d", {f"{n:02}.parquet": lake.table([n]) for n in range(20)})
+    with pytest.raises(MergeCancelledError) as caught:  # its traceback keeps alive whatever is not ended
+        inlay.merge(
+            lake.table(range(20), ["x"] * 20), path, "upsert", ["id"], progress=at(("rewrite", 1), lambda: False)
+        )
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("inlay-")] == []
+    assert caught.tb is not None
 
 
 def test_a_cancelled_merge_says_where(path: str) -> None:

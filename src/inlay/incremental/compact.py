@@ -17,7 +17,7 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import Slot, new_file_settings, verify_staged
+from inlay.incremental.stage import Slot, ending, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
@@ -76,9 +76,11 @@ def compact(
             slot = files.adding(posixpath.dirname(paths[0]))
             jobs.append((slot, Combine(slot.stage, paths, schema, settings, sorting)))
         written = []
-        for outcome in runner.combine(location, [job for _, job in jobs]):
-            written.append(outcome)
-            report("compact", len(written), len(jobs))
+        outcomes = runner.combine(location, [job for _, job in jobs])
+        with ending(outcomes):
+            for outcome in outcomes:
+                written.append(outcome)
+                report("compact", len(written), len(jobs))
         verify_staged(location, written)
         removed = [path for _, job in jobs for path in job.paths]
         if jobs:

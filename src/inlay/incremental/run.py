@@ -35,7 +35,7 @@ from inlay.incremental.plan import MergePlan
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeResult
-from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
+from inlay.incremental.stage import Slot, Transaction, ending, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import (
     Conformer,
@@ -301,12 +301,13 @@ class MergeRun:
         outcomes = self.engine.stage(
             self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
         )
-        told = self._told("rewrite", len(edits), outcomes)
-        rewritten = [Rewritten(*each) for each in zip(touched, slots, told, strict=True)]
-        if files is not None:
-            self._report("append", 0, len(appends))
-        added = [slot for slot, _ in appends]
-        return rewritten, list(zip(added, self._told("append", len(added), outcomes), strict=True))
+        with ending(outcomes):
+            told = self._told("rewrite", len(edits), outcomes)
+            rewritten = [Rewritten(*each) for each in zip(touched, slots, told, strict=True)]
+            if files is not None:
+                self._report("append", 0, len(appends))
+            added = [slot for slot, _ in appends]
+            return rewritten, list(zip(added, self._told("append", len(added), outcomes), strict=True))
 
     def _told(self, phase: str, count: int, outcomes: Iterator[Written]) -> Iterator[Written]:
         """The next so many outcomes, each reported."""
