@@ -2,7 +2,7 @@
 
 It is killed at random moments, asked to stop, runs out of disk, sleeps longer than its leases, loses its catalog.
 Spark lives on (a Connect server), so that a restart takes seconds, and so that tasks of a killed service go on writing
-after its successor has started. INLAY_TEST_LONG=1 lets things happen for INLAY_SOAK_SECONDS (600) on each stand.
+after its successor has started. INLAY_TEST_LONG=1 lets things happen for INLAY_SOAK_SECONDS (900) on each stand.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def acts(drama: Drama, quick: str, thorough: bool) -> Iterator[Callable[[], None
     """A few things that happen, or as many as there is time for, until one of them does harm."""
     names = quick.split()
     if thorough:
-        end = time.monotonic() + float(os.environ.get("INLAY_SOAK_SECONDS") or 600)
+        end = time.monotonic() + float(os.environ.get("INLAY_SOAK_SECONDS") or 900)
         endless = iter(lambda: drama.random.choice([*names, *["kill"] * 12, *["kill_twice"] * 4]), None)
         for name in endless:
             if time.monotonic() > end or drama.violations:

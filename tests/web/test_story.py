@@ -43,11 +43,12 @@ def test_the_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
     # a question
     page.get_by_role("link", name="Ask SQL").click()
     page.wait_for_url("**/sql?q=*")
+    answer = page.get_by_role("region", name="Answer")
+    expect(answer.get_by_role("grid")).to_be_visible(timeout=patience)
     editor = page.get_by_role("textbox", name="SQL")
     question = f"SELECT count(*) AS shops, sum(revenue) AS total FROM datasets.{dataset['table_name']}"
     editor.fill(question)
     editor.press("Control+Enter")
-    answer = page.get_by_role("region", name="Answer")
     total = sum(n + 0.5 for n in range(1, 301) if n not in (77, 78))
     expect(answer).to_contain_text(f"{total:.2f}", timeout=patience)
 
