@@ -14,6 +14,7 @@ from inlay.engines import spark as spark_engine
 from inlay.engines import spark_tasks, spark_verbs
 from inlay.engines.spark_tasks import MOST_WALKED, TaskJobs
 from inlay.errors import InlayError, MergeCancelledError
+from inlay.storage import locate
 from tests import lake
 
 ROWS = 40_000
@@ -216,3 +217,20 @@ def test_credentials_of_a_driver_are_renewed_and_those_of_an_executor_stay(monke
     spark_tasks.use_credentials({key: "4", secret: "4", token: "4", "AWS_ENDPOINT_URL": "y"})
     assert found() == {key: "own", secret: "own", "AWS_ENDPOINT_URL": "y"}
     spark_tasks.use_credentials({})
+
+
+def test_tasks_that_lie_in_files_hold_no_credentials(tmp_path):
+    import pyarrow.dataset as ds
+    from pyarrow.fs import S3FileSystem
+
+    secret = "very-secret-key"
+    location = locate("s3://bucket/ds", storage_options={"key": "somebody", "secret": secret})
+    store = S3FileSystem(access_key="somebody", secret_key=secret, endpoint_override="127.0.0.1:1", scheme="http")
+    fragment = ds.ParquetFileFormat().make_fragment("bucket/a.parquet", store)
+    stores = []
+    packed = spark_engine._pack([location, location, fragment], stores)
+    assert secret.encode() not in packed
+    assert len(stores) == 2
+    again, same, piece = spark_engine._Unpacker(packed, stores).load()
+    assert again.store is same.store is location.store
+    assert (again.path, piece.path) == ("bucket/ds", "bucket/a.parquet")

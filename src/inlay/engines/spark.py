@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 
 from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, Target, Watch, Written
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
@@ -36,7 +38,7 @@ from inlay.engines.spark_tasks import ANSWERS_DDL, Kernel, TaskJobs, credentials
 from inlay.engines.spark_verbs import match, stage
 from inlay.errors import DatasetMergeError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
-from inlay.storage import FileStat, LocalStore, Location
+from inlay.storage import FileStat, LocalStore, Location, ObjectStore
 
 __all__ = ["SparkEngine"]
 
@@ -164,13 +166,14 @@ class SparkEngine:
 
     def _run(self, kernel: Kernel, tasks: Sequence[Any]) -> Iterator[Any]:
         """What the kernel says about every task, in order."""
-        packed = [pickle.dumps(task) for task in tasks]
+        stores: list[Any] = []
+        packed = [_pack(task, stores) for task in tasks]
         if not packed:
             return
         with self._room(sum(map(len, packed))) as scratch:
             with PieceWriter(scratch, "tasks") as out:
                 pieces = [out.put(task) for task in packed]
-            yield from self._jobs(self.spark).run(kernel, _PackedTasks(scratch, pieces))
+            yield from self._jobs(self.spark).run(kernel, _PackedTasks(scratch, pieces, stores))
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[Scratch]:
@@ -193,12 +196,45 @@ class _PackedTasks:
 
     scratch: Scratch
     pieces: list[Piece]
+    stores: list[Any]
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def __getitem__(self, task: int) -> Any:
-        return pickle.loads(self.scratch.read_bytes(self.pieces[task]))  # noqa: S301  (our own driver's request)
+        return _Unpacker(self.scratch.read_bytes(self.pieces[task]), self.stores).load()
+
+
+class _Packer(pickle.Pickler):
+    """Leaves out the stores, which hold credentials and travel with the code: what it writes may lie in files."""
+
+    def __init__(self, out: io.BytesIO, stores: list[Any]) -> None:
+        super().__init__(out)
+        self._stores = stores
+
+    def persistent_id(self, found: Any) -> int | None:
+        if not isinstance(found, ObjectStore | FileSystem):
+            return None
+        known = next((at for at, store in enumerate(self._stores) if store is found), None)
+        if known is None:
+            self._stores.append(found)
+        return len(self._stores) - 1 if known is None else known
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, packed: bytes, stores: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(packed))
+        self._stores = stores
+
+    def persistent_load(self, place: int) -> Any:
+        return self._stores[place]
+
+
+def _pack(task: Any, stores: list[Any]) -> bytes:
+    """A task as bytes; stores in it are added to those given."""
+    out = io.BytesIO()
+    _Packer(out, stores).dump(task)
+    return out.getvalue()
 
 
 @dataclass(frozen=True)
