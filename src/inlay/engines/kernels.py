@@ -548,19 +548,20 @@ def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Tabl
         yield take_rows(whole, order.to_numpy().astype(np.int64))
         return
     waiting: list[pa.Table] = []
-    rows = 0
+    rows = size = 0
+    most = combine.settings.row_group_bytes
     for table in tables:
         waiting.append(table)
-        rows += table.num_rows
-        size, most = sum(part.nbytes for part in waiting), combine.settings.row_group_bytes
+        rows, size = rows + table.num_rows, size + table.nbytes
         if most is not None and size >= most and rows < combine.settings.row_group_size:
             yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
         elif rows >= combine.settings.row_group_size:
             joined = pa.concat_tables(waiting)
             full = rows - rows % combine.settings.row_group_size
             yield joined.slice(0, full)
-            waiting, rows = [joined.slice(full)], rows - full
+            rest = joined.slice(full)
+            waiting, rows, size = [rest], rows - full, rest.nbytes
     if rows:
         yield pa.concat_tables(waiting)
 

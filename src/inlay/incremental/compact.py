@@ -95,20 +95,15 @@ def compact(
 def _bundles(target: TargetState, size: int, rows: int, everything: bool) -> Iterator[list[Footer]]:
     """Neighbouring files of one directory that together make one file; a file alone only if it must change."""
     bundle: list[Footer] = []
+    held_size = held_rows = 0
     for footer in target.footers:
-        if bundle and not _fits(bundle, footer, size, rows):
+        held_size, held_rows = held_size + footer.file.size, held_rows + footer.rows
+        is_beside = not bundle or posixpath.dirname(bundle[0].file.path) == posixpath.dirname(footer.file.path)
+        if bundle and not (is_beside and held_size <= size and held_rows <= rows):
             yield from _worthwhile(bundle, target.schema, everything)
-            bundle = []
+            bundle, held_size, held_rows = [], footer.file.size, footer.rows
         bundle.append(footer)
     yield from _worthwhile(bundle, target.schema, everything)
-
-
-def _fits(bundle: Sequence[Footer], footer: Footer, size: int, rows: int) -> bool:
-    return (
-        posixpath.dirname(bundle[0].file.path) == posixpath.dirname(footer.file.path)
-        and sum(member.file.size for member in bundle) + footer.file.size <= size
-        and sum(member.rows for member in bundle) + footer.rows <= rows
-    )
 
 
 def _worthwhile(bundle: list[Footer], schema: pa.Schema | None, everything: bool) -> Iterator[list[Footer]]:

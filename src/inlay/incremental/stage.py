@@ -49,9 +49,11 @@ def partition_chunks(rows: np.ndarray, partitions: Partitions, most: int) -> lis
         return [(0, rows[start : start + most]) for start in range(0, len(rows), most)]
     chunks = []
     numbers = partitions.rows[rows]
-    for number in np.unique(numbers):
-        mine = rows[numbers == number]
-        chunks += [(int(number), mine[start : start + most]) for start in range(0, len(mine), most)]
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    for number, start, end in zip(found, starts, [*starts[1:], len(rows)], strict=False):
+        mine = rows[order[start:end]]
+        chunks += [(int(number), mine[at : at + most]) for at in range(0, len(mine), most)]
     return chunks
 
 

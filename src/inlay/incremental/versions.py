@@ -67,8 +67,9 @@ class Draft:
         """Path, rows and bytes of every file of the new version: in the old order, then what was added."""
         put = set(self._put)
         replaced = {old: new for old, new in self._replaced.items() if new in put}
-        kept = [file.path for file in self._files if file.path not in self._removed - set(replaced)]
-        added = [path for path in self._put if path not in set(replaced.values())]
+        gone, renewed = self._removed - set(replaced), set(replaced.values())
+        kept = [file.path for file in self._files if file.path not in gone]
+        added = [path for path in self._put if path not in renewed]
         paths = [replaced.get(path, path) for path in kept] + added
         told = {self.location.relative(file.path): file for file in result.files}
         return [(path, told[path].row_count, told[path].size_bytes or 0) for path in paths]
