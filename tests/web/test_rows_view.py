@@ -72,7 +72,8 @@ def test_rows_are_asked_for_by_the_name_that_the_dataset_has_then() -> None:
 
     names = iter(["old", "new"])
     workspace = SimpleNamespace(
-        query=query, dataset=lambda _: SimpleNamespace(dataset=SimpleNamespace(table_name=next(names)))
+        query=query,
+        catalog=SimpleNamespace(datasets=SimpleNamespace(get=lambda _: SimpleNamespace(table_name=next(names)))),
     )
 
     class Visitor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -17,7 +16,7 @@ from inlay.engines.keys import sortable_values
 from inlay.engines.source import take_rows
 from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
-from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group, rows_within
 from inlay.schema import lossless_cast, storage_type
 from inlay.storage import Location
 
@@ -512,14 +511,9 @@ def _row_groups(append: Append, take: TakeRows) -> Iterator[pa.Table]:
     """Source rows in row groups of the size asked for, or smaller ones where rows are large."""
     rows, most = append.rows, append.settings.row_group_size
     while len(rows):
-        count = min(most, _rows_within(append.settings.row_group_bytes, take(rows[:_JUDGED_ROWS])))
+        count = min(most, rows_within(append.settings.row_group_bytes, take(rows[:_JUDGED_ROWS])))
         yield _fit(take(rows[:count]), append.schema)
         rows = rows[count:]
-
-
-def _rows_within(most: int | None, few: pa.Table) -> int:
-    """How many rows such as these few fill a row group."""
-    return sys.maxsize if most is None else max(1, most * few.num_rows // max(few.nbytes, 1))
 
 
 def combine_files(location: Location, combine: Combine) -> Written:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ import pyarrow.compute as pc
 from inlay.engines.base import Conform
 from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, sortable_values
-from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError, UnreadableSourceError
+from inlay.engines.source_faults import unreadable
+from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError
 from inlay.parquet.int96 import int96_columns, is_nanoseconds, require_nanoseconds
 from inlay.parquet.layout import data_files
 from inlay.schema import family, storage_type, unify
@@ -420,57 +420,6 @@ def _conformed(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa.Ta
         except (pa.ArrowException, OSError) as error:
             raise unreadable(error) from error
         yield conform(pa.Table.from_batches([batch]))
-
-
-class _Fault(NamedTuple):
-    """What Arrow says of a file that it cannot read, what that means, and what helps."""
-
-    said: re.Pattern[str]
-    meaning: Callable[[re.Match[str]], str]
-    hint: str
-
-
-def _misfit(found: re.Match[str]) -> str:
-    line = f"line {found['line']}, " if found["line"] else ""
-    return f"{line}column {int(found['column']) + 1}: {found['value']!r} is no {found['type']}"
-
-
-_FILE = re.compile(r"Could not read schema from ('.*?')\. Is this an? '")
-_FAULTS = (
-    _Fault(
-        re.compile(
-            r"In CSV column #(?P<column>\d+): (?:Row #(?P<line>\d+): )?"
-            r"CSV conversion error to (?P<type>.+?): invalid value '(?P<value>.*)'"
-        ),
-        _misfit,
-        "Correct it. An empty cell is NULL; `inlay upload` can set rows aside that do not fit.",
-    ),
-    _Fault(
-        re.compile("Empty CSV file"),
-        lambda _: "it is empty",
-        "A CSV file begins with a line that names its columns.",
-    ),
-    _Fault(
-        re.compile("Parquet magic bytes not found|Parquet file size is"),
-        lambda _: "it is no Parquet file",
-        "Files named .csv, .json, .jsonl or .ndjson are read as text, all others as Parquet.",
-    ),
-    _Fault(
-        re.compile(r"Column\(\) changed from object to array"),
-        lambda _: "it is one JSON array",
-        "JSON is read with an object in each line: jq -c '.[]' makes that of an array.",
-    ),
-)
-
-
-def unreadable(error: Exception) -> UnreadableSourceError:
-    said = str(error).splitlines()[0]
-    file = _FILE.search(said)
-    name = f"The source {file[1]}" if file else "The source"
-    for fault in _FAULTS:
-        if found := fault.said.search(said):
-            return UnreadableSourceError(f"{name} cannot be read: {fault.meaning(found)}.", hint=fault.hint)
-    return UnreadableSourceError(f"The source cannot be read: {said}")
 
 
 def _spill(first: list[pa.Table], rest: Iterator[pa.Table], key_columns: Sequence[str]) -> ArrowSource:

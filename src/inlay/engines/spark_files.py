@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from inlay.engines.source import open_batches, scanned, unreadable
+from inlay.engines.source import open_batches, scanned
+from inlay.engines.source_faults import unreadable
 from inlay.engines.spark_source import Ingest, Ingested
 
 __all__ = ["IngestFiles", "ParquetFiles"]

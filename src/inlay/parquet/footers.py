@@ -259,8 +259,9 @@ def _compares(writer: str, column: Any) -> bool:
     kind = column.logical_type.type
     if kind == "DECIMAL" and column.physical_type not in ("INT32", "INT64"):
         return _COMPARES_DECIMALS.search(writer) is not None
-    is_unsigned = kind == "INT" and not json.loads(column.logical_type.to_json()).get("isSigned", True)
-    return not (is_unsigned and column.physical_type == "INT64" and _MISTAKES_UNSIGNED.search(writer))
+    if kind == "INT" and column.physical_type == "INT64" and _MISTAKES_UNSIGNED.search(writer):
+        return bool(json.loads(column.logical_type.to_json()).get("isSigned", True))
+    return True
 
 
 def python_range(found: ColumnRange, type_: pa.DataType) -> dict[str, Any]:

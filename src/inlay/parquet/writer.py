@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ __all__ = [
     "WriterSettings",
     "check_choices",
     "encode_row_group",
+    "rows_within",
 ]
 
 DEFAULT_COMPRESSION = "snappy"
@@ -124,7 +126,7 @@ class WriterSettings:
 
     def _writes_int96(self, schema: pa.Schema) -> bool:
         """Whether the timestamps are INT96; the writer has one switch for all of them."""
-        timestamps = {field.name for field in schema if _has_timestamps(field.type)}
+        timestamps = {field.name for field in schema if _holds(field.type, pa.types.is_timestamp)}
         others = sorted(timestamps - self.int96)
         if others and len(others) < len(timestamps):
             raise SchemaMismatchError(
@@ -133,12 +135,6 @@ class WriterSettings:
                 hint="Write the dataset anew with mode='overwrite': its timestamps have 64 bits then.",
             )
         return bool(timestamps) and not others
-
-
-def _has_timestamps(type_: pa.DataType) -> bool:
-    if pa.types.is_nested(type_):
-        return any(_has_timestamps(type_.field(i).type) for i in range(type_.num_fields))
-    return bool(pa.types.is_timestamp(storage_type(type_)))
 
 
 def _pays(chunk: ChunkSettings) -> bool:
@@ -168,7 +164,7 @@ def _unbounded(table: pa.Table) -> set[str]:
 
 def _may_hold_nan(column: pa.ChunkedArray, type_: pa.DataType) -> bool:
     if pa.types.is_nested(type_):
-        return any(_has_floats(type_.field(i).type) for i in range(type_.num_fields))
+        return any(_holds(type_.field(i).type, pa.types.is_floating) for i in range(type_.num_fields))
     plain = storage_type(type_)
     if not pa.types.is_floating(plain):
         return False
@@ -177,10 +173,11 @@ def _may_hold_nan(column: pa.ChunkedArray, type_: pa.DataType) -> bool:
     return bool(pc.any(pc.is_nan(column), min_count=0).as_py())
 
 
-def _has_floats(type_: pa.DataType) -> bool:
+def _holds(type_: pa.DataType, belongs: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is such a one, or has one at any depth."""
     if pa.types.is_nested(type_):
-        return any(_has_floats(type_.field(i).type) for i in range(type_.num_fields))
-    return bool(pa.types.is_floating(storage_type(type_)))
+        return any(_holds(type_.field(i).type, belongs) for i in range(type_.num_fields))
+    return belongs(storage_type(type_))
 
 
 def _belongs(leaf: str, columns: Collection[str]) -> bool:
@@ -200,6 +197,11 @@ def _require_room(table: pa.Table) -> None:
                 hint="Write the dataset anew with plain values, or with int32 indices, in this column; `compact` makes"
                 " them int32 where it combines all files.",
             )
+
+
+def rows_within(most: int | None, few: pa.Table) -> int:
+    """How many rows such as these few fill so many bytes of memory; None is any number."""
+    return sys.maxsize if most is None else max(1, most * few.num_rows // max(int(few.nbytes), 1))
 
 
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.errors import SchemaMismatchError, UnreadableUploadError
 from inlay.parquet.int96 import int96_columns, units_needed
+from inlay.parquet.writer import rows_within
 from inlay.pipeline.decode import Content, RawFile
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
@@ -130,9 +131,7 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
 def _batch_rows(file: pq.ParquetFile, group: int) -> int:
     """So many rows that a batch is not too large, judged by the first ones: pages do not tell what they decode to."""
     first = next(map(_without_dictionaries, _batches(file, [group], _JUDGED_ROWS)), None)
-    if first is None or not first.nbytes:
-        return _BATCH_ROWS
-    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * first.num_rows // first.nbytes)))
+    return _BATCH_ROWS if first is None else min(_BATCH_ROWS, rows_within(_BATCH_BYTES, first))
 
 
 def _unit_of_int96(content: Content, *, only_first: bool) -> str:

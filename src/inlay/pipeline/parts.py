@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.errors import ConversionFailedError
 from inlay.parquet.splice import ParquetBytes, Splicer
-from inlay.parquet.writer import StreamingParquetWriter, WriterSettings
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, rows_within
 from inlay.storage import LocalStore, Location
 
 __all__ = ["Group", "Joined", "OutFile", "Part", "join_parts", "plan_files", "write_part"]
@@ -67,7 +67,7 @@ def write_part(
     groups: list[tuple[int, int]] = []  # rows, and bytes in memory
     with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
         for table in _filled(tables, settings):
-            step = _even(table.num_rows, _most_rows(table, settings))
+            step = _even(table.num_rows, min(settings.row_group_size, rows_within(settings.row_group_bytes, table)))
             rows = [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
             groups += [(count, table.nbytes * count // table.num_rows) for count in rows]
             writer.write_table(table, step)
@@ -81,14 +81,6 @@ def write_part(
         for number, (count, memory) in enumerate(groups)
     ]
     return Part(mine, total, size, shares)
-
-
-def _most_rows(table: pa.Table, settings: WriterSettings) -> int:
-    """How many rows a row group may have: there is a limit to its memory as well."""
-    most = settings.row_group_size
-    if settings.row_group_bytes is None or not table.nbytes:
-        return most
-    return int(max(1, min(most, settings.row_group_bytes * table.num_rows // table.nbytes)))
 
 
 def _filled(tables: Iterable[pa.Table], settings: WriterSettings) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ from inlay.errors import InlayError, UnauthorizedError
 from inlay.type_grammar import type_name
 from inlay.web import wording
 from inlay.web.dataset.profile import EXACT_ROWS, Profile, profile
-from inlay.web.dataset.row_sql import table_sql
+from inlay.web.dataset.rows import table_of
 from inlay.web.shell import guarded
 from inlay.web.visitor import Visitor
 
@@ -33,11 +33,6 @@ _MANY = (
 async def show_columns(visitor: Visitor, snapshot: Snapshot) -> None:
     fields = list(snapshot.version.schema)
     rows = snapshot.version.row_count
-    version = snapshot.version.version
-
-    def table(workspace: Workspace) -> str:  # by the name that it has then: another one may have its old name
-        return table_sql(workspace.dataset(snapshot.dataset.id).dataset.table_name, version)
-
     if rows > EXACT_ROWS:
         ui.label(_MANY).classes("inlay-note")
     cards = html.div().classes("inlay-profiles")
@@ -55,7 +50,7 @@ async def show_columns(visitor: Visitor, snapshot: Snapshot) -> None:
         for field, place in zip(some, places, strict=True):
             if place.is_deleted:
                 return
-            await _fill(visitor, place, table, field, rows)
+            await _fill(visitor, place, snapshot, field)
 
     more.on_click(guarded(show_more))
     await show_more()
@@ -73,11 +68,14 @@ def _card(field: pa.Field) -> ui.element:
     return place
 
 
-async def _fill(
-    visitor: Visitor, place: ui.element, table: Callable[[Workspace], str], field: pa.Field, rows: int
-) -> None:
+async def _fill(visitor: Visitor, place: ui.element, snapshot: Snapshot, field: pa.Field) -> None:
+    rows = snapshot.version.row_count
+
+    def look(workspace: Workspace) -> Profile:
+        return profile(lambda sql: _ask(workspace, sql), table_of(workspace, snapshot), field, rows)
+
     try:
-        found = await visitor.read(lambda w: profile(lambda sql: _ask(w, sql), table(w), field, rows), "queries")
+        found = await visitor.read(look, "queries")
     except UnauthorizedError:
         raise
     except InlayError as error:  # the other columns may still be told

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from inlay.catalog import Snapshot
     from inlay.workspace import Workspace
 
-__all__ = ["Cells", "Rows"]
+__all__ = ["Cells", "Rows", "table_of"]
 
 Cells = list[list[str | None]]
 
@@ -24,7 +24,7 @@ class Rows:
 
     def __init__(self, visitor: Visitor, snapshot: Snapshot) -> None:
         self._visitor = visitor
-        self._dataset_id, self._version = snapshot.dataset.id, snapshot.version.version
+        self._snapshot = snapshot
         self._stored = snapshot.version.row_count
         self._counts: dict[tuple[Any, ...], int] = {(): self._stored}
         self.schema = snapshot.version.schema.remove_metadata()
@@ -32,7 +32,7 @@ class Rows:
     async def total(self, view: View) -> int:
         if view.filters not in self._counts:
             found = await self._visitor.read(
-                lambda w: _ask(w, count_sql(self._table(w), self.schema, view.filters)), "queries"
+                lambda w: _ask(w, count_sql(table_of(w, self._snapshot), self.schema, view.filters)), "queries"
             )
             self._counts = {(): self._stored, view.filters: found[0][0].as_py()}
         return self._counts[view.filters]
@@ -46,17 +46,18 @@ class Rows:
         return await self._visitor.read(lambda w: self._in_order(w, view, start, stop, total, longest), "queries")
 
     def _in_order(self, workspace: Workspace, view: View, start: int, stop: int, total: int, longest: int) -> Cells:
-        page = page_sql(self._table(workspace), self.schema, view, start, stop, total)
+        page = page_sql(table_of(workspace, self._snapshot), self.schema, view, start, stop, total)
         cells = _cells(_ask(workspace, page.sql), longest)
         return cells[::-1] if page.is_reversed else cells
 
-    def _table(self, workspace: Workspace) -> str:
-        """By the name that the dataset has now: another one may have its old name."""
-        return table_sql(workspace.dataset(self._dataset_id).dataset.table_name, self._version)
-
     def _in_stored_order(self, workspace: Workspace, start: int, stop: int) -> pa.Table:
-        data = workspace.data(self._dataset_id, self._version)
+        data = workspace.data(self._snapshot.dataset.id, self._snapshot.version.version)
         return pa.Table.from_batches(data.batches(start, stop - start), self.schema)
+
+
+def table_of(workspace: Workspace, snapshot: Snapshot) -> str:
+    """A version in SQL, by the name that its dataset has now: another one may have its old name."""
+    return table_sql(workspace.catalog.datasets.get(snapshot.dataset.id).table_name, snapshot.version.version)
 
 
 def _ask(workspace: Workspace, sql: str) -> pa.Table:

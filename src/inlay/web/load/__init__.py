@@ -201,7 +201,7 @@ class _Loading:
                 _button("See the dataset", lambda: ui.navigate.to(self._place))
 
     async def _newest(self) -> int:
-        return (await self._visitor.read(lambda w: w.dataset(self._dataset.id))).dataset.version
+        return (await self._visitor.read(lambda w: w.catalog.datasets.get(self._dataset.id))).version
 
 
 def _button(text: str, act: Callable[[], Any]) -> ui.button:
