@@ -105,6 +105,7 @@ def test_a_mistake_is_marked_and_told(visit: Visit, sales: str) -> None:
     expect(page.locator(".inlay-sql-mistake")).to_have_text("amuont")
     visit.shoot("sql-mistake")
     told.get_by_role("button", name="Line 2, column 3").click()
+    expect(editor(page)).to_be_focused()
     page.keyboard.press("Shift+End")
     page.keyboard.type("amount")
     page.keyboard.press("Escape")
