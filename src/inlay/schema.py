@@ -14,6 +14,7 @@ __all__ = [
     "ROOMY_BITS",
     "common_type",
     "family",
+    "holds",
     "lossless_cast",
     "storage_type",
     "unify",
@@ -97,6 +98,14 @@ def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
     if _is.is_list(type_):
         return pa.list_(changed(type_.value_field))
     return change(type_)
+
+
+def holds(type_: pa.DataType, belongs: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is such a one, or has one at any depth."""
+    plain = storage_type(type_)
+    if _is.is_nested(plain):
+        return any(holds(plain.field(i).type, belongs) for i in range(plain.num_fields))
+    return belongs(plain)
 
 
 def family(type_: pa.DataType) -> str:

@@ -28,7 +28,7 @@ from inlay.errors import DatasetMergeError, EngineNotInstalledError, UnreadableF
 from tests import lake
 from tests.arrow_types import SCALARS, array_of
 from tests.duckdb_tap import Tap, belongings
-from tests.test_merge_properties import Dataset
+from tests.incremental.test_merge_properties import Dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 BOTH = pytest.mark.parametrize("use_merge", [None, False], ids=["as detected", "union all"])
@@ -514,10 +514,10 @@ def test_the_suite_passes_with_other_versions_of_duckdb(tmp_path, requirement):
     ).stdout
     assert version.startswith("1.")
     suites = [
-        "tests/test_merge_semantics.py",
-        "tests/test_types.py",
-        "tests/test_merge_partitions.py",
-        "tests/test_merge_properties.py::test_a_merge_does_what_the_oracle_says",
+        "tests/incremental/test_merge_semantics.py",
+        "tests/incremental/test_merge_types.py",
+        "tests/incremental/test_merge_partitions.py",
+        "tests/incremental/test_merge_properties.py::test_a_merge_does_what_the_oracle_says",
         "tests/requirements/test_001_duckdb.py",
         "tests/requirements/test_003_duckdb_merge.py",
         "tests/engines/test_duckdb.py",

@@ -1,9 +1,7 @@
-"""The column kernels against plain Python, for every type: what is equal to the bit, and what replaces what."""
+"""One file's work: rewritten, appended, combined, and with which settings."""
 
 from __future__ import annotations
 
-import math
-import struct
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -13,145 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from inlay.engines import kernels
+from inlay.engines.arrays import bit_equal, take_rows
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit
-from inlay.engines.kernels import append_rows, bit_equal, combine_files, file_settings, replace_rows, rewrite_file
+from inlay.engines.kernels import append_rows, combine_files, file_settings, rewrite_file
 from inlay.errors import UnreadableFileError
 from inlay.parquet.writer import WriterSettings
 from inlay.storage import locate
-from tests import lake, oracle
+from tests import lake
 from tests.arrow_types import TYPES, array_of
 
-NAN = math.nan
-OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 
-
-def chunked(kind: pa.DataType, values: list[Any], chunks: int = 1) -> pa.ChunkedArray:
-    size = max(1, -(-len(values) // chunks))
-    return pa.chunked_array([array_of(kind, values[i : i + size]) for i in range(0, len(values), size)], kind)
-
-
-def exact(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Python values that are equal exactly if they are the same to the bit."""
-    return lake.exact_rows([{"v": lake.plain(value)} for value in column])
-
-
-# --------------------------------------------------------------------------------------------------------- equality
-def test_the_oracle_tells_bits_apart() -> None:
-    assert oracle.exact_row({"v": 0.0}) != oracle.exact_row({"v": -0.0})
-    assert oracle.exact_row({"v": NAN}) == oracle.exact_row({"v": NAN})
-    assert oracle.exact_row({"v": None}) != oracle.exact_row({"v": 0})
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_bit_equal_agrees_with_python_for_every_type(name: str) -> None:
-    kind, values = TYPES[name]
-    rows = [*values, None]
-    pairs = [(a, b) for a in rows for b in rows]
-    left, right = array_of(kind, [a for a, _ in pairs]), array_of(kind, [b for _, b in pairs])
-    wanted = [a == b for a, b in zip(exact(left), exact(right), strict=True)]
-    assert bit_equal(left, right).tolist() == wanted
-    assert bit_equal(left.slice(3, 11), right.slice(3, 11)).tolist() == wanted[3:14]
-    assert bit_equal(left.slice(5), right.slice(0, len(right) - 5)).tolist() == [
-        a == b for a, b in zip(exact(left)[5:], exact(right)[:-5], strict=True)
-    ]
-    assert bit_equal(left, left).all()
-    assert bit_equal(left.slice(0, 0), right.slice(0, 0)).tolist() == []
-
-
-@given(st.data())
-def test_bit_equal_agrees_with_python_at_random(data: st.DataObject) -> None:
-    kind, values = TYPES[data.draw(st.sampled_from(list(TYPES)))]
-    one = st.none() | st.sampled_from(values)
-    pairs = data.draw(st.lists(st.tuples(one, one), max_size=12))
-    left, right = (array_of(kind, [pair[i] for pair in pairs]) for i in (0, 1))
-    wanted = [a == b for a, b in zip(exact(left), exact(right), strict=True)]
-    assert bit_equal(left, right).tolist() == wanted
-    start, length = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))
-    cut = slice(start, start + length)
-    assert bit_equal(left.slice(start, length), right.slice(start, length)).tolist() == wanted[cut]
-
-
-@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
-def test_nans_and_zeros_differ_by_their_bits(kind: pa.DataType) -> None:
-    left = pa.array([NAN, NAN, 0.0, 0.0, None, 1.0], kind)
-    right = pa.array([NAN, OTHER_NAN, -0.0, 0.0, None, None], kind)
-    assert bit_equal(left, right).tolist() == [True, False, False, True, True, False]
-    nested = [pa.ListArray.from_arrays(pa.array(range(7), pa.int32()), side) for side in (left, right)]
-    assert bit_equal(*nested).tolist() == [True, False, False, True, True, False]
-
-
-def test_what_hides_under_a_null_does_not_matter() -> None:
-    mask = pa.array([True, False])
-    left = pa.StructArray.from_arrays([pa.array([1, 2])], ["x"], mask=mask)
-    right = pa.StructArray.from_arrays([pa.array([9, 2])], ["x"], mask=mask)
-    assert bit_equal(left, right).tolist() == [True, True]
-    offsets = pa.array([0, 2, 3], pa.int32())
-    lists = [pa.ListArray.from_arrays(offsets, pa.array(values), mask=mask) for values in ([1, 2, 3], [7, 8, 3])]
-    assert bit_equal(*lists).tolist() == [True, True]
-
-
-def test_dictionaries_are_equal_by_value() -> None:
-    left = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2], pa.int8()), pa.array(["a", "b", None]))
-    right = pa.DictionaryArray.from_arrays(pa.array([1, 0, 2, None], pa.int8()), pa.array(["b", "a", None]))
-    assert bit_equal(left, right).tolist() == [True, True, True, True]
-
-
-def test_lists_of_equal_values_in_other_arrangement_differ() -> None:
-    kind = pa.list_(pa.int64())
-    left, right = pa.array([[1], [2, 3], [], [1]], kind), pa.array([[1, 2], [3], [], [1]], kind)
-    assert bit_equal(left, right).tolist() == [False, False, True, True]
-
-
-# ------------------------------------------------------------------------------------------------------ replacement
-@pytest.mark.parametrize("name", TYPES)
-def test_replace_rows_agrees_with_python_for_every_type(name: str) -> None:
-    kind, values = TYPES[name]
-    old, new = [*values, None, *values], [values[1], None, values[4]]
-    for positions in ([0, 5, 10], [4, 5, 6], [2, 3, 9]):
-        wanted = exact(chunked(kind, old))
-        for place, value in zip(positions, exact(chunked(kind, new)), strict=True):
-            wanted[place] = value
-        result = replace_rows(chunked(kind, old, 3), np.array(positions), chunked(kind, new, 2))
-        assert result.type == kind
-        assert exact(result) == wanted
-        result.validate(full=True)
-
-
-@given(st.data())
-def test_replace_rows_agrees_with_python_at_random(data: st.DataObject) -> None:
-    kind, values = TYPES[data.draw(st.sampled_from(list(TYPES)))]
-    one = st.none() | st.sampled_from(values)
-    old = data.draw(st.lists(one, min_size=1, max_size=12))
-    positions = sorted(data.draw(st.sets(st.integers(0, len(old) - 1), max_size=len(old))))
-    new = data.draw(st.lists(one, min_size=len(positions), max_size=len(positions)))
-    wanted = exact(chunked(kind, old))
-    for place, value in zip(positions, exact(chunked(kind, new)), strict=True):
-        wanted[place] = value
-    fresh = chunked(kind, new, 2) if new else pa.chunked_array([array_of(kind, [])], kind)
-    result = replace_rows(chunked(kind, old, data.draw(st.integers(1, 3))), np.array(positions, np.int64), fresh)
-    assert exact(result) == wanted
-
-
-@pytest.mark.parametrize("most", [0, 1 << 30])
-def test_text_is_replaced_however_much_there_is(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(kernels, "_GATHERED_BYTES", most)
-    for kind in (pa.string(), pa.binary(), pa.large_string()):
-        column = chunked(pa.string(), ["a", None, "b", "c"], 2).cast(kind)
-        result = replace_rows(column, np.array([0, 3]), chunked(pa.string(), [None, "longer"]).cast(kind))
-        assert result.cast(pa.string()).to_pylist() == [None, None, "b", "longer"]
-
-
-def test_replaced_dictionary_values_may_be_new_ones() -> None:
-    kind = pa.dictionary(pa.int8(), pa.string())
-    result = replace_rows(chunked(kind, ["a", "b", "a"]), np.array([1]), chunked(kind, ["z"]))
-    assert (result.type, result.to_pylist()) == (kind, ["a", "z", "a"])
-
-
-# ------------------------------------------------------------------------------------------------------------ files
 @pytest.fixture
 def place(tmp_path: Path) -> Any:
     lake.write(tmp_path / "d", {"a.parquet": lake.table(range(30))}, row_group_size=10)
@@ -205,8 +76,40 @@ def test_columns_that_are_known_to_be_equal_need_not_be_decoded(
         job = replace(edit(group(0, [5], [0]), stage=stage), equal=equal)
         rewrite_file(locate(tmp_path / "d"), job, lambda rows: take(rows).rename_columns(["id", other]), map)
     # a dot would be taken for the path to a nested column: everything is read then
-    assert decoded == [None, [other] if other == "value" else None]
+    assert decoded == ([["id", other], [other]] if other == "value" else [None, None])
     assert Path(stages[0]).read_bytes() == Path(stages[1]).read_bytes()
+
+
+@pytest.mark.parametrize("positions", [[3], list(range(10))], ids=["one row", "all rows"])
+def test_large_row_groups_are_edited_some_columns_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: list[int]
+) -> None:
+    """What comes of it is the same to the byte, for every type."""
+    kinds = {f"column {number}": TYPES[name] for number, name in enumerate(TYPES)}
+    old = pa.table({"id": range(10)} | {n: array_of(k, (v * 10)[:10]) for n, (k, v) in kinds.items()})
+    new = pa.table({"id": range(10)} | {n: array_of(k, (v[::-1] * 10)[:10]) for n, (k, v) in kinds.items()})
+    lake.write(tmp_path / "d", {"a.parquet": old})
+    read, decoded, files = pq.ParquetFile.read_row_group, [], []
+
+    def watched(self: Any, number: int, columns: Any = None, **options: Any) -> pa.Table:
+        decoded.append(columns)
+        return read(self, number, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    for most in (8 << 20, 200, 1):
+        monkeypatch.setattr(kernels, "_PORTION_BYTES", {True: most})
+        stage = tmp_path / str(most)
+        job = edit(group(0, positions, positions), stage=str(stage))
+        written = rewrite_file(locate(tmp_path / "d"), job, lambda rows: take_rows(new, rows), map)
+        files.append((written.unchanged, stage.read_bytes()))
+    assert files[0] == files[1] == files[2]
+    assert decoded[0] == old.column_names
+    assert decoded[-len(old.column_names) :] == [[name] for name in old.column_names]
+    assert 1 < len(decoded) - 1 - len(old.column_names) < len(old.column_names)
+    wanted = new if len(positions) == 10 else pa.concat_tables([old.slice(0, 3), new.slice(3, 1), old.slice(4)])
+    found = pq.read_table(pa.BufferReader(files[0][1]))
+    for name in old.column_names:
+        assert bit_equal(found[name].combine_chunks(), wanted[name].combine_chunks().cast(found[name].type)).all()
 
 
 def test_rows_that_are_equal_already_are_no_reason_to_write(place: Any, tmp_path: Path) -> None:

@@ -254,12 +254,33 @@ def test_sizes_of_a_mixed_row_group(rich: bytes) -> None:
     assert group.number(6) != base.row_groups[0].number(6)
 
 
-def test_fresh_row_group_may_be_any_of_its_file(rich: bytes) -> None:
+@pytest.mark.parametrize(
+    ("portions", "expected"),
+    [
+        ([["text"], ["word", "place"]], [0]),  # the sorting column is not touched
+        ([["id"], ["word"]], []),  # it is, and what a piece says of it says nothing of the others
+    ],
+)
+def test_columns_may_come_from_several_files(rich: bytes, portions: list[list[str]], expected: list[int]) -> None:
+    base, rows = ParquetBytes(rich), sample(5_000, GROUP)
+    sorting = {"sorting_columns": [pq.SortingColumn(0)]}
+    pieces = [(fresh_like(base, rows.select(names), **sorting), names) for names in portions]
+    whole = fresh_like(base, rows)
+    result = spliced(base, [lambda s: s.replace_columns(base, 0, pieces), *copied(base, [1])])
+    names = [name for portion in portions for name in portion]
+    at_once = spliced(base, [lambda s: s.replace(base, 0, whole, names), *copied(base, [1])])
+    table, wanted = (pq.read_table(pa.BufferReader(data)) for data in (result, at_once))
+    assert table.equals(wanted)
+    assert table.slice(0, GROUP).select(names).equals(rows.select(names).cast(table.select(names).schema))
+    first = pq.ParquetFile(pa.BufferReader(result)).metadata.row_group(0)
+    assert [column.column_index for column in first.sorting_columns] == expected
+
+
+def test_a_piece_with_other_rows_is_refused(rich: bytes) -> None:
     base = ParquetBytes(rich)
-    fresh = fresh_like(base, sample(10_000, 30), row_group_size=10)
-    steps = [lambda s: s.replace(base, 0, fresh, fresh_row_group=2), *copied(base, [1])]
-    result = pq.read_table(pa.BufferReader(spliced(base, steps)))
-    assert result["id"].to_pylist()[:10] == list(range(10_020, 10_030))
+    good, short = (fresh_like(base, sample(0, count).select(["id"])) for count in (GROUP, GROUP - 1))
+    with pytest.raises(SpliceRefused, match=f"{GROUP - 1} rows cannot replace columns of {GROUP} rows"):
+        Splicer(io.BytesIO(), base).replace_columns(base, 0, [(good, ["id"]), (short, ["id"])])
 
 
 def test_no_row_group_and_no_rows() -> None:

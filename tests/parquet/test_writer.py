@@ -402,3 +402,15 @@ def test_other_readers_read_streams(tmp_path: Path) -> None:
     path.write_bytes(streamed(table.schema, [table], 1500, write_page_index=True, data_page_version="2.0"))
     assert duckdb.sql(f"SELECT * FROM read_parquet('{path}')").to_arrow_table().equals(table)
     assert pl.read_parquet(path).equals(pl.DataFrame(table))
+
+
+def test_extension_types_are_written_as_what_they_store() -> None:
+    kind = pa.fixed_shape_tensor(pa.float64(), [2])
+    values = pa.ExtensionArray.from_storage(kind, pa.array([[1.0, math.nan], [2.0, 3.0]], kind.storage_type))
+    table = pa.table({"id": [1, 2], "tensor": values})
+    like = WriterSettings(
+        {"compression": {"id": "snappy", "tensor.list.element": "zstd"}}, known=("id", "tensor.list.element")
+    )
+    written = pq.read_metadata(pa.BufferReader(encode_row_group(table, like))).row_group(0)
+    assert [written.column(at).compression for at in range(2)] == ["SNAPPY", "ZSTD"]
+    assert [written.column(at).is_stats_set for at in range(2)] == [True, False]  # no bounds where NaN is

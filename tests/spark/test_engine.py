@@ -73,10 +73,10 @@ def test_a_file_that_gets_most_rows_is_no_trouble(tmp_path):
 
 @pytest.mark.usefixtures("spark")
 def test_a_source_on_disk_is_matched_bucket_by_bucket(tmp_path, monkeypatch):
-    from inlay.engines import source
+    from inlay.engines import buckets
 
-    monkeypatch.setattr(source, "_BUCKET_BYTES", 50_000)
-    monkeypatch.setattr(source.load_source, "__defaults__", (1_000,))
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 50_000)
+    monkeypatch.setattr(buckets.load_source, "__defaults__", (1_000,))
     path = target(tmp_path / "d")
     changed = np.arange(0, ROWS, 3)
     batches = _table(np.random.default_rng(0).permutation(changed), "new").to_reader(max_chunksize=1_000)

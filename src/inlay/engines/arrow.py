@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from inlay.engines.base import FileMatch, Target
+from inlay.engines.buckets import ArrowSource
 from inlay.engines.matching import match_files, open_target
-from inlay.engines.source import ArrowSource
 from inlay.engines.threads import ThreadedKernels, bounded_map
 from inlay.storage import Location
 

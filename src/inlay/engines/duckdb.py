@@ -21,9 +21,9 @@ from typing import Any, Literal, Self
 import duckdb
 
 from inlay.engines.base import FileMatch, Target
+from inlay.engines.buckets import ArrowSource
 from inlay.engines.duckdb_search import Session, SqlSearch
 from inlay.engines.matching import Hit, Unit, match_files, open_target
-from inlay.engines.source import ArrowSource
 from inlay.engines.threads import ThreadedKernels
 from inlay.errors import DatasetMergeError, InvalidArgumentError
 from inlay.storage import Location, PathValidator

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from inlay.engines.arrays import take_rows
 from inlay.engines.base import Written
-from inlay.engines.source import take_rows
 from inlay.parquet.sidecar import claim, new_staging, sidecar, sidecar_inside, unlock
 from inlay.storage import LocalStore, Location, Store, discard_tree
 

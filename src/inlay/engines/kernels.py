@@ -1,197 +1,74 @@
-"""Pure functions over Arrow data that do one file's or one row group's work."""
+"""Pure functions that do one file's or one row group's work."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inlay.engines.arrays import bit_equal, replace_rows, take_rows, take_values, whole_array
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, Written
 from inlay.engines.keys import sortable_values
-from inlay.engines.source import take_rows
 from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group, rows_within
-from inlay.schema import lossless_cast, storage_type
+from inlay.schema import lossless_cast
 from inlay.storage import Location
 
 __all__ = [
     "EditedPart",
     "append_rows",
-    "bit_equal",
     "combine_files",
     "edit_part",
     "file_settings",
     "join_parts",
     "pick_rows",
-    "replace_rows",
     "rewrite_file",
 ]
 
 TakeRows = Callable[[np.ndarray], pa.Table]
 _JUDGED_ROWS = 1000  # as large as the rows after them
-_GATHERED_BYTES = 1 << 30
+# encoded bytes of a row group that are decoded at once; each time costs an object store a request
+_PORTION_BYTES = {True: 8 << 20, False: 32 << 20}
 MOST_DIFFERING = 20  # rows that a dry run names for each file
-_NOTHING = np.empty(0, np.int64)
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
 
 
-# ------------------------------------------------------------------------------------------------ column kernels
-def replace_rows(column: pa.ChunkedArray, positions: np.ndarray, values: pa.ChunkedArray) -> pa.Array:
-    """The column with the rows at `positions` (ascending) replaced by `values`."""
-    array, fresh = _plain(column), _plain(values)
-    if _has_mask_kernel(array.type) and not _is_text_to_gather(array, fresh):
-        mask = np.zeros(len(array), np.bool_)
-        mask[positions] = True
-        return pc.replace_with_mask(array, pa.array(mask), fresh)
-    rows = np.arange(len(array))
-    rows[positions] = np.arange(len(array), len(array) + len(positions))
-    return _take(_concat([array, fresh]), rows)
-
-
-def _has_mask_kernel(type_: pa.DataType) -> bool:
-    """Arrow replaces in place for flat types only."""
-    return not (
-        pa.types.is_nested(type_)
-        or pa.types.is_dictionary(type_)
-        or pa.types.is_duration(type_)
-        or pa.types.is_string_view(type_)
-        or pa.types.is_binary_view(type_)
-        or isinstance(type_, pa.BaseExtensionType)
-        or (pa.types.is_decimal(type_) and type_.bit_width < 128)
-    )
-
-
-def _is_text_to_gather(array: pa.Array, fresh: pa.Array) -> bool:
-    """Values of any length are replaced by a mask one by one; gathered, they cost a third. Offsets of 32 bits must
-    hold both together."""
-    if array.type in (pa.large_string(), pa.large_binary()):
-        return True
-    return array.type in (pa.string(), pa.binary()) and bool(array.nbytes + fresh.nbytes <= _GATHERED_BYTES)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    return _concat(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-
-
-def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
-    if arrays and pa.types.is_dictionary(arrays[0].type):
-        return (
-            _plain(pa.chunked_array(arrays).unify_dictionaries())
-            if len(arrays) > 1 and not _share(arrays)
-            else _join(arrays)
-        )
-    return _join(arrays)
-
-
-def _share(arrays: Sequence[pa.Array]) -> bool:
-    first = arrays[0].dictionary
-    return all(array.dictionary.equals(first) for array in arrays[1:])
-
-
-def _join(arrays: Sequence[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-# Arrow cannot take from, filter or compare views
-_TAKEABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-
-
-def _take(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    if array.type in _TAKEABLE:
-        return array.cast(_TAKEABLE[array.type]).take(pa.array(rows)).cast(array.type)
-    return array.take(pa.array(rows))
-
-
-def bit_equal(left: pa.Array, right: pa.Array) -> np.ndarray:
-    """Row by row: are two arrays of one type the same to the bit, NULLs and NaNs included?"""
-    left, right = _comparable(left), _comparable(right)
-    if not pa.types.is_nested(left.type) and left.equals(right):  # the usual case, at the speed of memory
-        return np.ones(len(left), np.bool_)
-    nulls = np.asarray(left.is_null()), np.asarray(right.is_null())
-    same: np.ndarray = nulls[0] == nulls[1]
-    both = same & ~nulls[0]
-    if both.any():
-        same[both] = _equal_values(*(side if both.all() else side.filter(pa.array(both)) for side in (left, right)))
-    return same
-
-
-def _comparable(array: pa.Array) -> pa.Array:
-    if isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(storage_type(array.type))
-    type_ = array.type
-    if type_ in _TAKEABLE:
-        return array.cast(_TAKEABLE[type_])
-    if pa.types.is_floating(type_):
-        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[type_.bit_width]
-        return array.view(bits)
-    if pa.types.is_decimal(type_) and type_.bit_width < 128:
-        return array.cast(pa.decimal128(type_.precision, type_.scale))
-    return array
-
-
-def _equal_values(left: pa.Array, right: pa.Array) -> np.ndarray:
-    type_ = left.type
-    if pa.types.is_null(type_):
-        return np.ones(len(left), np.bool_)
-    if pa.types.is_struct(type_):
-        same = np.ones(len(left), np.bool_)
-        for mine, theirs in zip(left.flatten(), right.flatten(), strict=True):
-            same &= bit_equal(mine, theirs)
-        return same
-    if pa.types.is_nested(type_):
-        return _equal_lists(left, right)
-    return np.asarray(pc.equal(left, right))
-
-
-def _equal_lists(left: pa.Array, right: pa.Array) -> np.ndarray:
-    mine, theirs = _items(left), _items(right)
-    same: np.ndarray = mine[1] == theirs[1]
-    if not same.all():
-        mine, theirs = (_items(side.filter(pa.array(same))) for side in (left, right))
-    values = bit_equal(mine[0], theirs[0])
-    owners = np.repeat(np.arange(len(mine[1])), mine[1])
-    differing = np.bincount(owners[~values], minlength=len(mine[1])) > 0
-    same[same] = ~differing
-    return same
-
-
-def _items(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The values of all lists in a row, and how many each has."""
-    if pa.types.is_map(lists.type):
-        lengths = np.diff(np.asarray(lists.offsets)).astype(np.int64)
-        entries = pa.StructArray.from_arrays([lists.keys, lists.items], ["key", "value"])
-        return entries.slice(lists.offsets[0].as_py(), int(lengths.sum())), lengths
-    return lists.flatten(), np.asarray(pc.list_value_length(lists)).astype(np.int64)
-
-
-# --------------------------------------------------------------------------------------------------- row groups
 @dataclass(slots=True)
 class EditedGroup:
-    """An edited row group: `fresh` is its encoded file (None when nothing differs); `columns` None means all.
-    Replaced rows that differ are numbered as in the edit."""
+    """An edited row group. `changed` columns differ (None: all, since rows are gone); `pieces` are encoded files of
+    them, none after a dry run. Replaced rows that differ are numbered as in the edit."""
 
     group: int
     rows: int
     unchanged: int
-    fresh: pa.Buffer | None = None
-    columns: list[str] | None = None
-    differing: np.ndarray = field(default_factory=lambda: _NOTHING)
+    changed: list[str] | None
+    pieces: list[tuple[pa.Buffer, list[str]]]
+    differing: np.ndarray
+
+    def put(self, splicer: Splicer, raw: ParquetBytes) -> None:
+        pieces = [(ParquetBytes(fresh, "the new row group"), columns) for fresh, columns in self.pieces]
+        if self.changed is None:
+            splicer.replace(raw, self.group, pieces[0][0])
+        else:
+            splicer.replace_columns(raw, self.group, pieces)
 
 
 @dataclass(slots=True)
 class _Edited:
     table: pa.Table
     changed: list[str]
-    unchanged: int
-    differing: np.ndarray
+    same: np.ndarray  # which of the replaced rows
+
+    @property
+    def differing(self) -> np.ndarray:
+        return np.flatnonzero(~self.same)
 
 
 def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
@@ -201,20 +78,20 @@ def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
     whole = len(edit.positions) == old.num_rows
     for name in old.column_names:
         column, values = old.column(name), new.column(name)
-        matched = _plain(column) if whole else _take(_plain(column), edit.positions)
-        equal = bit_equal(matched, _plain(values))
+        matched = whole_array(column) if whole else take_values(whole_array(column), edit.positions)
+        equal = bit_equal(matched, whole_array(values))
         same &= equal
         if edit.keep_others or whole:
             differs = not equal.all()
             changed += [name] if differs else []
             columns.append(
-                (_plain(values) if whole else replace_rows(column, edit.positions, values)) if differs else column
+                (whole_array(values) if whole else replace_rows(column, edit.positions, values)) if differs else column
             )
         else:
             changed.append(name)
-            columns.append(_plain(values))
+            columns.append(whole_array(values))
     table = pa.Table.from_arrays(columns, schema=old.schema)
-    return _Edited(table, changed, int(same.sum()), np.flatnonzero(~same)[:MOST_DIFFERING])
+    return _Edited(table, changed, same)
 
 
 def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -245,9 +122,33 @@ class _OpenFile:
     def columns_besides(self, names: Sequence[str]) -> list[str] | None:
         """None is all of them, also where pyarrow would take a name for the path to a nested column."""
         every = self.schema.names
-        if not names or len(set(every)) < len(every) or any("." in name for name in every):
+        if len(set(every)) < len(every) or any("." in name for name in every):
             return None
         return [name for name in every if name not in names]
+
+    def portions(self, group: int, without: Sequence[str]) -> list[list[str] | None]:
+        """The columns in portions of so many bytes that one of them needs little memory; None is all at once."""
+        names = self.columns_besides(without)
+        if names is None:
+            return [None]
+        sizes, portion, filled = self._sizes(group), list[str](), 0
+        found: list[list[str] | None] = [portion]
+        for name in names:
+            if filled >= _PORTION_BYTES[self.location.store.is_local]:
+                portion, filled = [], 0
+                found.append(portion)
+            portion.append(name)
+            filled += sizes[name]
+        return found
+
+    def _sizes(self, group: int) -> Counter[str]:
+        """Bytes of each top-level column, encoded but not compressed."""
+        chunks = self.metadata.row_group(group)
+        sizes: Counter[str] = Counter()
+        for leaf in range(chunks.num_columns):
+            chunk = chunks.column(leaf)
+            sizes[chunk.path_in_schema.split(".", 1)[0]] += chunk.total_uncompressed_size
+        return sizes
 
     def read_group(self, group: int, columns: list[str] | None = None) -> pa.Table:
         return read_row_group(self.location, self.path, self.metadata, group, columns)
@@ -328,8 +229,8 @@ def edit_part(location: Location, edit: FileEdit, take: TakeRows) -> EditedPart:
                 continue
             edited = _edit_group(file, raw, group, take, edit.equal, dry_run=False)
             part.unchanged += edited.unchanged
-            if edited.fresh is not None:
-                splicer.replace(raw, group.group, ParquetBytes(edited.fresh, "the new row group"), edited.columns)
+            if edited.changed != []:
+                edited.put(splicer, raw)
                 part.groups[group.group] = edited.rows
         splicer.finish()
         part.bytes_copied = splicer.bytes_copied
@@ -364,17 +265,29 @@ def join_parts(location: Location, path: str, stage: str, parts: Sequence[Edited
 def _edit_group(
     file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, equal: Sequence[str], *, dry_run: bool
 ) -> EditedGroup:
-    old = file.read_group(edit.group, file.columns_besides(equal) if edit.keep_others else None)
-    result = _edit(old, edit, _fit(take(edit.sources), old.schema))
-    if not result.changed:
-        return EditedGroup(edit.group, old.num_rows, result.unchanged)
-    columns = None if result.table.num_rows != old.num_rows else result.changed
-    if dry_run:
-        fresh = pa.py_buffer(b"")
-        return EditedGroup(edit.group, result.table.num_rows, result.unchanged, fresh, columns, result.differing)
-    settings = WriterSettings.like(raw.chunk_settings(edit.group), file.parquet_schema, old.num_rows)
-    table = result.table if columns is None else result.table.select(columns)
-    return EditedGroup(edit.group, table.num_rows, result.unchanged, encode_row_group(table, settings), columns)
+    before = file.metadata.row_group(edit.group).num_rows
+    stays_whole = edit.keep_others or len(edit.positions) == before
+    new = take(edit.sources)
+    settings: WriterSettings | None = None
+    same = np.ones(len(edit.positions), np.bool_)
+    changed: list[str] = []
+    pieces = []
+    for names in file.portions(edit.group, equal if edit.keep_others else []) if stays_whole else [None]:
+        old = file.read_group(edit.group, names)
+        edited = _edit(old, edit, _fit(new, old.schema))
+        same &= edited.same
+        changed += edited.changed
+        if edited.changed and not dry_run:
+            settings = settings or WriterSettings.like(raw.chunk_settings(edit.group), file.parquet_schema, before)
+            pieces.append((encode_row_group(edited.table.select(edited.changed), settings), edited.changed))
+    return EditedGroup(
+        edit.group,
+        before if stays_whole else len(edit.positions),
+        int(same.sum()),
+        changed if stays_whole else None,
+        pieces,
+        np.flatnonzero(~same)[:MOST_DIFFERING],
+    )
 
 
 class _Assembly:
@@ -398,7 +311,7 @@ class _Assembly:
 
     def take_in(self, group: EditedGroup) -> None:
         self.unchanged += group.unchanged
-        if group.fresh is None:
+        if group.changed == []:
             self.copy(group.group)
             return
         self._begin()
@@ -406,9 +319,9 @@ class _Assembly:
         self.rewritten += 1
         _note(self.differing, group.group, group.differing)
         if self.splicer is not None:
-            self.splicer.replace(self.raw, group.group, ParquetBytes(group.fresh, "the new row group"), group.columns)
-        elif group.columns is not None:
-            self.copyable += self.raw.copyable_bytes(group.group, group.columns)
+            group.put(self.splicer, self.raw)
+        elif group.changed is not None:
+            self.copyable += self.raw.copyable_bytes(group.group, group.changed)
 
     def take_over(self, source: ParquetBytes, group: int, rows: int) -> None:
         """A row group that was edited already."""
@@ -469,7 +382,7 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
             if group is not None:
                 new = _fit(take(group.sources), schema) if len(group.sources) else schema.empty_table()
                 result = _edit(table, group, new)
-                unchanged += result.unchanged
+                unchanged += int(result.same.sum())
                 _note(differing, number, result.differing)
                 rewritten += bool(result.changed) or not len(group.positions)
                 table = result.table
@@ -566,7 +479,7 @@ def pick_rows(location: Location, pick: Pick, schema: pa.Schema) -> pa.Table:
     positions = pick.positions
     if pick.others:
         positions = np.setdiff1d(np.arange(table.num_rows), positions)[: pick.others]
-    columns = [_take(_plain(column), positions) for column in table.columns]
+    columns = [take_values(whole_array(column), positions) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -26,9 +26,10 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, Target, Watch, Written
+from inlay.engines.buckets import ArrowSource, load_source
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
 from inlay.engines.kernels import combine_files, pick_rows
-from inlay.engines.source import PATHS, ArrowSource, load_source, open_batches, open_path
+from inlay.engines.source import PATHS, open_batches, open_path
 from inlay.engines.spark_files import IngestFiles, ParquetFiles
 from inlay.engines.spark_jobs import parallelism
 from inlay.engines.spark_session import get_session, ship_package

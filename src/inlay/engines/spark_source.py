@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from inlay.engines.arrays import take_rows
 from inlay.engines.base import Conform
+from inlay.engines.buckets import Cut, cut_by_arrival, cut_by_key, last_per_key, splitters
 from inlay.engines.exchange import Piece, PieceWriter, Scratch, pack, slabs, unpack
 from inlay.engines.key_faults import NullKeys, Repeats, joined_nulls, joined_repeats, null_keys, repeated_keys
 from inlay.engines.keys import KeyIndex, KeyRuns, canonical_keys
-from inlay.engines.source import Cut, cut_by_arrival, cut_by_key, last_per_key, splitters, take_rows
 from inlay.engines.spark_tasks import answer_batch, use_credentials
 from inlay.errors import InlayError
 

@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from inlay.engines.arrays import take_rows
+from inlay.engines.buckets import ArrowSource
 from inlay.engines.exchange import Chunk, Piece, PieceWriter, Scratch, slabs
-from inlay.engines.source import ArrowSource, take_rows
 from inlay.engines.spark_source import StoredKeys, StoredSource, sorted_keys
 
 __all__ = ["HeldRows", "StoredRows", "Supply"]

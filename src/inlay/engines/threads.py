@@ -11,8 +11,9 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from inlay.engines.base import Append, Combine, Conform, FileEdit, Pick, Watch, Written
+from inlay.engines.buckets import ArrowSource, load_source
 from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
-from inlay.engines.source import ArrowSource, load_source, open_batches
+from inlay.engines.source import open_batches
 from inlay.parquet.footers import Footer, read_many
 from inlay.storage import FileStat, Location
 

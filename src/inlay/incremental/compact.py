@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
 from inlay.engines import get_engine
-from inlay.engines.base import Combine, Engine
+from inlay.engines.base import Combine, Engine, Written
 from inlay.errors import InvalidArgumentError, NotFoundError
 from inlay.incremental.commit import IncrementalFileManager, footer_cache, locate_dataset
 from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import Slot, ending, new_file_settings, verify_staged
+from inlay.incremental.stage import Slot, Transaction, ending, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
-from inlay.parquet.writer import check_choices
+from inlay.parquet.writer import WriterSettings, check_choices
 from inlay.schema import with_roomy_indices
 
 __all__ = ["compact"]
@@ -66,22 +66,9 @@ def compact(
             return WriteResult("compact", 0)
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
-        jobs: list[tuple[Slot, Combine]] = []
         bundles = list(_bundles(target, target_file_size, max_rows_per_file, bool(sorting)))
-        # Where old files stay, readers take the types of one file for all.
-        are_all = sum(map(len, bundles)) == len(target.footers)
-        schema = with_roomy_indices(target.schema) if are_all else target.schema
-        for members in bundles:
-            paths = [footer.file.path for footer in members]
-            slot = files.adding(posixpath.dirname(paths[0]))
-            jobs.append((slot, Combine(slot.stage, paths, schema, settings, sorting)))
-        written = []
-        outcomes = runner.combine(location, [job for _, job in jobs])
-        with ending(outcomes):
-            for outcome in outcomes:
-                written.append(outcome)
-                report("compact", len(written), len(jobs))
-        verify_staged(location, written)
+        jobs = [_job(members, files, _schema(target, bundles), settings, sorting) for members in bundles]
+        written = _combined(runner, target, jobs, report)
         removed = [path for _, job in jobs for path in job.paths]
         if jobs:
             files.commit([slot for slot, _ in jobs], removed)
@@ -110,3 +97,30 @@ def _worthwhile(bundle: list[Footer], schema: pa.Schema | None, everything: bool
     differs = any(not (f.schema is not None and schema is not None and f.schema.equals(schema)) for f in bundle)
     if len(bundle) > 1 or (bundle and (everything or differs)):
         yield bundle
+
+
+def _schema(target: TargetState, bundles: Sequence[list[Footer]]) -> pa.Schema:
+    """Where old files stay, readers take the types of one file for all."""
+    are_all = sum(map(len, bundles)) == len(target.footers)
+    return with_roomy_indices(target.schema) if are_all else target.schema
+
+
+def _job(
+    members: Sequence[Footer], files: Transaction, schema: pa.Schema, settings: WriterSettings, sorting: Sequence[str]
+) -> tuple[Slot, Combine]:
+    paths = [footer.file.path for footer in members]
+    slot = files.adding(posixpath.dirname(paths[0]))
+    return slot, Combine(slot.stage, paths, schema, settings, list(sorting))
+
+
+def _combined(
+    runner: Engine, target: TargetState, jobs: Sequence[tuple[Slot, Combine]], report: Reporter
+) -> list[Written]:
+    written: list[Written] = []
+    outcomes = runner.combine(target.location, [job for _, job in jobs])
+    with ending(outcomes):
+        for outcome in outcomes:
+            written.append(outcome)
+            report("compact", len(written), len(jobs))
+    verify_staged(target.location, written)
+    return written

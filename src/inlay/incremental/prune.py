@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from inlay.engines.arrow import ArrowEngine
 from inlay.engines.base import Target
+from inlay.engines.buckets import load_source
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
-from inlay.engines.source import load_source
 from inlay.errors import SchemaMismatchError
 from inlay.incremental.commit import read_consistently
 from inlay.incremental.validate import normalize_keys, require_columns

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.kernels import bit_equal
+from inlay.engines.arrays import bit_equal
 from inlay.engines.key_faults import NullKeys, Repeats, null_keys
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, require_key_type
 from inlay.errors import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import WeakSet
@@ -92,24 +92,40 @@ class Splicer:
         row_group: int,
         fresh: ParquetBytes,
         columns: Collection[str] | None = None,
-        fresh_row_group: int = 0,
     ) -> None:
-        """Append a row group of `fresh` in place of one of `source`.
+        """Append the first row group of `fresh` in place of one of `source`; with `columns` only their chunks."""
+        if columns is not None:
+            self.replace_columns(source, row_group, [(fresh, columns)])
+            return
+        self._admit(source)
+        self._admit(fresh)
+        group = fresh.row_groups[0]
+        with refusing(fresh.name):
+            self._append(group, [_Pick(fresh, chunk, kept=False) for chunk in group.structs(1)])
 
-        With `columns` (top-level names) only their chunks come from `fresh`, a file of these or of all
-        columns, and the others are copied from `source`; both row groups must have as many rows then.
+    def replace_columns(
+        self,
+        source: ParquetBytes,
+        row_group: int,
+        pieces: Sequence[tuple[ParquetBytes, Collection[str]]],
+    ) -> None:
+        """Append a row group of `source` in which some columns (top-level names) come from elsewhere.
 
-        `sorting_columns` stay if none of the columns they name is replaced; else `fresh` states them or none.
+        A piece is a file of its columns, or of more; its first row group must have as many rows.
+
+        `sorting_columns` stay if none of the columns they name is replaced; else a single piece states them or none.
         """
         self._admit(source)
-        if columns is None:
-            self._admit(fresh)
-            group = fresh.row_groups[fresh_row_group]
+        group = source.row_groups[row_group]
+        replaced: dict[int, _Pick] = {}
+        for fresh, columns in pieces:
             with refusing(fresh.name):
-                self._append(group, [_Pick(fresh, chunk, kept=False) for chunk in group.structs(1)])
-            return
-        with refusing(fresh.name):
-            self._mix(source, source.row_groups[row_group], fresh, fresh.row_groups[fresh_row_group], columns)
+                replaced |= _picked(source, group, fresh, columns)
+        with refusing(source.name):
+            sorting = _sorting(group)
+            if any(column.number(1) in replaced for column in sorting):
+                sorting = _translated_sorting(source, pieces[0][0]) if len(pieces) == 1 else []
+            self._mix(source, group, replaced, sorting)
 
     def finish(self) -> None:
         """Write the page indexes and the footer."""
@@ -139,25 +155,15 @@ class Splicer:
         self._admitted.add(source)
 
     def _mix(
-        self, source: ParquetBytes, group: Struct, fresh: ParquetBytes, new: Struct, columns: Collection[str]
+        self, source: ParquetBytes, group: Struct, replaced: Mapping[int, _Pick], sorting: Sequence[Struct]
     ) -> None:
-        if group.number(3) != new.number(3):
-            raise FooterError(f"{new.number(3)} rows cannot replace columns of {group.number(3)} rows")
-        if difference := source.schema.difference(fresh.schema, columns):
-            raise FooterError(f"it does not fit {source.name}: {difference}")
-        replaced = {
-            mine: theirs
-            for name in columns
-            for mine, theirs in zip(source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True)
-        }
-        picks = [_Pick(source, chunk, kept=True) for chunk in group.structs(1)]
-        for mine, theirs in replaced.items():
-            picks[mine] = _Pick(fresh, new.structs(1)[theirs], kept=False)
+        kept = [_Pick(source, chunk, kept=True) for chunk in group.structs(1)]
+        picks = [replaced.get(leaf, pick) for leaf, pick in enumerate(kept)]
         mixed = Struct(group)
-        if any(column.number(1) in replaced for column in _sorting(group)):
-            mixed.pop(4)
-            if stated := _translated_sorting(source, fresh, new):
-                mixed.put(4, LIST, stated)
+        if sorting:
+            mixed.put(4, LIST, list(sorting))
+        else:
+            mixed.pop(4, None)
         metas = [pick.chunk.struct(3) for pick in picks]
         mixed.put(2, I64, sum(meta.number(6) for meta in metas))
         if 6 in mixed:
@@ -220,16 +226,30 @@ class Splicer:
             self._output.write(b"".join(data for _, data in parts))
 
 
+def _picked(source: ParquetBytes, group: Struct, fresh: ParquetBytes, columns: Collection[str]) -> dict[int, _Pick]:
+    """The chunks of a piece, by the leaf of `source` that each takes the place of."""
+    new = fresh.row_groups[0]
+    if group.number(3) != new.number(3):
+        raise FooterError(f"{new.number(3)} rows cannot replace columns of {group.number(3)} rows")
+    if difference := source.schema.difference(fresh.schema, columns):
+        raise FooterError(f"it does not fit {source.name}: {difference}")
+    return {
+        mine: _Pick(fresh, new.structs(1)[theirs], kept=False)
+        for name in columns
+        for mine, theirs in zip(source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True)
+    }
+
+
 def _sorting(group: Struct) -> list[Struct]:
     return group.structs(4) if 4 in group else []
 
 
-def _translated_sorting(source: ParquetBytes, fresh: ParquetBytes, new: Struct) -> list[Struct]:
+def _translated_sorting(source: ParquetBytes, fresh: ParquetBytes) -> list[Struct]:
     """The sorting columns that `fresh` states, numbered as in `source`; none if one is not there."""
     paths = dict(enumerate(leaf.path for leaf in fresh.schema.leaves))
     positions = {leaf.path: at for at, leaf in enumerate(source.schema.leaves)}
     stated = []
-    for column in _sorting(new):
+    for column in _sorting(fresh.row_groups[0]):
         path = paths.get(column.number(1))
         if path not in positions:
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
-from inlay.schema import ROOMY_BITS, family, storage_type
+from inlay.schema import ROOMY_BITS, family, holds, storage_type
 
 __all__ = [
     "DEFAULT_COMPRESSION",
@@ -23,6 +23,7 @@ __all__ = [
     "WriterSettings",
     "check_choices",
     "encode_row_group",
+    "portions",
     "rows_within",
 ]
 
@@ -126,7 +127,7 @@ class WriterSettings:
 
     def _writes_int96(self, schema: pa.Schema) -> bool:
         """Whether the timestamps are INT96; the writer has one switch for all of them."""
-        timestamps = {field.name for field in schema if _holds(field.type, pa.types.is_timestamp)}
+        timestamps = {field.name for field in schema if holds(field.type, pa.types.is_timestamp)}
         others = sorted(timestamps - self.int96)
         if others and len(others) < len(timestamps):
             raise SchemaMismatchError(
@@ -163,21 +164,14 @@ def _unbounded(table: pa.Table) -> set[str]:
 
 
 def _may_hold_nan(column: pa.ChunkedArray, type_: pa.DataType) -> bool:
-    if pa.types.is_nested(type_):
-        return any(_holds(type_.field(i).type, pa.types.is_floating) for i in range(type_.num_fields))
     plain = storage_type(type_)
+    if pa.types.is_nested(plain):
+        return holds(plain, pa.types.is_floating)
     if not pa.types.is_floating(plain):
         return False
     if pa.types.is_float16(plain) or not plain.equals(column.type):
         return True
     return bool(pc.any(pc.is_nan(column), min_count=0).as_py())
-
-
-def _holds(type_: pa.DataType, belongs: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is such a one, or has one at any depth."""
-    if pa.types.is_nested(type_):
-        return any(_holds(type_.field(i).type, belongs) for i in range(type_.num_fields))
-    return belongs(storage_type(type_))
 
 
 def _belongs(leaf: str, columns: Collection[str]) -> bool:
@@ -202,6 +196,20 @@ def _require_room(table: pa.Table) -> None:
 def rows_within(most: int | None, few: pa.Table) -> int:
     """How many rows such as these few fill so many bytes of memory; None is any number."""
     return sys.maxsize if most is None else max(1, most * few.num_rows // max(int(few.nbytes), 1))
+
+
+def portions(tables: Iterable[pa.Table], rows: int, size: int | None) -> Iterator[pa.Table]:
+    """Tables of at least so many rows, or bytes; smaller ones wait for each other, and what is left comes last."""
+    held: list[pa.Table] = []
+    held_rows = held_size = 0
+    for table in tables:
+        held.append(table)
+        held_rows, held_size = held_rows + table.num_rows, held_size + table.nbytes
+        if held_rows >= rows or (size is not None and held_size >= size):
+            yield pa.concat_tables(held)
+            held, held_rows, held_size = [], 0, 0
+    if held_rows:
+        yield pa.concat_tables(held)
 
 
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
@@ -251,7 +259,7 @@ class StreamingParquetWriter:
 
 def _leaves(schema: pa.Schema, compliant: bool) -> list[str]:
     """The leaf paths as the writer will name them (for nested types that depends on how they are spelled)."""
-    if not any(pa.types.is_nested(field.type) for field in schema):
+    if not any(pa.types.is_nested(storage_type(field.type)) for field in schema):
         return list(schema.names)
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, schema, use_compliant_nested_type=compliant).close()

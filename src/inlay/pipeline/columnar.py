@@ -15,7 +15,7 @@ from inlay.parquet.int96 import int96_columns, units_needed
 from inlay.parquet.writer import rows_within
 from inlay.pipeline.decode import Content, RawFile
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey
+from inlay.pipeline.plan import SAMPLE_ROWS, Column, Parsed, Survey, repetitive
 from inlay.pipeline.records import Split
 from inlay.pipeline.sniff import column_names
 from inlay.schema import family, lossless_cast, with_leaves, without_copies
@@ -46,7 +46,7 @@ def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: 
         reader=ParquetRows(names, unit, schema.metadata),
         kinds={},
         splits=_splits(sizes, min(_SPLIT_BYTES, split_bytes or _SPLIT_BYTES)),
-        repetitive=[] if sample is None else _repetitive(sample, names),
+        repetitive=[] if sample is None else repetitive(sample, names),
         warnings=warnings,
         schema=schema,
     )
@@ -146,18 +146,6 @@ def _unit_of_int96(content: Content, *, only_first: bool) -> str:
             hint="Write them as microseconds.",
         )
     return "us" if "us" in units else "ns"
-
-
-def _repetitive(sample: pa.Table, names: Sequence[str]) -> list[str]:
-    found = []
-    for name, column in zip(names, sample.columns, strict=True):
-        try:
-            distinct = pc.count_distinct(column).as_py()
-        except (pa.ArrowNotImplementedError, pa.ArrowKeyError):
-            continue  # nested values, for example
-        if distinct <= max(1, (len(column) - column.null_count) * REPETITIVE):
-            found.append(name)
-    return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
@@ -20,7 +19,7 @@ from inlay.pipeline.decode import Content, check_utf8
 from inlay.pipeline.inference import infer, why_text
 from inlay.pipeline.kinds import Kind, type_of
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import REPETITIVE, SAMPLE_ROWS, Column, Parsed, Survey, read_sample, schema_of
+from inlay.pipeline.plan import SAMPLE_ROWS, Column, Parsed, Survey, read_sample, repetitive, schema_of
 from inlay.pipeline.records import (
     Dialect,
     Records,
@@ -66,7 +65,7 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
         reader=reader,
         kinds=kinds,
         splits=make_splits(content, dialect, start, rows.line, split_bytes, limits) if split_bytes else [],
-        repetitive=_repetitive(table, names),
+        repetitive=repetitive(table, names),
         warnings=warnings,
         sample=Split(0, start, content.skip + rows.end, rows.line),
     )
@@ -83,16 +82,6 @@ def _sample_rows(records: Records, count: int, header: int, size: int) -> Split:
     start, line = int(records.starts[header]), int(records.lines[header])
     last = min(count, header + SAMPLE_ROWS)
     return Split(0, start, int(records.ends[last - 1]) if last > header else start, line)
-
-
-def _repetitive(table: pa.Table, names: Sequence[str]) -> list[str]:
-    """Columns with few distinct values."""
-    found = []
-    for name, column in zip(names, table.columns, strict=True):
-        filled = len(column) - column.null_count
-        if filled and pc.count_distinct(column).as_py() <= max(1, filled * REPETITIVE):
-            found.append(name)
-    return found
 
 
 # -------------------------------------------------------------------------------------------------------- parsing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.errors import ConversionFailedError
 from inlay.parquet.splice import ParquetBytes, Splicer
-from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, rows_within
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, portions, rows_within
 from inlay.storage import LocalStore, Location
 
 __all__ = ["Group", "Joined", "OutFile", "Part", "join_parts", "plan_files", "write_part"]
@@ -66,7 +66,7 @@ def write_part(
     full = location.full(mine)
     groups: list[tuple[int, int]] = []  # rows, and bytes in memory
     with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
-        for table in _filled(tables, settings):
+        for table in portions(tables, settings.row_group_size, settings.row_group_bytes):
             step = _even(table.num_rows, min(settings.row_group_size, rows_within(settings.row_group_bytes, table)))
             rows = [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
             groups += [(count, table.nbytes * count // table.num_rows) for count in rows]
@@ -81,20 +81,6 @@ def write_part(
         for number, (count, memory) in enumerate(groups)
     ]
     return Part(mine, total, size, shares)
-
-
-def _filled(tables: Iterable[pa.Table], settings: WriterSettings) -> Iterator[pa.Table]:
-    """Tables large enough for a row group; small ones wait for each other."""
-    held: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        held.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= settings.row_group_size or size >= (settings.row_group_bytes or size + 1):
-            yield pa.concat_tables(held)
-            held, rows, size = [], 0, 0
-    if rows:
-        yield pa.concat_tables(held)
 
 
 def _even(rows: int, most: int) -> int:

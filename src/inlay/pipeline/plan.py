@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.pipeline.cells import Reading, reason
 from inlay.pipeline.decode import Content, check_utf8
@@ -25,6 +26,7 @@ __all__ = [
     "Reader",
     "Survey",
     "read_sample",
+    "repetitive",
     "schema_of",
 ]
 
@@ -138,3 +140,17 @@ def read_sample(content: Content, limits: Limits) -> tuple[bytes, bool]:
             break
     check_utf8(data, content.skip)
     return data, end == content.size
+
+
+def repetitive(sample: pa.Table, names: Sequence[str]) -> list[str]:
+    """Columns with few distinct values; of nested ones nothing is known."""
+    found = []
+    for name, column in zip(names, sample.columns, strict=True):
+        filled = len(column) - column.null_count
+        try:
+            distinct = pc.count_distinct(column).as_py()
+        except (pa.ArrowNotImplementedError, pa.ArrowKeyError):
+            continue
+        if filled and distinct <= max(1, filled * REPETITIVE):
+            found.append(name)
+    return found

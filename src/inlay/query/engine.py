@@ -18,6 +18,7 @@ from inlay.query.messages import explain, mistaken_case
 from inlay.query.pool import Patience, Pool, Worker, WorkerSettings
 from inlay.query.result import QueryResult
 from inlay.query.statements import respelled
+from inlay.schema import holds
 
 __all__ = ["QueryEngine", "Table", "Tables"]
 
@@ -162,15 +163,8 @@ def _described(table: Table) -> dict[str, Any]:
     return {
         "schema": base64.b64encode(table.schema.serialize()).decode(),
         "files": table.files,
-        "prune": table.exact_float_bounds or not any(_has_floats(field.type) for field in table.schema),
+        "prune": table.exact_float_bounds or not any(holds(field.type, pa.types.is_floating) for field in table.schema),
     }
-
-
-def _has_floats(type_: pa.DataType) -> bool:
-    children = [type_.field(index).type for index in range(type_.num_fields)]
-    if pa.types.is_dictionary(type_):
-        children = [type_.value_type]
-    return pa.types.is_floating(type_) or any(map(_has_floats, children))
 
 
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:

@@ -49,33 +49,22 @@ def parquet_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterat
     """A Parquet file; columns of one name are told apart as `name`, `name_2`."""
     import pyarrow.parquet as pq
 
+    from inlay.parquet.writer import portions
+
     sink = _Sink()
     fields = [field.with_name(name) for field, name in zip(schema, _unique(schema.names), strict=True)]
     schema = pa.schema(fields, schema.metadata)
     try:
         with pq.ParquetWriter(sink, schema, compression="zstd", write_statistics=False) as writer:
-            for group in _groups(schema, batches):
-                writer.write_table(group, row_group_size=max(1, group.num_rows))
+            tables = (pa.Table.from_batches([batch.rename_columns(schema.names)], schema) for batch in batches)
+            for group in portions(tables, _ROW_GROUP_ROWS, _ROW_GROUP_BYTES):
+                writer.write_table(group, row_group_size=group.num_rows)
                 yield sink.take()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise QueryError(
             f"Parquet cannot hold this result: {error}", hint="Cast the column to text, or ask for another format."
         ) from error
     yield sink.take()
-
-
-def _groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in portions that make good row groups."""
-    pending: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        pending.append(batch.rename_columns(schema.names))
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(pending, schema)
-            pending, rows, size = [], 0, 0
-    if pending:
-        yield pa.Table.from_batches(pending, schema)
 
 
 class _Sink:

@@ -303,15 +303,20 @@ def _show_error(told: Mapping[str, Any]) -> None:
         ui.link("What this error means", f"/docs/errors#{error.code}")
         cells = [cell for cell in told.get("errors") or () if "line" in cell]
         if cells:
-            with html.div().classes("inlay-job-cells"), html.table():
-                with html.thead(), html.tr():
-                    for name in ("Line", "Column", "Value", "Reason"):
-                        html.th(name)
-                with html.tbody():
-                    for cell in cells:
-                        with html.tr():
-                            for name in ("line", "column", "value", "reason"):
-                                html.td("" if cell.get(name) is None else str(cell[name]))
+            _show_cells(cells)
+
+
+def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
+    names = ("line", "column", "value", "reason")
+    with html.div().classes("inlay-job-cells"), html.table():
+        with html.thead(), html.tr():
+            for name in names:
+                html.th(name.capitalize())
+        with html.tbody():
+            for cell in cells:
+                with html.tr():
+                    for name in names:
+                        html.td("" if cell.get(name) is None else str(cell[name]))
 
 
 def _figures(numbers: Sequence[tuple[str, str]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.kernels import bit_equal
+from inlay.engines.arrays import bit_equal
 from inlay.incremental.changes import Changes
 from inlay.query.cells import dumps, json_values
 

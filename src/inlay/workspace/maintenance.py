@@ -63,18 +63,10 @@ class Maintenance:
     def remove_garbage(self) -> None:
         catalog, places = self._services.catalog, self._services.places
         for item in catalog.garbage.due():
-            if self._removed(places.remove, item.path):
+            if _removed(places.remove, item.path):
                 catalog.garbage.done(item.path)
             else:
                 catalog.garbage.postpone(item.path, _AGAIN_AFTER)
-
-    def _removed(self, remove: Callable[[str], None], path: str) -> bool:
-        try:
-            remove(path)
-        except OSError as error:
-            log.warning("cannot remove %s: %s", path, error)
-            return False
-        return True
 
     # ------------------------------------------------------------------------------------------------------ orphans
     def collect_orphans(self) -> list[str]:
@@ -91,11 +83,11 @@ class Maintenance:
         orphans = {path for path in orphans if path not in garbage and _top_of(path) not in garbage}
         for path in sorted(orphans):
             log.info("removing %s, which belongs to nothing", path)
-            self._removed(places.remove, path)
+            _removed(places.remove, path)
         busy = {name for job in jobs for name in (job.id, job.dataset_id)}
         for path in hollow:
             if (_dataset_of(path) or path.split("/")[1]) not in busy:
-                self._removed(places.remove_hollow, path)
+                _removed(places.remove_hollow, path)
         return sorted(orphans)
 
     def _too_old(self) -> int:
@@ -126,6 +118,15 @@ class Maintenance:
         now, grace = time.monotonic(), self._services.settings.orphan_grace_seconds
         self._unknown_since = {path: self._unknown_since.get(path, now) for path in paths}
         return {path for path, since in self._unknown_since.items() if now - since >= grace}
+
+
+def _removed(remove: Callable[[str], None], path: str) -> bool:
+    try:
+        remove(path)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error)
+        return False
+    return True
 
 
 def _dataset_of(path: str) -> str | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import inlay
-from inlay.engines import source as source_module
+from inlay.engines import buckets
 from inlay.errors import MergeCancelledError
 from inlay.incremental import Progress
 from tests import lake
@@ -222,7 +222,7 @@ def test_a_stopped_merge_leaves_no_dataset_where_none_was(tmp_path: Path) -> Non
 def test_a_stopped_merge_leaves_nothing_spilled(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spill = tmp_path / "spill"
     spill.mkdir()
-    monkeypatch.setattr(source_module, "SPILL_BYTES", 10)
+    monkeypatch.setattr(buckets, "SPILL_BYTES", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(spill))
     during: list[int] = []
 
