@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import socket
@@ -23,6 +25,7 @@ from inlay.errors import (
     InvalidArgumentError,
     LockTimeoutError,
 )
+from inlay.incremental import local_commit
 from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, recover
 from inlay.incremental.local_commit import LocalJournal
 from inlay.storage import LocalStore, locate
@@ -390,3 +393,137 @@ def test_listing_leaves_the_staging_of_a_living_writer_alone(root: Path) -> None
 def test_recovering_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
     assert not recover(tmp_path / "absent")
     assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------- when little goes well
+def test_a_rename_that_fails_at_the_commit_point_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(source: str, target: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refused)
+        with pytest.raises(OSError, match="no"):
+            apply_files(root)
+    assert is_before(root)
+    assert leftovers(root) == []
+
+
+def test_a_commit_that_readers_hold_up_for_too_long_stays_pending(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inlay.incremental.local_commit._READERS_PATIENCE", 0.05)
+    opened(root).cleanup_staging_files()  # makes the sidecar, in which readers wait for writers
+    with LocalJournal(locate(dataset(root))).reading(), pytest.raises(CommitPendingError, match="readers held"):
+        apply_files(root)
+    assert is_pending(root)
+    recover(dataset(root))
+    assert is_after(root)
+
+
+def test_a_staged_file_that_vanishes_after_the_commit_point_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: LocalStore, source: str, target: str) -> None:
+        os.unlink(source)
+        raise FileNotFoundError(source)
+
+    monkeypatch.setattr(LocalStore, "move", gone)
+    with pytest.raises(CorruptJournalError, match=r"a\.parquet"):
+        apply_files(root)
+
+
+def test_a_sidecar_that_a_plan_takes_away_is_made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, lost = local_commit._flock, [1]
+
+    def flock(path: str, mode: int, deadline: float) -> int | None:
+        if lost:
+            lost.pop()
+            shutil.rmtree(sidecar(root))
+            raise FileNotFoundError(path)
+        return real(path, mode, deadline)
+
+    monkeypatch.setattr(local_commit, "_flock", flock)
+    with opened(root):
+        assert (sidecar(root) / "lock").exists()
+
+
+def test_a_sidecar_that_never_stays_is_an_error_in_the_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(path: str, mode: int, deadline: float) -> int | None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(local_commit, "_flock", flock)
+    with pytest.raises(FileNotFoundError):
+        opened(root, lock_timeout=0)
+
+
+def test_a_dataset_whose_parent_is_not_ours_has_its_sidecar_inside(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may write everywhere, the refusal is put in by hand."""
+    make = LocalStore.make_directories
+
+    def refused(store: LocalStore, path: str) -> list[str]:
+        if path == str(sidecar(root)):
+            raise PermissionError(path)
+        return make(store, path)
+
+    monkeypatch.setattr(LocalStore, "make_directories", refused)
+    with opened(root) as manager:
+        assert os.path.dirname(manager.create_staging_directory(dataset(root))).startswith(f"{dataset(root)}/")
+        manager.commit(list(stage(manager, {"new.parquet": b"new"})))
+    assert not sidecar(root).exists()
+    assert list_dataset_files(dataset(root)) == [f"{dataset(root)}/{name}" for name in sorted([*BEFORE, "new.parquet"])]
+
+
+def test_waiting_for_a_lock_can_be_interrupted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with opened(root):
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(local_commit.time, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            opened(root)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_holder_whose_note_cannot_be_read_is_another_process(root: Path) -> None:
+    with opened(root):
+        (sidecar(root) / "lock").write_bytes(b"{")
+        with pytest.raises(LockTimeoutError, match=r"written by another process; waited 0\.05 s"):
+            opened(root, lock_timeout=0.05)
+
+
+def test_a_record_of_another_version_is_left_alone(pending: Path) -> None:
+    record = sidecar(pending) / "commit.json"
+    content = json.loads(json.loads(record.read_bytes())["body"]) | {"format": 2}
+    body = json.dumps(content)
+    record.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}))
+    before = read_files(pending)
+    with pytest.raises(CorruptJournalError, match="it was written by another version of inlay"):
+        recover(dataset(pending))
+    assert read_files(pending) == before
+
+
+def test_staging_is_left_to_the_next_open_where_nothing_can_be_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(_: LocalJournal) -> bool:
+        raise OSError(errno.EIO, "no answer")
+
+    manager = opened(root)
+    staging = Path(manager.create_staging_directory(dataset(root)))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalJournal, "pending", unseen)
+        manager.cleanup_staging_files()
+    assert staging.is_dir()
+    assert recover(dataset(root)).swept == [staging.name]
+
+
+# -------------------------------------------------------------------------------------------- the required vocabulary
+def test_the_required_calls_in_a_wrong_order_or_number(root: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="create_staging_directory"):
+        IncrementalFileManager().snapshot()
+    with pytest.raises(InvalidArgumentError, match="1 source files cannot replace 2 target files"):
+        IncrementalFileManager().atomic_replace_files(["a"], ["b", "c"])
+    IncrementalFileManager().atomic_replace_files([], [])
+    with IncrementalFileManager() as manager:
+        first = manager.create_staging_directory(dataset(root))
+        assert manager.create_staging_directory(dataset(root)) == first
+    assert is_before(root)

@@ -199,7 +199,8 @@ def _reason(rows: int, partition: int, match: FileMatch | None) -> str:
     if not match.groups:
         return f"no source key found in {match.scanned} of {len(match.group_rows)} row groups{where}"
     keys = sum(len(group.positions) for group in match.groups)
-    return f"{keys:,} matching rows in {len(match.groups)} of {len(match.group_rows)} row groups"
+    matching = "1 matching row" if keys == 1 else f"{keys:,} matching rows"
+    return f"{matching} in {len(match.groups)} of {len(match.group_rows)} row groups"
 
 
 def _numbers_where(chosen: np.ndarray) -> np.ndarray:

@@ -119,10 +119,10 @@ def _row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
 
 
 def _text(scalar: pa.Scalar) -> str:
-    try:
+    """As it would be written; of dates and times Python's own words say less, and drop nanoseconds."""
+    if not pa.types.is_temporal(scalar.type):
         return repr(scalar.as_py())
-    except (ValueError, ImportError):  # nanoseconds without pandas
-        return str(scalar)
+    return str(scalar.cast(pa.int64() if pa.types.is_duration(scalar.type) else pa.string()))
 
 
 def reject_duplicates(repeats: Repeats) -> None:
@@ -130,8 +130,9 @@ def reject_duplicates(repeats: Repeats) -> None:
     count, keys = repeats
     if count:
         examples = dict.fromkeys(_row_text(keys, keys.column_names, row) for row in range(len(keys)))
+        repeating = "1 source row repeats" if count == 1 else f"{count:,} source rows repeat"
         raise DuplicateKeyError(
-            f"{count:,} source rows repeat a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
+            f"{repeating} a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
             hint='Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
         )
 

@@ -1,0 +1,87 @@
+"""What a plan says of every file, and counts that must add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import inlay
+from inlay.errors import InlayError
+from inlay.incremental.plan import FilePlan
+from inlay.incremental.result import compute_merge_stats
+from tests import lake
+
+
+def test_a_plan_says_of_every_file_what_becomes_of_it_and_why(tmp_path: Path) -> None:
+    lake.write(
+        tmp_path / "d",
+        {
+            "a.parquet": lake.table(range(10)),
+            "b.parquet": lake.table(range(10, 40, 2)),
+            "c.parquet": lake.table(range(40, 60)),
+            "d.parquet": lake.table(range(60, 70)),
+            "e.parquet": lake.table([]),
+        },
+        row_group_size=5,
+    )
+    equal = lake.table([61])
+    news = pa.concat_tables([lake.table([11, 41, 46], ["x", "y", "z"]), equal])
+    plan = inlay.plan_merge(news, str(tmp_path / "d"), "upsert", ["id"])
+    size = {name: (tmp_path / "d" / name).stat().st_size for name in map("{}.parquet".format, "abcde")}
+    found = {Path(file.path).name: file for file in plan.files}
+    assert [Path(file.path).name for file in plan.files] == list(size)
+    copied = found["c.parquet"].bytes_copied
+    assert 0 < copied < size["c.parquet"]
+    shown = {name: str(tmp_path / "d" / name) for name in size}
+    excluded = "statistics or partition exclude the source's keys"
+    assert found == {
+        "a.parquet": FilePlan(shown["a.parquet"], "preserved", excluded, 10, size["a.parquet"]),
+        "b.parquet": FilePlan(
+            shown["b.parquet"], "preserved", "no source key found in 1 of 3 row groups", 15, size["b.parquet"]
+        ),
+        "c.parquet": FilePlan(
+            shown["c.parquet"], "rewritten", "2 matching rows in 2 of 4 row groups", 20, size["c.parquet"], 2, (0, 1),
+            copied,
+        ),
+        "d.parquet": FilePlan(
+            shown["d.parquet"], "preserved", "1 matching row in 1 of 2 row groups; all of them are equal already", 10,
+            size["d.parquet"], 1, (0,),
+        ),
+        "e.parquet": FilePlan(shown["e.parquet"], "preserved", "it has no rows", 0, size["e.parquet"]),
+    }  # fmt: skip
+    assert plan.affected_files == [shown["c.parquet"]]
+    assert plan.unaffected_files == [shown[name] for name in size if name != "c.parquet"]
+    assert (plan.rows_to_rewrite, plan.bytes_to_rewrite) == (10, size["c.parquet"] - copied)
+    assert (plan.inserted, plan.updated, plan.unchanged, plan.affected_rows) == (1, 3, 1, 20)
+
+
+def test_a_plan_prints_its_first_files(tmp_path: Path) -> None:
+    lake.write(tmp_path / "d", {f"{n:02}.parquet": lake.table([n, n + 100]) for n in range(23)})
+    plan = inlay.plan_merge(lake.table(range(21), ["new"] * 21), str(tmp_path / "d"), "upsert", ["id"])
+    head, *lines = repr(plan).split("\n")
+    assert head == (
+        "MergePlan(upsert: 0 to insert, 21 to update (0 unchanged), 0 to delete; 46 -> 46 rows;"
+        f" 42 rows, {plan.bytes_to_rewrite:,} bytes to rewrite)"
+    )
+    reason = "1 matching row in 1 of 1 row groups"
+    assert lines[:20] == [f"  rewritten {tmp_path / 'd' / f'{n:02}.parquet'}: {reason}" for n in range(20)]
+    assert lines[20:] == ["  ... and 1 more", "  2 files stay as they are"]
+    few = inlay.plan_merge(lake.table([1], ["new"]), str(tmp_path / "d"), "upsert", ["id"])
+    assert repr(few).count("\n") == 2
+    assert "more" not in repr(few)
+
+
+def test_counts_that_do_not_add_up_are_an_error() -> None:
+    good = {"target_before": 10, "target_after": 11, "inserted_rows": 2, "updated_rows": 3, "deleted_rows": 1}
+    stats = compute_merge_stats(strategy="upsert", **good)
+    assert stats == {"inserted": 2, "updated": 3, "deleted": 1, "total": 11}
+    assert (stats.inserted, stats.total) == (2, 11)
+    with pytest.raises(AttributeError, match="rows"):
+        _ = stats.rows
+    with pytest.raises(InlayError, match=r"10 before \+ 2 inserted - 1 deleted is not 12 after"):
+        compute_merge_stats(strategy="upsert", **good | {"target_after": 12})
+    for name in good:
+        with pytest.raises(InlayError, match="Negative row count in the statistics of 'upsert'"):
+            compute_merge_stats(strategy="upsert", **good | {name: -1})

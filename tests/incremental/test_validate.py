@@ -1,0 +1,104 @@
+"""Names and values that are refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import inlay
+from inlay.errors import DatasetMergeError, DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from inlay.incremental.failures import failing_as
+from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
+from inlay.incremental.target import Partitions
+from inlay.incremental.validate import normalize_keys, require_columns
+from tests import lake
+
+TWICE = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
+
+
+def test_names_are_given_once_and_are_names() -> None:
+    assert normalize_keys(["a", "b"]) == ["a", "b"]
+    for wrong, message in (([], "At least one"), (["a", ""], "is a name"), (["a", "b", "a"], "'a' is given twice")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            normalize_keys(wrong)
+
+
+def test_a_column_must_be_there_once() -> None:
+    require_columns(["b"], TWICE, "the source", "key column")
+    with pytest.raises(SchemaMismatchError, match="'a' exists more than once in the source"):
+        require_columns(["a"], TWICE, "the source", "key column")
+    with pytest.raises(SchemaMismatchError, match="'c' does not exist in the source"):
+        require_columns(["c"], TWICE, "the source", "key column")
+
+
+def test_a_source_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    source = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["id", "v", "v"])
+    with pytest.raises(SchemaMismatchError, match="The source has more than one column named 'v'"):
+        inlay.merge(source, str(tmp_path / "d"), "upsert", ["id"])
+
+
+def test_two_names_for_the_partitions_must_agree(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "a": ["x"], "b": ["y"]})
+    with pytest.raises(InvalidArgumentError, match="partition_by is another name for partition_columns"):
+        inlay.merge(rows, str(tmp_path / "d"), "upsert", ["id"], partition_by=["a"], partition_columns=["b"])
+    inlay.merge(rows, str(tmp_path / "d"), "upsert", ["id"], partition_by=["a"], partition_columns=["a"])
+    assert [p.name for p in (tmp_path / "d").iterdir()] == ["a=x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        (pa.time64("ns"), 1, "00:00:00.000000001"),
+        (pa.timestamp("ns"), 1, "1970-01-01 00:00:00.000000001"),
+        (pa.timestamp("s", "UTC"), 1, "1970-01-01 00:00:01Z"),
+        (pa.date32(), 1, "1970-01-02"),
+        (pa.duration("ms"), 5, "5"),
+        (pa.string(), "it's", '"it\'s"'),
+        (pa.int64(), 7, "7"),
+    ],
+    ids=str,
+)
+def test_repeated_keys_are_named_to_the_last_digit(tmp_path: Path, kind: pa.DataType, value: Any, shown: str) -> None:
+    source = pa.table({"at": pa.array([value, value], kind), "v": [1, 2]})
+    with pytest.raises(DuplicateKeyError) as caught:
+        inlay.merge(source, str(tmp_path / "d"), "upsert", ["at"])
+    assert caught.value.message == f"1 source row repeats a key: at={shown}."
+
+
+def test_what_arrow_cannot_do_is_a_failed_merge() -> None:
+    told = pytest.raises(DatasetMergeError, match="The merge failed and nothing changed: no room")
+    with told as caught, failing_as("merge", "upsert", ["id"]):
+        raise pa.ArrowInvalid("no room")
+    assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == ("merge", "upsert", ["id"])
+
+
+# --------------------------------------------------------------------------------------------------------- pruning
+def test_candidates_are_confirmed_by_keys_in_any_form(tmp_path: Path) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 3]), "b.parquet": lake.table([2, 4])})
+    both = [str(tmp_path / "d" / name) for name in ("a.parquet", "b.parquet")]
+    assert confirm_affected_files([], ["id"], [1]) == []
+    keys = pa.array([3])
+    for given in ([3], [(3,)], keys, pa.chunked_array([keys]), pa.table({"v": ["x"], "id": keys})):
+        assert confirm_affected_files(both, ["id"], given) == both[:1]
+
+
+def test_partitions_are_pruned_by_what_is_known_of_them() -> None:
+    def file(name: str, **values: str) -> ParquetFileMetadata:
+        return ParquetFileMetadata(name, 1, 1, {}, values)
+
+    files = [file("one", day="1"), file("two", day="2"), file("odd", day="x"), file("none")]
+    schema = pa.schema([("day", pa.int32())])
+    pruned = PartitionPruner().identify_candidate_files
+    assert pruned(files, ["id"], [5], schema, source_partitions=[{"day": 1}]) == ["one", "odd", "none"]
+    assert pruned(files, ["day", "id"], [(2, 5)], schema) == ["two", "odd", "none"]
+    assert pruned(files, ["id"], [5], schema) == ["one", "two", "odd", "none"]
+
+
+def test_a_path_that_names_no_partition_has_none() -> None:
+    partitions = Partitions(["day"], [("a",)], np.zeros(1, np.int64), {}, [pa.string()])
+    assert partitions.values_of("day=a/x.parquet") == ("a",)
+    assert partitions.values_of("x.parquet") is None

@@ -1,0 +1,164 @@
+"""Plain writes and compaction: what is refused, and what becomes of no rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import inlay
+from inlay.engines.base import Written
+from inlay.errors import DatasetMergeError, InvalidArgumentError, NotFoundError
+from inlay.incremental.stage import verify_staged
+from inlay.storage import locate
+from tests import lake
+
+NO_ROWS = lake.table([])
+
+
+def files(path: Path) -> list[str]:
+    return sorted(p.name for p in path.glob("*.parquet"))
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+def test_appending_no_rows_changes_nothing(tmp_path: Path) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    result = inlay.write_dataset(NO_ROWS, str(tmp_path / "d"))
+    assert (result.row_count, result.files, result.removed_files) == (0, [], [])
+    assert files(tmp_path / "d") == ["a.parquet"]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_new_dataset_without_rows_still_has_a_schema(tmp_path: Path, mode: Any) -> None:
+    result = inlay.write_dataset(NO_ROWS, str(tmp_path / "d"), mode=mode)
+    (name,) = files(tmp_path / "d")
+    assert (result.row_count, [Path(file.path).name for file in result.files]) == (0, [name])
+    assert pq.read_schema(tmp_path / "d" / name).names == NO_ROWS.column_names
+
+
+def test_overwriting_with_no_rows_leaves_an_empty_file_of_the_new_schema(tmp_path: Path) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table([1]), "b.parquet": lake.table([2])})
+    result = inlay.write_dataset(pa.table({"other": pa.array([], pa.int8())}), str(tmp_path / "d"), mode="overwrite")
+    assert sorted(Path(path).name for path in result.removed_files) == ["a.parquet", "b.parquet"]
+    assert inlay.read_parquet(str(tmp_path / "d")).schema.names == ["other"]
+
+
+def test_each_new_file_has_as_many_rows_as_it_may(tmp_path: Path) -> None:
+    result = inlay.write_dataset(lake.table(range(25)), str(tmp_path / "d"), max_rows_per_file=10)
+    assert [file.row_count for file in result.files] == [10, 10, 5]
+    assert {file.operation for file in result.files} == {"inserted"}
+    assert [file.size_bytes for file in result.files] == [Path(file.path).stat().st_size for file in result.files]
+    assert result.row_count == 25
+    assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == list(range(25))
+
+
+def test_a_dataset_keeps_its_partitions_without_being_told(tmp_path: Path) -> None:
+    rows = pa.table({"day": ["a", "b"], "id": [1, 2]})
+    inlay.write_dataset(rows, str(tmp_path / "d"), partition_columns=["day"])
+    inlay.write_dataset(rows, str(tmp_path / "d"))
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["day=a", "day=b"]
+    assert len(list((tmp_path / "d").rglob("*.parquet"))) == 4
+    inlay.write_dataset(rows, str(tmp_path / "d"), mode="overwrite")
+    assert len(list((tmp_path / "d").rglob("*.parquet"))) == 2
+    inlay.write_dataset(rows, str(tmp_path / "d"), mode="overwrite", partition_columns=[])
+    assert [p.suffix for p in (tmp_path / "d").rglob("*") if p.is_file()] == [".parquet"]
+
+
+def test_settings_of_new_files_are_as_chosen_else_as_the_dataset_s(tmp_path: Path) -> None:
+    path = str(tmp_path / "d")
+    inlay.write_dataset(lake.table(range(30)), path, compression="zstd", row_group_size=10)
+    inlay.write_dataset(lake.table(range(30, 60)), path)
+    inlay.write_dataset(lake.table(range(60, 90)), path, compression="gzip", row_group_size=15)
+    found = sorted(
+        (meta.row_group(0).column(0).compression, meta.row_group(0).num_rows)
+        for meta in map(pq.read_metadata, (tmp_path / "d").glob("*.parquet"))
+    )
+    assert found == [("GZIP", 15), ("ZSTD", 10), ("ZSTD", 10)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "ignore"}, "mode"),
+        ({"compression": "zip"}, "compression"),
+        ({"max_rows_per_file": 0}, "max_rows_per_file"),
+        ({"row_group_size": 0}, "row_group_size"),
+        ({"schema_mode": "loose"}, "schema_mode"),
+        ({"partition_columns": ["id", "id"]}, "The partition column 'id' is given twice."),
+    ],
+)
+def test_wrong_choices_are_refused_before_anything_is_read(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        inlay.write_dataset("nowhere.csv", str(tmp_path / "d"), **options)
+    assert not (tmp_path / "d").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ compaction
+def test_compaction_of_what_is_not_there_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no dataset at"):
+        inlay.compact(str(tmp_path / "d"))
+    (tmp_path / "d").mkdir()
+    result = inlay.compact(str(tmp_path / "d"))
+    assert (result.row_count, result.files, result.removed_files) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_file_size": 0}, "target_file_size must be at least 1, not 0."),
+        ({"sort_by": ["id", "id"]}, "The sort column 'id' is given twice."),
+        ({"compression": "zip"}, "compression"),
+    ],
+)
+def test_wrong_choices_for_compaction(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    with pytest.raises(InvalidArgumentError, match=message):
+        inlay.compact(str(tmp_path / "d"), **options)
+
+
+def test_neighbours_are_combined_up_to_a_size_and_a_number_of_rows(tmp_path: Path) -> None:
+    parts = {f"{n}.parquet": lake.table(range(n * 10, n * 10 + 10)) for n in range(5)}
+    lake.write(tmp_path / "d", parts)
+    one = (tmp_path / "d" / "0.parquet").stat().st_size
+    result = inlay.compact(str(tmp_path / "d"), max_rows_per_file=20)
+    assert [file.row_count for file in result.files] == [20, 20]
+    assert [Path(path).name for path in result.removed_files] == [f"{n}.parquet" for n in range(4)]
+    assert "4.parquet" in files(tmp_path / "d")
+    lake.write(tmp_path / "e", parts)
+    result = inlay.compact(str(tmp_path / "e"), target_file_size=3 * one + 100)
+    assert [file.row_count for file in result.files] == [30, 20]
+    assert result.row_count == 50
+    assert inlay.read_parquet(str(tmp_path / "e"))["id"].to_pylist() == list(range(50))
+
+
+def test_partitions_are_not_combined_with_each_other(tmp_path: Path) -> None:
+    for _ in range(2):
+        inlay.write_dataset(pa.table({"day": ["a", "b"], "id": [1, 2]}), str(tmp_path / "d"), partition_columns=["day"])
+    result = inlay.compact(str(tmp_path / "d"))
+    assert [Path(file.path).parent.name for file in result.files] == ["day=a", "day=b"]
+    assert [file.row_count for file in result.files] == [2, 2]
+
+
+def test_large_files_stay_unless_they_are_to_be_sorted(tmp_path: Path) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 1, 2])})
+    assert inlay.compact(str(tmp_path / "d")).files == []
+    assert inlay.compact(str(tmp_path / "d"), sort_by="id").row_count == 3
+    assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
+
+
+# --------------------------------------------------------------------------------------------------- staged files
+def test_a_staged_file_is_read_back_before_it_becomes_true(tmp_path: Path) -> None:
+    place = locate(str(tmp_path))
+    pq.write_table(lake.table([1, 2]), tmp_path / "good")
+    (tmp_path / "bad").write_bytes(b"no parquet")
+    verify_staged(place, [Written(None, 5), Written(str(tmp_path / "good"), 2)])
+    with pytest.raises(DatasetMergeError, match="A staged file has 2 rows instead of 3; nothing changed"):
+        verify_staged(place, [Written(str(tmp_path / "good"), 3)])
+    for name in ("bad", "nowhere"):
+        with pytest.raises(DatasetMergeError, match="A staged file cannot be read back"):
+            verify_staged(place, [Written(str(tmp_path / name), 3)])
