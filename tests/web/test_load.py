@@ -172,7 +172,7 @@ def test_what_is_wrong_is_told_in_its_place_and_the_choices_stay(visit: Visit, a
     expect(bad.get_by_role("cell").nth(2)).to_have_text("many")
     visit.shoot("load-bad-rows")
     problem.get_by_role("button", name="Set these rows aside and look again").click()
-    expect(problem).to_contain_text("repeat a key")
+    expect(problem).to_contain_text("1 source row repeats a key")
     expect(page.get_by_label("Set them aside, and load the rest")).to_be_checked()
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
     problem.get_by_role("button", name="Keep the last row of each key").click()
