@@ -89,17 +89,46 @@ def test_executors_show_the_same(tmp_path: Path, strategy: str) -> None:
     check(target, rows, strategy, 20, changes)
 
 
+class Watched(ArrowEngine):
+    """Remembers what was read again."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.seen: list[tuple[str, int]] = []
+
+    def pick(self, location: Any, picks: Any, schema: Any) -> Any:
+        self.seen += [(pick.path, pick.group) for pick in picks]
+        return super().pick(location, picks, schema)
+
+
 def test_few_places_are_looked_at(tmp_path: Path) -> None:
     """However many files change, the rows come out of the first that hold enough of them."""
-
-    class Watched(ArrowEngine):
-        def pick(self, location: Any, picks: Any, schema: Any) -> Any:
-            seen.extend(picks)
-            return super().pick(location, picks, schema)
-
-    seen: list[Any] = []
     target = [[row(10 * number + key, ("a", 1.0)) for key in range(10)] for number in range(30)]
     rows = [row(key, ("b", 1.0)) for key in range(300)]
-    plan, changes = planned(tmp_path, target, rows, "upsert", 20, Watched(2))
+    engine = Watched()
+    plan, changes = planned(tmp_path, target, rows, "upsert", 20, engine)
     assert (plan.updated, changes.old.num_rows, changes.new.num_rows) == (300, 20, 20)
-    assert len(seen) == 4
+    assert len(engine.seen) == 4
+    engine.seen.clear()
+    gone = planned(tmp_path, target, [row(1000, ("b", 1.0))], "full_merge", 200, engine)[1].deleted
+    assert [name for name, _ in engine.seen] == [f"{n}.parquet" for n in (0, 0, 1, 1, 2, 2, 3, 3)]
+    assert gone["id"].to_pylist() == list(range(40))
+    engine.seen.clear()
+    few = [row(10 * number, ("b", 1.0)) for number in range(30)]
+    old = planned(tmp_path, target, few, "upsert", 200, engine)[1].old
+    assert [name for name, _ in engine.seen] == [f"{n}.parquet" for n in range(8)]
+    assert old["id"].to_pylist() == list(range(0, 80, 10))
+
+
+def test_rows_that_go_are_shown_from_between_those_that_stay(tmp_path: Path) -> None:
+    target = [[row(key, ("a", 1.0)) for key in range(12)]]
+    rows = [*(row(key, ("a", 1.0)) for key in range(6)), row(7, ("b", 1.0))]
+    engine = Watched()
+    _, changes = planned(tmp_path, target, rows, "full_merge", 20, engine)
+    check(target, rows, "full_merge", 20, changes)
+    assert changes.deleted["id"].to_pylist() == [6, 8, 9, 10, 11]
+    # once for the row that changes, once for those that go; nothing goes out of the first row group
+    assert engine.seen == [("0.parquet", 1), ("0.parquet", 1)]
+    engine.seen.clear()
+    planned(tmp_path, target, target[0], "full_merge", 20, engine)
+    assert engine.seen == []

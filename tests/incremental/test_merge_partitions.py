@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import inlay
+from inlay.errors import PartitionMoveError
 from tests import lake
 
 MOVING = ["update", "upsert", "full_merge", "deduplicate"]
@@ -161,6 +162,29 @@ def test_two_levels_of_partitions(tmp_path, engine):
     moved = lake.table([2], ["x"], region=pa.array(["eu"]), year=pa.array([2024]))
     with pytest.raises(ValueError, match=r"(?i)partition"):
         inlay.merge(moved, path, "upsert", ["id"], engine=engine)
+
+
+def test_a_key_that_would_move_is_named_with_both_places(tmp_path, engine):
+    where = {"year": pa.array([2024, 2024, 2024]), "region": pa.array(["eu", "eu", "us"])}
+    path, keys = str(tmp_path / "d"), ["id", "kind"]
+    rows = lake.table([1, 2, 3], **where, kind=pa.array(["a", "b", "c"]))
+    result = inlay.merge(rows, path, "insert", keys, ["year", "region"], engine=engine)
+    [home] = [file for file in result.inserted_files if "region=eu" in file]
+    there = {"year": pa.array([2024, 2025]), "region": pa.array(["us", "us"])}
+    moved = lake.table([1, 2], **there, kind=pa.array(["a", "b"]))
+    with pytest.raises(PartitionMoveError) as caught:
+        inlay.merge(moved, path, "upsert", keys, engine=engine)
+    assert caught.value.message == (
+        f"Partition columns cannot change for existing keys: id=1, kind='a' is in {home!r} and the source has it in"
+        " year=2024, region=us (2 such rows)."
+    )
+
+
+def test_a_file_outside_of_all_partitions_takes_changes_where_it_is(tmp_path, engine):
+    lake.write(tmp_path / "d", {"day=1/a.parquet": lake.table([1, 2]), "stray.parquet": lake.table([3])})
+    update = lake.table([3], ["new"], day=pa.array([1], pa.int32()))
+    result = inlay.merge(update, str(tmp_path / "d"), "upsert", ["id"], engine=engine)
+    assert (result.updated, relative(str(tmp_path / "d"), result.rewritten_files)) == (1, ["stray.parquet"])
 
 
 @pytest.mark.parametrize("value", ["a/b", "50%", "x=y", " ", "ü ö", "a:b", "..", "%2F", "a'b", 'q"q'])

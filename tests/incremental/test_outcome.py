@@ -57,6 +57,14 @@ def test_a_plan_says_of_every_file_what_becomes_of_it_and_why(tmp_path: Path) ->
     assert (plan.inserted, plan.updated, plan.unchanged, plan.affected_rows) == (1, 3, 1, 20)
 
 
+def test_new_files_of_a_plan_have_a_place_but_no_name_yet(tmp_path: Path) -> None:
+    rows = pa.table({"id": range(5), "day": list("aabba")})
+    flat = inlay.plan_merge(rows, str(tmp_path / "flat"), "upsert", ["id"], max_rows_per_file=3)
+    assert flat.new_files == [str(tmp_path / "flat" / f"part-*-{n:05}.parquet") for n in range(2)]
+    by_day = inlay.plan_merge(rows, str(tmp_path / "days"), "upsert", ["id"], partition_columns=["day"])
+    assert by_day.new_files == [str(tmp_path / f"days/day={day}/part-*-{n:05}.parquet") for n, day in enumerate("ab")]
+
+
 def test_a_plan_prints_its_first_files(tmp_path: Path) -> None:
     lake.write(tmp_path / "d", {f"{n:02}.parquet": lake.table([n, n + 100]) for n in range(23)})
     plan = inlay.plan_merge(lake.table(range(21), ["new"] * 21), str(tmp_path / "d"), "upsert", ["id"])
