@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,14 @@ def test_compaction_of_what_is_not_there_or_empty(tmp_path: Path) -> None:
         inlay.compact(str(tmp_path / "d"))
     (tmp_path / "d").mkdir()
     result = inlay.compact(str(tmp_path / "d"))
-    assert (result.row_count, result.files, result.removed_files) == (0, [], [])
+    assert (result.mode, result.row_count, result.files, result.removed_files) == ("compact", 0, [], [])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"row_group_size": 0}, "row_group_size"),
+        ({"max_rows_per_file": 0}, "max_rows_per_file"),
         ({"target_file_size": 0}, "target_file_size must be at least 1, not 0."),
         ({"sort_by": ["id", "id"]}, "The sort column 'id' is given twice."),
         ({"compression": "zip"}, "compression"),
@@ -124,13 +127,16 @@ def test_wrong_choices_for_compaction(tmp_path: Path, options: dict[str, Any], m
 def test_neighbours_are_combined_up_to_a_size_and_a_number_of_rows(tmp_path: Path) -> None:
     parts = {f"{n}.parquet": lake.table(range(n * 10, n * 10 + 10)) for n in range(5)}
     lake.write(tmp_path / "d", parts)
-    one = (tmp_path / "d" / "0.parquet").stat().st_size
     result = inlay.compact(str(tmp_path / "d"), max_rows_per_file=20)
     assert [file.row_count for file in result.files] == [20, 20]
     assert [Path(path).name for path in result.removed_files] == [f"{n}.parquet" for n in range(4)]
     assert "4.parquet" in files(tmp_path / "d")
     lake.write(tmp_path / "e", parts)
-    result = inlay.compact(str(tmp_path / "e"), target_file_size=3 * one + 100)
+    sizes = [(tmp_path / "e" / name).stat().st_size for name in parts]
+    least = min(map(sum, itertools.pairwise(sizes)))
+    assert inlay.compact(str(tmp_path / "e"), target_file_size=1).files == []
+    assert inlay.compact(str(tmp_path / "e"), target_file_size=least - 1).files == []
+    result = inlay.compact(str(tmp_path / "e"), target_file_size=sum(sizes[:3]))
     assert [file.row_count for file in result.files] == [30, 20]
     assert result.row_count == 50
     assert inlay.read_parquet(str(tmp_path / "e"))["id"].to_pylist() == list(range(50))
@@ -149,6 +155,17 @@ def test_large_files_stay_unless_they_are_to_be_sorted(tmp_path: Path) -> None:
     assert inlay.compact(str(tmp_path / "d")).files == []
     assert inlay.compact(str(tmp_path / "d"), sort_by="id").row_count == 3
     assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
+
+
+def test_a_file_of_another_schema_is_brought_in_line_even_alone(tmp_path: Path) -> None:
+    lake.write(
+        tmp_path / "d",
+        {"day=1/a.parquet": pa.table({"id": pa.array([1], pa.int32())}), "day=2/b.parquet": pa.table({"id": [2]})},
+    )
+    result = inlay.compact(str(tmp_path / "d"))
+    assert [Path(path).name for path in result.removed_files] == ["a.parquet"]
+    types = {pq.read_schema(path).field("id").type for path in (tmp_path / "d").rglob("*.parquet")}
+    assert types == {pa.int64()}
 
 
 # --------------------------------------------------------------------------------------------------- staged files
