@@ -237,9 +237,10 @@ def test_what_others_do_meanwhile_is_neither_overlooked_nor_taken_back_unseen(vi
         api.post(place, json={"source": {"inline": inline}, "strategy": "append"}).raise_for_status()
 
     page = visit.go(f"/datasets/{dataset['id']}/load")
-    page.get_by_role("button", name="Or rows that a query finds").click()
+    expect(page.get_by_label("Upsert", exact=True)).to_be_checked()  # the page is at rest
+    page.get_by_role("button", name="Or rows that a query finds").press("Enter")
     page.get_by_label("SELECT").fill("SELECT 9 AS id, 'zoe' AS name")
-    page.get_by_role("button", name="Use this query").click()
+    page.get_by_role("button", name="Use this query").press("Enter")
     expect(page.get_by_role("region", name="The first rows").get_by_role("cell").first).to_be_visible()
     look(page)
     expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible()
