@@ -136,10 +136,10 @@ class _Bucket:
         return table if self._kept is None else take_rows(table, self._kept)
 
     def _stored(self, columns: Sequence[str] | None) -> pa.Table:
-        """Also the rows that `keep` left out. A file is mapped: only what is looked at is read."""
+        """Also the rows that `keep` left out. Read, not mapped: mapped pages would count as memory of ours."""
         table = self._table
         if table is None:
-            with pa.memory_map(self._path) as file, pa.ipc.open_stream(file) as reader:
+            with pa.OSFile(self._path) as file, pa.ipc.open_stream(file) as reader:
                 table = reader.read_all()
         return table if columns is None else table.select(list(dict.fromkeys(columns)))
 
