@@ -35,38 +35,6 @@ COMMANDS = (
 )  # fmt: skip
 
 
-class Answer(typing.NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def problem(self) -> Any:
-        return json.loads(self.err)
-
-
-@pytest.fixture
-def cli(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> typing.Callable[..., Answer]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments: str | Path, code: int = 0) -> Answer:
-        capfd.readouterr()
-        found = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert found == code, out + err
-        assert "Traceback" not in err
-        return Answer(found, out, err)
-
-    return call
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Keys 1 to 30 in three files, and three sources."""

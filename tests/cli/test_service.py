@@ -16,8 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ import pytest
 
 from inlay.catalog import Catalog
 from inlay.cli import doctor as doctor_module
-from inlay.cli import run
 from inlay.cli.answers import plain
 from inlay.errors import InlayError, ServiceUnreachableError
 from inlay.server import models
 from inlay.settings import Settings
 from inlay.workspace import Workspace
+from tests.cli.answer import Answer
 from tests.service import Api, running
 from tests.spark import cluster
 
@@ -41,41 +40,14 @@ PEOPLE = "id,name,price\n1,ann,1.50\n2,bob,2.25\n3,cy,\n"
 NOBODY = "http://127.0.0.1:1"
 
 
-class Answer(typing.NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def problem(self) -> Any:
-        return json.loads(self.err)
-
-
 @pytest.fixture
-def cli(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> typing.Callable[..., Answer]:
-    """Run a command in an empty directory, with nothing of inlay in the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+def cli(cli: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """With nothing of inlay in the environment."""
     for name in [name for name in os.environ if name.startswith("INLAY_") and name != "INLAY_SPARK_CONF"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("INLAY_PORT", "1")  # nobody answers there
     (tmp_path / "people.csv").write_text(PEOPLE)
-
-    def call(*arguments: str | Path, code: int = 0) -> Answer:
-        capfd.readouterr()
-        found = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert found == code, out + err
-        assert "Traceback" not in err
-        return Answer(found, out, err)
-
-    return call
+    return cli
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 
 from inlay.errors import QueryError, QueryLimitError, QueryTimeoutError
 from inlay.query import QueryEngine, Table
+from tests.query.workers import workers
 
 SECRET = "a-secret-that-no-query-may-see"
 MEMORY = 256 << 20
@@ -193,22 +194,10 @@ def test_attacks_leave_no_trace_in_the_session(db: QueryEngine, home: Path) -> N
 
 def test_worker_processes_do_not_inherit_the_environment(db: QueryEngine) -> None:
     with db.run("SELECT 1"):
-        pids = worker_pids()
+        pids = workers()
     assert pids
     for pid in pids:
         assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-
-
-def worker_pids() -> set[int]:
-    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_worker(pid)}
-
-
-def is_worker(pid: int) -> bool:
-    try:
-        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        return int(parent) == os.getpid() and b"inlay.query.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it ended while we looked
-        return False
 
 
 SERIES = "generate_series(1, 1000000000000)"
@@ -267,7 +256,7 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.02):
-            for pid in worker_pids():
+            for pid in workers():
                 self.bytes = max(self.bytes, resident(pid))
 
     def __enter__(self) -> Peak:
@@ -288,7 +277,7 @@ def resident(pid: int) -> int:
 
 def processor_seconds() -> float:
     used = 0.0
-    for pid in worker_pids():
+    for pid in workers():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return used

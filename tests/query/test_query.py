@@ -41,6 +41,7 @@ from inlay.query import QueryEngine, QueryResult, Table, pool
 from inlay.query.messages import explain, mistaken_case
 from inlay.query.pool import Patience, Turns
 from inlay.query.statements import first_word, position_of, respelled
+from tests.query.workers import workers
 
 NAN = float("nan")
 ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000000000)"
@@ -769,19 +770,6 @@ def test_joins_by_nested_loops_are_right_or_refused(home: Path, tmp_path: Path, 
 def processor_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def workers() -> set[int]:
-    """The processes of all engines of this process."""
-    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_worker(pid)}
-
-
-def is_worker(pid: int) -> bool:
-    try:
-        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        return int(parent) == os.getpid() and b"inlay.query.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it ended while we looked
-        return False
 
 
 def total_processor_seconds() -> float:
