@@ -86,6 +86,14 @@ pytest:
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 	$(PYTEST) -m spark $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
 
+# What a merge relies on most: every branch is taken by a test that needs no other process to do so.
+COVERED := inlay.incremental inlay.parquet.splice
+COVERING := $(addprefix tests/,incremental parquet requirements engines cli workspace test_object_stores.py test_storage.py)
+.PHONY: coverage
+coverage: setup setup-test ## Run the tests that cover merges, and fail if a branch of their code is not taken
+	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \
+		$(COVERING) $(PYTEST_ARGS)
+
 # Ten tests in two processes, each for a fifth of the time.
 SOAK_SECONDS ?= 3600
 SOAKED := test_soak.py test_merge_soak.py test_service_kills.py

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.engines import get_engine
 
@@ -63,6 +64,15 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryFileSystem]:
+    """The object store of fsspec that lives in this process, with nothing in it before and after."""
+    filesystem = MemoryFileSystem()
+    filesystem.rm("/", recursive=True)
+    yield filesystem
+    filesystem.rm("/", recursive=True)
 
 
 @pytest.fixture

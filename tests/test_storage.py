@@ -169,16 +169,14 @@ def test_paths_inside_a_dataset_are_found_however_they_are_written(tmp_path: Pat
             location.relative(str(elsewhere))
 
 
-def test_globs_are_sorted_and_spelled_as_their_owner_spells_them(tmp_path: Path) -> None:
+def test_globs_are_sorted_and_spelled_as_their_owner_spells_them(tmp_path: Path, memory: MemoryFileSystem) -> None:
     for name in ("b.csv", "a.csv", "c.txt"):
         (tmp_path / name).touch()
     names = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
     assert list(expand_glob(f"{tmp_path}/*.csv")) == names
     assert list(expand_glob(f"file://{tmp_path}/[ab].csv", {"single_writer": True})) == [f"file://{n}" for n in names]
-    memory = fsspec.filesystem("memory")
     memory.pipe_file("/storage-test/x1.csv", b"")
     assert [locate(path).path for path in expand_glob("memory://storage-test/x?.csv")] == ["/storage-test/x1.csv"]
-    memory.rm("/storage-test", recursive=True)
 
 
 def test_the_filesystem_of_paths_as_pyarrow_takes_it(tmp_path: Path) -> None:

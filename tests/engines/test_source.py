@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import fsspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
 from inlay.cli import run
@@ -193,21 +193,17 @@ def test_files_of_one_source_that_contradict_each_other_are_named(tmp_path: Path
         open_batches(folder)
 
 
-def test_sources_are_found_on_object_stores() -> None:
-    memory = fsspec.filesystem("memory")
+def test_sources_are_found_on_object_stores(memory: MemoryFileSystem) -> None:
     with memory.open("/source-test/p=1/a.parquet", "wb") as file:
         pq.write_table(pa.table({"id": [1]}), file)
     memory.pipe_file("/source-test/c.csv", b"id\n2\n")
-    try:
-        assert rows(open_batches("memory://source-test/p=1/a.parquet")) == [{"id": 1, "p": 1}]
-        assert rows(open_batches("memory://source-test")) == [{"id": 1, "p": 1}]
-        assert rows(open_batches("memory://source-test/*/*.parquet")) == [{"id": 1, "p": 1}]
-        assert rows(open_batches("memory://source-test/c.csv")) == [{"id": 2}]
-        assert rows(open_batches("memory://source-test/*.csv", storage_options={"single_writer": True})) == [{"id": 2}]
-        with pytest.raises(NotFoundError):
-            open_batches("memory://source-test/missing.parquet")
-    finally:
-        memory.rm("/source-test", recursive=True)
+    assert rows(open_batches("memory://source-test/p=1/a.parquet")) == [{"id": 1, "p": 1}]
+    assert rows(open_batches("memory://source-test")) == [{"id": 1, "p": 1}]
+    assert rows(open_batches("memory://source-test/*/*.parquet")) == [{"id": 1, "p": 1}]
+    assert rows(open_batches("memory://source-test/c.csv")) == [{"id": 2}]
+    assert rows(open_batches("memory://source-test/*.csv", storage_options={"single_writer": True})) == [{"id": 2}]
+    with pytest.raises(NotFoundError):
+        open_batches("memory://source-test/missing.parquet")
 
 
 #: what is wrong -> (how to make it, error, exit code, what it says)

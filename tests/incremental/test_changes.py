@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from inlay.engines.arrow import ArrowEngine
 from inlay.engines.base import Engine
-from inlay.incremental.changes import Changes
+from inlay.incremental.changes import Changes, first_rows
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.versions import Draft, plan_draft
@@ -132,3 +132,19 @@ def test_rows_that_go_are_shown_from_between_those_that_stay(tmp_path: Path) -> 
     engine.seen.clear()
     planned(tmp_path, target, target[0], "full_merge", 20, engine)
     assert engine.seen == []
+
+
+@pytest.mark.parametrize("most", [0, 1, 12, 13, 1000])
+def test_the_first_rows_of_files_in_their_order(tmp_path: Path, most: int) -> None:
+    tables = [pa.table({"id": pa.array(range(10 * n, 10 * n + 6), pa.int32())}) for n in range(10)]
+    for number, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
+    paths = [f"{number}.parquet" for number in range(10)]
+    found = first_rows(ArrowEngine(), locate(str(tmp_path)), paths, SCHEMA.empty_table().select(["id"]).schema, most)
+    expected = [n for table in tables[:8] for n in table["id"].to_pylist()[:4]][:most]
+    assert found.schema == pa.schema([("id", pa.int64())])
+    assert found["id"].to_pylist()[:12] == expected[:12]
+
+
+def test_no_file_has_no_first_row(tmp_path: Path) -> None:
+    assert first_rows(ArrowEngine(), locate(str(tmp_path)), [], SCHEMA, 5).equals(SCHEMA.empty_table())

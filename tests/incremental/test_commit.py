@@ -25,9 +25,10 @@ from inlay.errors import (
     InvalidArgumentError,
     LockTimeoutError,
 )
-from inlay.incremental import local_commit
+from inlay.incremental import commit, local_commit
 from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, recover
 from inlay.incremental.local_commit import LocalJournal
+from inlay.parquet.sidecar import claim, unlock
 from inlay.storage import LocalStore, locate
 from tests.faults.scenarios import (
     BEFORE,
@@ -381,6 +382,53 @@ def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
     assert report.swept == [".staging_dead"]
     assert not report.completed
     assert leftovers(root) == []
+
+
+def test_recovery_leaves_alone_what_a_living_plan_staged(root: Path) -> None:
+    opened(root).cleanup_staging_files()
+    staging = sidecar(root) / ".staging_alive"
+    staging.mkdir()
+    claimed = claim(str(staging))
+    assert claimed is not None
+    try:
+        assert recover(dataset(root)).swept == []
+    finally:
+        unlock(claimed)
+    assert recover(dataset(root)).swept == [".staging_alive"]
+
+
+def test_a_reader_waits_while_another_finishes_the_commit(pending: Path) -> None:
+    journal = LocalJournal(locate(dataset(pending)))
+    journal.acquire(1)
+    threading.Timer(0.4, journal.release).start()
+    assert len(list_dataset_files(str(dataset(pending)))) == len(PUTS)
+    assert is_after(pending)
+
+
+def test_a_reader_of_a_commit_that_nobody_finishes_is_told_who_holds_the_lock(
+    pending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "LOCK_TIMEOUT", 0.2)
+    journal = LocalJournal(locate(dataset(pending)))
+    journal.acquire(1)
+    try:
+        with pytest.raises(LockTimeoutError, match=f"process {os.getpid()}"):
+            list_dataset_files(str(dataset(pending)))
+    finally:
+        journal.release()
+    assert is_pending(pending)
+
+
+def test_a_lock_that_may_not_be_taken_is_an_error_of_who_may_write(
+    pending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: LocalJournal, timeout: float) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", self.sidecar)
+
+    monkeypatch.setattr(LocalJournal, "acquire", refused)
+    with pytest.raises(PermissionError):
+        list_dataset_files(str(dataset(pending)))
+    assert is_pending(pending)
 
 
 def test_listing_leaves_the_staging_of_a_living_writer_alone(root: Path) -> None:

@@ -1,5 +1,6 @@
 """The decisions of the design about columns and types: strict, evolve, lossless casts, mixed files."""
 
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
+from inlay.errors import ConcurrentModificationError
 from inlay.schema import common_type
 from tests import lake
 
@@ -350,3 +352,17 @@ def test_timestamps_of_two_kinds_do_not_get_into_one_file(tmp_path, engine):
     inlay.merge(pa.table({"id": [2, 3], "at": at}), path, "upsert", ["id"], engine=engine)
     kinds = {pq.ParquetFile(file).schema.column(1).physical_type for file in (tmp_path / "d").glob("*.parquet")}
     assert kinds == {"INT96"}
+
+
+def test_a_schema_that_changes_while_a_merge_is_prepared_ends_it(memory, monkeypatch):
+    """Where writers do not wait for each other, the source was made fit for a schema that is no more."""
+    inlay.write_dataset(one(pa.int64(), 5), "/changing/d", filesystem=memory)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    def change(step):
+        if step.phase == "rewrite":
+            inlay.write_dataset(one(pa.string(), "five"), "/changing/d", mode="overwrite", filesystem=memory)
+
+    with pytest.raises(ConcurrentModificationError, match="schema of the dataset changed"):
+        inlay.merge(one(pa.int64(), 6), "/changing/d", "upsert", ["id"], filesystem=memory, progress=change)
+    assert inlay.read_parquet("/changing/d", filesystem=memory).to_pylist() == [{"id": 1, "x": "five"}]

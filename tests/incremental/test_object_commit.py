@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,8 +20,8 @@ from inlay.errors import (
     DatasetIOError,
     InlayError,
 )
-from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently, recover
-from inlay.storage import Location, locate
+from inlay.incremental.commit import IncrementalFileManager, holding, list_dataset_files, read_consistently, recover
+from inlay.storage import FileStat, Location, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
 from tests.faults.objects import AFTER, BEFORE, Dataset, change, outcome, violation
 from tests.faults.report import account
@@ -180,6 +181,106 @@ def next_create(client: Flaky) -> int:
     return len(client.requests) + 2
 
 
+class Answers(Flaky):
+    """A client whose conditional writes to the log are done or not, and answered, as a list says."""
+
+    answers: list[tuple[bool, Exception | None]]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:
+        if not self.answers or not path.endswith(".json"):
+            return super().pipe_file(path, value, mode=mode, **options)
+        done, error = self.answers.pop(0)
+        if done:
+            super().pipe_file(path, value, mode=mode, **options)
+        if error is not None:
+            raise error
+        return None
+
+
+def answering(store: Store, *answers: tuple[bool, Exception | None]) -> Answers:
+    client = type("Client", (Answers,), {"store": store.client().store, "pseudo_dirs": [""]})(skip_instance_cache=True)
+    client.answers = list(answers)
+    return cast(Answers, client)
+
+
+LOST, EXISTS = OSError("no answer"), FileExistsError("it is there")
+
+
+def test_an_abort_that_the_client_sent_twice_is_found_to_be_ones_own() -> None:
+    store, dataset = new_dataset()
+    with pytest.raises(DatasetIOError, match=r"no answer\. Nothing changed"):
+        change(dataset.location(answering(store, (False, LOST), (True, EXISTS))))
+    assert dataset.content() == sorted(BEFORE.items())
+    assert dataset.hidden() == []
+    change(dataset.location())
+    assert dataset.content() == AFTER
+
+
+def test_a_place_that_is_taken_and_yet_empty_says_nothing() -> None:
+    store, dataset = new_dataset()
+    with pytest.raises(CommitStateUnknownError, match="is not known: no answer"):
+        change(dataset.location(answering(store, (False, LOST), (False, EXISTS))))
+    assert len(dataset.hidden()) == 3, "what is staged may be needed"
+
+
+def test_an_entry_that_cannot_be_read_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, dataset = new_dataset()
+    client = answering(store, (True, EXISTS))
+
+    def lost(path: str, *_: Any, **__: Any) -> bytes:
+        raise OSError("gone too")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "cat_file", lost)
+        with pytest.raises(CommitStateUnknownError, match="is not known: gone too"):
+            change(dataset.location(client))
+    dataset.recover()
+    assert dataset.content() == AFTER
+
+
+def test_a_damaged_entry_in_ones_place_is_named() -> None:
+    store, dataset = new_dataset()
+    client = answering(store, (False, EXISTS))
+    client.before(COMMIT_POINT - 1, lambda: dataset.direct.pipe_file(f"/bucket/.ds.txn/log/{1:020d}.json", b"{"))
+    with pytest.raises(CorruptJournalError, match=f"{1:020d}.json"):
+        change(dataset.location(client))
+    assert dataset.content() == sorted(BEFORE.items())
+
+
+def remove_staged(dataset: Dataset) -> None:
+    for name in dataset.hidden():
+        dataset.direct.rm_file(name)
+
+
+def test_a_staged_object_that_is_gone_before_the_commit_is_named() -> None:
+    _, dataset = new_dataset()
+    with IncrementalFileManager() as manager:
+        manager.open(dataset.location())
+        puts = list(stage(manager, {"new.parquet": b"new"}))
+        remove_staged(dataset)
+        with pytest.raises(DatasetIOError, match="is not there"):
+            manager.commit(puts)
+    assert dataset.content() == sorted(BEFORE.items())
+    assert log(dataset) == []
+
+
+def test_a_staged_object_that_is_gone_after_the_commit_is_named() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    client.before(COMMIT_POINT + 1, lambda: remove_staged(dataset))
+    with pytest.raises(CorruptJournalError, match="neither staged nor in place"):
+        change(dataset.location(client))
+    assert dataset.content() == sorted(BEFORE.items())
+
+
+def test_recovery_names_what_is_gone_and_touches_nothing() -> None:
+    _, dataset = pending_dataset()
+    remove_staged(dataset)
+    with pytest.raises(CorruptJournalError, match="neither staged nor in place"):
+        dataset.recover()
+    assert dataset.content() == sorted(BEFORE.items())
+
+
 def test_an_error_after_the_commit_point_says_that_it_is_committed() -> None:
     store, dataset = new_dataset()
     client = store.client()
@@ -268,6 +369,45 @@ def test_a_reader_that_is_overtaken_at_any_request_sees_no_mix() -> None:
             assert client.fired
 
 
+def test_a_reader_whose_file_was_replaced_meanwhile_reads_again() -> None:
+    store, dataset = new_dataset()
+    calls: list[int] = []
+
+    def read(files: list[FileStat]) -> int:
+        calls.append(len(files))
+        if len(calls) == 1:
+            change(dataset.location(store.client()))
+            raise FileNotFoundError("a file that was listed")
+        return len(files)
+
+    assert read_consistently(dataset.location(), read) == len(AFTER)
+    assert len(calls) == 2
+
+
+def test_a_file_that_nobody_replaced_is_not_asked_for_again() -> None:
+    _, dataset = new_dataset()
+    calls: list[int] = []
+
+    def read(files: list[FileStat]) -> None:
+        calls.append(len(files))
+        raise FileNotFoundError("a file that was listed")
+
+    with pytest.raises(FileNotFoundError):
+        read_consistently(dataset.location(), read)
+    assert len(calls) == 1
+
+
+def test_what_never_rests_cannot_be_read() -> None:
+    store, dataset = new_dataset()
+    numbers = itertools.count()
+
+    def read(_: list[FileStat]) -> None:
+        add(dataset.location(store.client()), f"{next(numbers)}.parquet")
+
+    with pytest.raises(ConcurrentModificationError, match="changes faster than it can be read"):
+        read_consistently(dataset.location(), read)
+
+
 def test_a_reader_who_may_not_write_waits_for_those_who_may_and_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     store, dataset = pending_dataset()
     reader = store.client()
@@ -280,6 +420,12 @@ def test_a_reader_who_may_not_write_waits_for_those_who_may_and_is_told_why(monk
     monkeypatch.setattr(reader, "rm_file", refused)
     with pytest.raises(ConcurrentModificationError, match="without write permission it cannot be completed"):
         read_consistently(dataset.location(reader), len)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with (
+        pytest.raises(ConcurrentModificationError, match="without write permission it cannot be completed"),
+        holding(dataset.location(reader)),
+    ):
+        pytest.fail("half of a commit was handed out")
     dataset.recover()
     assert read_consistently(dataset.location(reader), len) == len(AFTER)
 
@@ -373,12 +519,9 @@ def test_staging_of_a_dead_writer_is_swept_when_it_is_old(monkeypatch: pytest.Mo
     assert dataset.hidden() == []
 
 
+@pytest.mark.usefixtures("memory")
 def test_the_memory_filesystem_of_fsspec_works() -> None:
-    import fsspec
-
-    filesystem = fsspec.filesystem("memory")
     url = "memory://object-commit/ds"
     add(locate(url), "a.parquet", b"a")
     add(locate(url), "b.parquet", b"b")
     assert list_dataset_files(url) == [f"{url}/a.parquet", f"{url}/b.parquet"]
-    filesystem.rm("/object-commit", recursive=True)

@@ -93,3 +93,12 @@ def test_counts_that_do_not_add_up_are_an_error() -> None:
     for name in good:
         with pytest.raises(InlayError, match="Negative row count in the statistics of 'upsert'"):
             compute_merge_stats(strategy="upsert", **good | {name: -1})
+
+
+def test_a_result_says_in_a_line_what_happened(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {f"{n}.parquet": lake.table(range(n, n + 1000)) for n in (0, 1000, 2000)})
+    source = pa.concat_tables([lake.table([5], ["new"]), lake.table([6, 9_000])])
+    assert repr(inlay.merge(source, path, "upsert", ["id"])) == (
+        "MergeResult(upsert: 1 inserted, 2 updated (1 unchanged), 0 deleted; 3,000 -> 3,001 rows;"
+        " files: 1 rewritten, 1 new, 0 removed, 2 untouched)"
+    )

@@ -11,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
 from inlay.engines import buckets
 from inlay.errors import MergeCancelledError
 from inlay.incremental import Progress
+from inlay.incremental.progress import Reporter
 from tests import lake
 
 FILES = {f"{i}.parquet": lake.table(range(10 * i, 10 * i + 10)) for i in range(4)}
@@ -85,6 +87,15 @@ def test_counts_rise_to_the_total_of_their_phase(path: str, strategy: str) -> No
 @pytest.mark.parametrize("answer", [None, True, 0, "", [], "go on"], ids=repr)
 def test_only_false_cancels(path: str, answer: Any) -> None:
     assert merge(path, lambda _: answer).inserted == 3
+
+
+def test_an_engine_elsewhere_moves_on_within_the_phase() -> None:
+    told: list[tuple[str, int, int]] = []
+    report = Reporter(lambda step: told.append((step.phase, step.done, step.total)))
+    report("match", 2, 10)
+    for tasks in ((0, 0), (1, 4), (3, 4), (4, 4)):
+        report.tasks(*tasks)
+    assert told == [("match", done, 10) for done in (2, 2, 2, 7, 10)]
 
 
 def test_progress_is_a_value() -> None:
@@ -237,14 +248,11 @@ def test_a_stopped_merge_leaves_nothing_spilled(path: str, tmp_path: Path, monke
     assert os.listdir(spill) == []
 
 
-def test_a_stopped_merge_on_an_object_store_leaves_no_trace() -> None:
-    import fsspec
-
-    memory, change = fsspec.filesystem("memory"), lake.table([5], ["x"])
+def test_a_stopped_merge_on_an_object_store_leaves_no_trace(memory: MemoryFileSystem) -> None:
+    change = lake.table([5], ["x"])
     inlay.merge(lake.table(range(10)), "memory://progress/d", "insert", ["id"])
     before = {name: memory.cat_file(name) for name in memory.find("/progress")}
     for step in (("rewrite", 1), ("commit", 0)):
         with pytest.raises(MergeCancelledError):
             inlay.merge(change, "memory://progress/d", "upsert", ["id"], progress=at(step, lambda: False))
         assert {name: memory.cat_file(name) for name in memory.find("/progress")} == before
-    memory.rm("/progress", recursive=True)

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 from rich.console import Console
 
 import inlay
 from inlay.errors import InvalidArgumentError, SchemaMismatchError
+from inlay.incremental import progress_bar as progress_bar_module
 from inlay.incremental.progress_bar import listening, progress_bar
 from tests import lake
 
@@ -171,6 +174,25 @@ def test_a_notebook_shows_a_bar_that_changes_and_the_result(notebook: BlockingKe
     assert re.search(r"commit.*1/1", updates[-1][1]["data"]["text/html"], re.DOTALL)
     assert 'data-rows="inserted"' in result["data"]["text/html"]
     assert result["data"]["text/plain"].startswith("MergeResult(upsert: 1 inserted, 1 updated")
+
+
+def test_a_notebook_is_not_told_more_often_than_eyes_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress_bar_module.time, "monotonic", lambda: now)
+    shell = InteractiveShell.instance()
+    published = shell.display_pub = CapturingDisplayPublisher()
+    try:
+        with progress_bar(Console(force_jupyter=True)) as show:
+            for done in range(1, 9):
+                now += 0.04
+                show(inlay.Progress("match", done, 8))
+    finally:
+        InteractiveShell.clear_instance()
+    shown = [re.search(r"(\w+) .* (\S+/\S+) ", each["data"]["text/plain"]) for each in published.outputs]
+    assert [found and found.groups() for found in shown] == [
+        ("source", "0/?"), ("match", "3/8"), ("match", "6/8"), ("match", "8/8"),
+    ]  # fmt: skip
+    assert [each["update"] for each in published.outputs] == [False, True, True, True]
 
 
 def test_a_notebook_shows_a_plan(notebook: BlockingKernelClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
-from inlay.errors import ConcurrentModificationError, NotFoundError
+from inlay.errors import ConcurrentModificationError, DatasetMergeError, NotFoundError, SchemaMismatchError
 from tests import lake
 
 
@@ -54,8 +55,7 @@ def test_a_commit_waits_until_the_dataset_is_closed(tmp_path: Path) -> None:
     assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["A", "C", "X", "b"]
 
 
-def test_a_change_that_cannot_be_kept_out_is_an_error_at_the_end() -> None:
-    memory = MemoryFileSystem()
+def test_a_change_that_cannot_be_kept_out_is_an_error_at_the_end(memory: MemoryFileSystem) -> None:
     inlay.write_dataset(lake.table([1]), "/open/d", filesystem=memory)
     opened = inlay.open_dataset("/open/d", filesystem=memory)
     assert opened.__enter__().count_rows() == 1
@@ -75,3 +75,17 @@ def test_an_error_of_the_reader_is_its_own(tmp_path: Path) -> None:
     pq.write_table(lake.table([1]), tmp_path / "a.parquet")
     with pytest.raises(ZeroDivisionError), inlay.open_dataset(str(tmp_path)):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("options", [{"columns": ["id", "idd"]}, {"filter": pc.field("idd") > 1}])
+def test_an_unknown_column_is_named_with_those_that_are_there(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    with pytest.raises(SchemaMismatchError, match="idd") as caught:
+        inlay.read_parquet(path, **options)
+    assert "'id'" in str(caught.value)
+
+
+def test_a_filter_that_fails_is_a_failed_read(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1], ["word"])})
+    with pytest.raises(DatasetMergeError, match="The read failed and nothing changed: Failed to parse string: 'word'"):
+        inlay.read_parquet(path, filter=pc.field("v").cast(pa.int64()) > 1)

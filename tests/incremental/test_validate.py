@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,23 @@ import pyarrow as pa
 import pytest
 
 import inlay
-from inlay.errors import DatasetMergeError, DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from inlay.errors import (
+    DatasetMergeError,
+    DuplicateKeyError,
+    InlayError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+)
 from inlay.incremental.failures import failing_as
 from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
 from inlay.incremental.target import Partitions
-from inlay.incremental.validate import normalize_keys, require_columns
+from inlay.incremental.validate import (
+    normalize_keys,
+    require_columns,
+    validate_keys_and_schema,
+    validate_no_null_keys,
+    validate_partition_column_immutability,
+)
 from tests import lake
 
 TWICE = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
@@ -67,6 +80,117 @@ def test_repeated_keys_are_named_to_the_last_digit(tmp_path: Path, kind: pa.Data
     with pytest.raises(DuplicateKeyError) as caught:
         inlay.merge(source, str(tmp_path / "d"), "upsert", ["at"])
     assert caught.value.message == f"1 source row repeats a key: at={shown}."
+
+
+ROWS = pa.table({"id": [1, 2, 3], "day": ["a", "a", "b"], "v": [1.5, 2.5, 3.5]})
+EVOLVES = 'schema_mode="evolve" adds them to the dataset.'
+LACKS = 'Add them to the source. schema_mode="evolve" would set them to NULL in every row that is written.'
+STAYS = "A merge does not move rows between partitions: give them the value they had, or write the dataset anew."
+
+
+def wide(count: int, **more: list[int]) -> pa.Table:
+    return pa.table({"id": [1], **{f"c{n:02}": [n] for n in range(count)}, **more})
+
+
+def immovable(**columns: list[Any]) -> Callable[[], None]:
+    source = pa.table(columns)
+    return lambda: validate_partition_column_immutability(source, ROWS, ["id"], ["day"])
+
+
+@pytest.mark.parametrize(
+    ("check", "message", "hint"),
+    [
+        (
+            lambda: validate_keys_and_schema(ROWS, None, ["idd"]),
+            "The key column 'idd' does not exist in the source.",
+            "Did you mean 'id'?",
+        ),
+        (
+            lambda: validate_keys_and_schema(ROWS, ROWS.select(["v"]), ["id"]),
+            "The key column 'id' does not exist in the dataset.",
+            "Columns: v.",
+        ),
+        (
+            lambda: validate_no_null_keys(ROWS, ["key"]),
+            "The key column 'key' does not exist in the source.",
+            "Columns: id, day, v.",
+        ),
+        (
+            lambda: validate_keys_and_schema(pa.table({"id": [4, None, None]}), None, ["id"]),
+            "Key column 'id' is NULL in 2 of 3 source rows; the first is row 1: id=None.",
+            "Remove these rows, fill in the keys, or choose other key columns.",
+        ),
+        (
+            immovable(id=[9, 3, 1, 2], day=["z", "b", "c", "d"]),
+            (
+                "Partition columns cannot change for existing keys: id=1 is in day='a' and the source has it in day='c'"
+                " (2 such rows)."
+            ),
+            STAYS,
+        ),
+        (
+            immovable(id=[3], day=["a"]),
+            (
+                "Partition columns cannot change for existing keys: id=3 is in day='b' and the source has it in day='a'"
+                " (1 such row)."
+            ),
+            STAYS,
+        ),
+        (immovable(id=[3]), "The column 'day' does not exist in the source.", "Columns: id."),
+        (
+            lambda: validate_partition_column_immutability(ROWS, ROWS.select(["day"]), ["id"], ["day"]),
+            "The column 'id' does not exist in the dataset.",
+            "Columns: day.",
+        ),
+        (
+            immovable(id=["one"], day=["a"]),
+            "Column 'id' is string in the source and int64 in the dataset, and not every value fits.",
+            None,
+        ),
+        (
+            lambda: validate_keys_and_schema(wide(0, extra=[1]), wide(10), ["id"]),
+            (
+                "The columns of source and dataset differ: the source lacks 'c00', 'c01', 'c02', 'c03', 'c04', 'c05',"
+                " 'c06', 'c07', 'c08', 'c09'; the dataset does not have 'extra'."
+            ),
+            LACKS,
+        ),
+        (
+            lambda: validate_keys_and_schema(wide(0), wide(11), ["id"]),
+            (
+                "The columns of source and dataset differ: the source lacks 'c00', 'c01', 'c02', 'c03', 'c04', 'c05',"
+                " 'c06', 'c07', 'c08', 'c09' and 1 more."
+            ),
+            LACKS,
+        ),
+        (
+            lambda: validate_keys_and_schema(wide(11), wide(0), ["id"]),
+            (
+                "The columns of source and dataset differ: the dataset does not have 'c00', 'c01', 'c02', 'c03', 'c04',"
+                " 'c05', 'c06', 'c07', 'c08', 'c09' and 1 more."
+            ),
+            EVOLVES,
+        ),
+        (
+            lambda: validate_keys_and_schema(wide(0, other=[1], price=[1]), wide(0, prices=[1]), ["id"]),
+            (
+                "The columns of source and dataset differ: the source lacks 'prices'; the dataset does not have"
+                " 'other', 'price' (did you mean 'prices'?)."
+            ),
+            "Name the columns of the source as those of the dataset.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_these_words(check: Callable[[], None], message: str, hint: str | None) -> None:
+    with pytest.raises(InlayError) as caught:
+        check()
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_what_is_right_is_not_refused() -> None:
+    validate_keys_and_schema(ROWS, ROWS, ["id"])
+    validate_partition_column_immutability(ROWS, ROWS, ["id"], ["day"])
+    validate_partition_column_immutability(pa.table({"id": [9], "day": ["z"]}), ROWS, ["id"], ["day"])
 
 
 def test_what_arrow_cannot_do_is_a_failed_merge() -> None:

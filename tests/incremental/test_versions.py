@@ -7,12 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.engines import get_engine
 from inlay.errors import DuplicateKeyError, SchemaMismatchError
 from inlay.incremental.options import MergeOptions
-from inlay.incremental.versions import Draft, append_draft, merge_draft, plan_draft
-from inlay.storage import locate
+from inlay.incremental.stage import Slot
+from inlay.incremental.versions import Draft, append_draft, check_append, merge_draft, plan_draft
+from inlay.storage import LocalStore, locate
 from tests import lake
 
 
@@ -101,6 +103,51 @@ def test_rows_are_appended_in_the_types_of_the_dataset(managed: Managed) -> None
 
 @pytest.mark.parametrize("rows", [{"id": [7]}, {"id": [7], "v": ["z"], "w": [1]}, {"id": ["seven"], "v": ["z"]}])
 def test_rows_that_do_not_fit_are_not_appended(managed: Managed, rows: dict[str, list[object]]) -> None:
-    with pytest.raises(SchemaMismatchError):
+    with pytest.raises(SchemaMismatchError) as refused:
         append_draft(pa.table(rows), managed.draft(), get_engine("pyarrow"))
+    with pytest.raises(SchemaMismatchError) as foreseen:
+        check_append(pa.table(rows), managed.draft(), get_engine("pyarrow"))
+    assert foreseen.value.message == refused.value.message
     assert not (managed.root / "v2").exists()
+
+
+def test_rows_that_fit_are_not_written_by_looking_at_them(managed: Managed) -> None:
+    check_append(lake.table([7], ["z"]), managed.draft(), get_engine("pyarrow"))
+    assert not (managed.root / "v2").exists()
+
+
+def test_a_version_that_only_loses_files_writes_none(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([5, 6], ["e", "f"]), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.deleted, result.unchanged, result.target_count_after) == (2, 2, 2)
+    assert [path for path, _, _ in draft.files(result)] == ["v1/b.parquet"]
+    assert [path.name for path in (managed.root / "v2").glob("*")] == []
+
+
+def test_a_version_without_rows_still_has_a_schema(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([], []), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.deleted, result.target_count_after) == (4, 0)
+    [(path, rows, _)] = draft.files(result)
+    assert rows == 0
+    assert pq.read_schema(managed.root / path).equals(pq.read_schema(managed.root / "v1/a.parquet"))
+
+
+def test_versions_lie_on_object_stores_too(memory: MemoryFileSystem) -> None:
+    first = append_draft(lake.table([1, 2]), Draft(locate("/versions/x", memory), [], "v1"), get_engine("pyarrow"))
+    draft = Draft(locate("/versions/x", memory), [(path, size) for path, _, size in first], "v2")
+    result = merge_draft(lake.table([2, 3]), draft, options("insert"), get_engine("pyarrow"))
+    assert [path for path, _, _ in draft.files(result)] == ["v1/part-00000.parquet", "v2/part-00000.parquet"]
+    assert sorted(memory.find("/versions")) == [f"/versions/x/v{n}/part-00000.parquet" for n in (1, 2)]
+
+
+def test_what_a_version_adds_is_safe_before_anybody_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    for name in ("sync_file", "sync_directory"):
+        monkeypatch.setattr(LocalStore, name, lambda _, path: synced.append(path.removeprefix(str(tmp_path))))
+    merged = lake.write(tmp_path / "x", {"v1/day=1/a.parquet": lake.table([1])})
+    draft = Draft(locate(merged), [("v1/day=1/a.parquet", 1)], "v2")
+    draft.commit([Slot(f"{merged}/v2/day=2/b.parquet", "v2/day=2/b.parquet"), Slot(f"{merged}/v2/c", "v2/c")], [])
+    assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/c", "/x/v2/day=2", "/x/v2", "/x", ""]

@@ -241,6 +241,19 @@ def test_sorting_by_a_column_that_the_target_lacks(rich: bytes) -> None:
     assert metadata.num_columns == len(base.schema.leaves)
 
 
+def test_what_old_writers_leave_out_of_a_row_group_stays_out(rich: bytes) -> None:
+    def leave_out(footer: Struct) -> None:
+        for group in footer.structs(4):
+            group.pop(5)  # where it begins
+            group.pop(6)  # how long it is
+
+    base = ParquetBytes(refooted(rich, leave_out))
+    fresh = fresh_like(base, sample(0, GROUP).select(["word"]))
+    result = spliced(base, [lambda s: s.replace(base, 0, fresh, ["word"]), *copied(base, [1, 2])])
+    assert [(5 in group, 6 in group) for group in ParquetBytes(result).row_groups] == [(False, False)] * 3
+    assert pq.read_table(pa.BufferReader(result)).equals(sample())
+
+
 def test_sizes_of_a_mixed_row_group(rich: bytes) -> None:
     base = ParquetBytes(rich)
     fresh = fresh_like(base, sample(0, GROUP).select(["text", "score"]), compression="none", use_dictionary=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
 from inlay import incremental
@@ -302,8 +301,7 @@ def test_partition_column_immutability_validation():
 # Testing requirement: staging and atomic replace operations
 
 
-def test_atomic_replace_takes_sources_from_the_given_filesystem():
-    memory = MemoryFileSystem()
+def test_atomic_replace_takes_sources_from_the_given_filesystem(memory):
     inlay.write_dataset(lake.table([1]), "/replace/d", filesystem=memory)
     [target] = [name for name in memory.find("/replace/d") if name.endswith(".parquet")]
     with memory.open("/replace/staged.parquet", "wb") as file:

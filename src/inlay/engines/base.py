@@ -10,7 +10,7 @@ pick     read single rows of files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ __all__ = [
     "FileMatch",
     "GroupEdit",
     "GroupMatch",
+    "Outcomes",
     "Pick",
     "Source",
     "Target",
@@ -149,6 +150,8 @@ class Source(Protocol):
 
 
 Watch = Callable[[int, int], None]  # tasks done, tasks in all
+# in the order of what was asked for; who closes it early waits for what is begun, and may remove all of it then
+Outcomes = Generator[Written, None, None]
 
 
 class Engine(Protocol):
@@ -179,10 +182,10 @@ class Engine(Protocol):
         appends: Sequence[Append],
         *,
         dry_run: bool = False,
-    ) -> Iterator[Written]:
+    ) -> Outcomes:
         """What became of every edit, then of every append; a dry run finds out what would differ, and has none."""
 
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]: ...
+    def combine(self, location: Location, combines: Sequence[Combine]) -> Outcomes: ...
 
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows of every pick, in this schema."""

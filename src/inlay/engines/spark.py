@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, Target, Watch, Written
+from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Outcomes, Pick, Target, Watch, Written
 from inlay.engines.buckets import ArrowSource, load_source
 from inlay.engines.exchange import Attempt, Piece, PieceWriter, Scratch, unpack
 from inlay.engines.kernels import combine_files, pick_rows
@@ -142,7 +142,7 @@ class SparkEngine:
         appends: Sequence[Append],
         *,
         dry_run: bool = False,
-    ) -> Iterator[Written]:
+    ) -> Outcomes:
         """All in one job, or in waves of them."""
         rows = sum(len(group.sources) for edit in edits for group in edit.groups)
         share = 0 if dry_run else max(1, rows // (2 * parallelism(self.spark)))
@@ -151,7 +151,7 @@ class SparkEngine:
     def _supply(self, source: ArrowSource | StoredSource) -> Supply:
         return StoredRows(source) if isinstance(source, StoredSource) else HeldRows(source, self._room)
 
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
+    def combine(self, location: Location, combines: Sequence[Combine]) -> Outcomes:
         for bundle in self._run(_CombineKernel(location), [[job] for job in combines]):
             yield from bundle
 

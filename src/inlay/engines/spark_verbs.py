@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inlay.engines.base import Append, FileEdit, FileMatch, GroupEdit, Target, Written
+from inlay.engines.base import Append, FileEdit, FileMatch, GroupEdit, Outcomes, Target, Written
 from inlay.engines.exchange import Attempt, Chunk, ChunkRows, Scratch
 from inlay.engines.kernels import EditedPart, append_rows, edit_part, join_parts, rewrite_file
 from inlay.engines.matching import match_files, open_target
@@ -86,7 +86,7 @@ def stage(
     *,
     dry_run: bool,
     share: int,
-) -> Iterator[Written]:
+) -> Outcomes:
     """`share` is how many rows one task should get at most, as far as row groups allow; 0 splits nothing."""
     jobs = [job for at, edit in enumerate(edits) for job in _edit_jobs(at, location, edit, share, dry_run=dry_run)]
     jobs += [_append_job(at, location, append) for at, append in enumerate(appends, len(edits))]

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, Pick, Watch, Written
+from inlay.engines.base import Append, Combine, Conform, FileEdit, Outcomes, Pick, Watch
 from inlay.engines.buckets import ArrowSource, load_source
 from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
 from inlay.engines.source import open_batches
@@ -54,13 +54,13 @@ class ThreadedKernels:
         appends: Sequence[Append],
         *,
         dry_run: bool = False,
-    ) -> Iterator[Written]:
+    ) -> Outcomes:
         yield from self._rewrite(location, source, edits, dry_run=dry_run)
         yield from self._append(location, source, appends)
 
     def _rewrite(
         self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
-    ) -> Iterator[Written]:
+    ) -> Outcomes:
         """Files side by side; row groups of one file side by side only when there are too few files."""
         outer = min(self.workers, len(edits)) or 1
         inner = max(1, self.workers // outer)
@@ -79,13 +79,13 @@ class ThreadedKernels:
                 edits,
             )
 
-    def _append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Iterator[Written]:
+    def _append(self, location: Location, source: ArrowSource, appends: Sequence[Append]) -> Outcomes:
         with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
             yield from bounded_map(
                 pool, self.workers, lambda append: append_rows(location, append, source.take), appends
             )
 
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Iterator[Written]:
+    def combine(self, location: Location, combines: Sequence[Combine]) -> Outcomes:
         with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
             yield from bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import Slot, Transaction, ending, new_file_settings, verify_staged
+from inlay.incremental.stage import Slot, Transaction, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
@@ -118,7 +119,7 @@ def _combined(
 ) -> list[Written]:
     written: list[Written] = []
     outcomes = runner.combine(target.location, [job for _, job in jobs])
-    with ending(outcomes):
+    with contextlib.closing(outcomes):
         for outcome in outcomes:
             written.append(outcome)
             report("compact", len(written), len(jobs))

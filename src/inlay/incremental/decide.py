@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,11 @@ class Decision:
     match: FileMatch | None = None
     edits: list[GroupEdit] = field(default_factory=list)
     remove: bool = False
+
+    @property
+    def own_schema(self) -> pa.Schema:
+        """There is one: a dataset with a file that cannot be read is refused before anything is decided."""
+        return cast(pa.Schema, self.footer.schema)
 
     @property
     def matched(self) -> int:

@@ -35,7 +35,7 @@ from inlay.incremental.plan import MergePlan
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeResult
-from inlay.incremental.stage import Slot, Transaction, ending, new_file_settings, plan_appends, verify_staged
+from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import (
     Conformer,
@@ -144,16 +144,17 @@ def _running(
 
 def _retrying(run: MergeRun, lock_timeout: float) -> MergeResult:
     """Where writers cannot wait for each other, whoever was second plans again on what is there now."""
-    for attempt in range(_ATTEMPTS_ON_CONFLICT):
+    attempt = 0
+    while True:
         try:
             with IncrementalFileManager(lock_timeout=lock_timeout) as files:
                 files.open(run.location)
                 return run.execute(files)
         except ConcurrentModificationError:
-            if run.location.store.is_local or attempt + 1 == _ATTEMPTS_ON_CONFLICT:
+            attempt += 1
+            if run.location.store.is_local or attempt == _ATTEMPTS_ON_CONFLICT:
                 raise
-            time.sleep(0.1 * 2**attempt * (1 + np.random.default_rng().random()))
-    raise AssertionError("unreachable")
+            time.sleep(0.05 * 2**attempt * (1 + np.random.default_rng().random()))
 
 
 class MergeRun:
@@ -253,8 +254,8 @@ class MergeRun:
 
     def _schema_for(self, decision: Decision) -> pa.Schema | None:
         """None while a file can keep its own schema: it has the same columns, and its types hold the new values."""
-        schema, own = self._conformer.file_schema, decision.footer.schema
-        if own is None or set(own.names) != set(schema.names):
+        schema, own = self._conformer.file_schema, decision.own_schema
+        if set(own.names) != set(schema.names):
             return schema
         narrower = [
             f for f in own if not f.type.equals(schema.field(f.name).type) or f.nullable < schema.field(f.name).nullable
@@ -277,9 +278,7 @@ class MergeRun:
 
     def _equal_columns(self, decision: Decision) -> tuple[str, ...]:
         """Keys that were found are the same, to the bit unless they are floats: zero has two signs."""
-        own, schema = decision.footer.schema, self._source.schema
-        if own is None:
-            return ()
+        own, schema = decision.own_schema, self._source.schema
         types = {name: schema.field(name).type for name in self.options.key_columns if name in own.names}
         exact = (n for n, type_ in types.items() if not pa.types.is_floating(canonical_type(type_)))
         return tuple(name for name in exact if own.field(name).type.equals(types[name]))
@@ -301,7 +300,7 @@ class MergeRun:
         outcomes = self.engine.stage(
             self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
         )
-        with ending(outcomes):
+        with contextlib.closing(outcomes):
             told = self._told("rewrite", len(edits), outcomes)
             rewritten = [Rewritten(*each) for each in zip(touched, slots, told, strict=True)]
             if files is not None:

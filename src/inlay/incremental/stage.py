@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -18,7 +17,7 @@ from inlay.incremental.target import Partitions, TargetState
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings
 from inlay.storage import FileStat, Location
 
-__all__ = ["Slot", "Transaction", "ending", "new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
+__all__ = ["Slot", "Transaction", "new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
 
 
 class Slot(NamedTuple):
@@ -86,16 +85,6 @@ def new_file_settings(
         # one row group says nothing about how large they are meant to be
         settings = own if groups > 1 else replace(own, row_group_size=DEFAULT_ROW_GROUP_SIZE)
     return settings.with_choice(compression, row_group_size)
-
-
-@contextlib.contextmanager
-def ending(outcomes: Iterator[Written]) -> Iterator[None]:
-    """What is begun ends with the block, before what it wrote is removed: also if somebody cancels in the middle."""
-    try:
-        yield
-    finally:
-        if isinstance(outcomes, Generator):
-            outcomes.close()
 
 
 def verify_staged(location: Location, written: Sequence[Written]) -> None:

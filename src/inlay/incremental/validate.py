@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 SchemaMode = Literal["strict", "evolve"]
-_EXAMPLES = 5
+_EXAMPLES = 5  # of keys
+_NAMES = 10
 
 
 class TableLike(Protocol):
@@ -255,11 +256,7 @@ def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
     if missing:
         parts.append(f"the source lacks {_listed(missing)}")
     if extra:
-        close = {name: closest(name, missing) for name in extra[:10]}
-        parts.append(
-            "the dataset does not have "
-            + ", ".join(f"{n!r}" + (f" (did you mean {close[n][0]!r}?)" if close[n] else "") for n in extra[:10])
-        )
+        parts.append(f"the dataset does not have {_listed(extra, missing)}")
     return f"The columns of source and dataset differ: {'; '.join(parts)}."
 
 
@@ -272,5 +269,8 @@ def _advice(missing: Sequence[str], extra: Sequence[str]) -> str | None:
     return 'schema_mode="evolve" adds them to the dataset.'
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names[:10]) + (" ..." if len(names) > 10 else "")
+def _listed(names: Sequence[str], meant: Sequence[str] = ()) -> str:
+    """The first of them, each with the name that it was perhaps meant to be."""
+    close = {name: closest(name, meant) for name in names[:_NAMES]}
+    told = [f"{name!r} (did you mean {found[0]!r}?)" if found else repr(name) for name, found in close.items()]
+    return ", ".join(told) + (f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else "")

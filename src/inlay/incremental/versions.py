@@ -24,7 +24,7 @@ from inlay.incremental.target import TargetState
 from inlay.incremental.write import append_rows, check_rows
 from inlay.storage import FileStat, LocalStore, Location
 
-__all__ = ["Draft", "append_draft", "check_append", "make_durable", "merge_draft", "plan_draft"]
+__all__ = ["Draft", "append_draft", "check_append", "merge_draft", "plan_draft"]
 
 
 class Draft:
@@ -59,7 +59,7 @@ class Draft:
 
     def commit(self, puts: Sequence[Slot], removes: Sequence[str]) -> None:
         """Make the new files durable. The draft is complete then, and still nobody's."""
-        make_durable(self.location, [slot.path for slot in puts])
+        _make_durable(self.location, [slot.path for slot in puts])
         self._put, self._removed = [slot.path for slot in puts], set(removes)
 
     # ------------------------------------------------------------------------------------------------ what it says
@@ -75,7 +75,7 @@ class Draft:
         return [(path, told[path].row_count, told[path].size_bytes or 0) for path in paths]
 
 
-def make_durable(location: Location, paths: Sequence[str]) -> None:
+def _make_durable(location: Location, paths: Sequence[str]) -> None:
     """Files that are written survive a power cut from here on, and so do the directories that lead to them."""
     if not isinstance(location.store, LocalStore):
         return

@@ -17,7 +17,7 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import Slot, Transaction, ending, new_file_settings, plan_appends, verify_staged
+from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import Conformer, SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.layout import parse_hive_partition_path
@@ -106,7 +106,7 @@ def append_rows(
         )  # fmt: skip
         written: list[tuple[Slot, Written]] = []
         outcomes = runner.stage(location, loaded, [], [append for _, append in appends])
-        with ending(outcomes):
+        with contextlib.closing(outcomes):
             for (slot, _), outcome in zip(appends, outcomes, strict=True):
                 written.append((slot, outcome))
                 report("append", len(written), len(appends))

@@ -65,7 +65,7 @@ class _Page:
 def _make(service: Service) -> FastAPI:
     os.environ.setdefault("MATPLOTLIB", "false")  # NiceGUI would import it wherever it is installed
     from nicegui import app as pages
-    from nicegui import ui, ui_run_with
+    from nicegui import run, ui, ui_run_with
 
     from inlay.web import routes
     from inlay.web.protection import Protected
@@ -83,6 +83,8 @@ def _make(service: Service) -> FastAPI:
         reconnect_timeout=_KEPT_SECONDS,
         show_welcome_message=False,
     )
+    # NiceGUI would make a pool of processes that nothing here uses, and whose locks need shared memory.
+    run.setup = lambda: None
     # NiceGUI would look through all objects of the process for the server, which only a shutdown by the page needs.
     # A tuple that another thread is building must not be seen there: CPython fails that thread with a SystemError.
     ui_run_with.gc = SimpleNamespace(get_objects=tuple)  # type: ignore[assignment, attr-defined]
