@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.errors import (
     CommitPendingError,
@@ -26,7 +27,8 @@ from inlay.errors import (
     LockTimeoutError,
 )
 from inlay.incremental import commit, local_commit
-from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, recover
+from inlay.incremental.commit import IncrementalFileManager, footer_cache, list_dataset_files, recover
+from inlay.incremental.journal import RecoveryReport
 from inlay.incremental.local_commit import LocalJournal
 from inlay.parquet.sidecar import claim, unlock
 from inlay.storage import LocalStore, locate
@@ -384,6 +386,20 @@ def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
     assert leftovers(root) == []
 
 
+def test_a_report_is_true_if_anything_was_done() -> None:
+    assert not RecoveryReport()
+    assert RecoveryReport(completed="a transaction")
+    assert RecoveryReport(swept=[".staging_dead"])
+
+
+def test_a_reader_finishes_a_commit_and_leaves_the_sweeping_to_writers(pending: Path) -> None:
+    staging = sidecar(pending) / ".staging_dead"
+    staging.mkdir()
+    list_dataset_files(str(dataset(pending)))
+    assert is_after(pending)
+    assert staging.exists()
+
+
 def test_recovery_leaves_alone_what_a_living_plan_staged(root: Path) -> None:
     opened(root).cleanup_staging_files()
     staging = sidecar(root) / ".staging_alive"
@@ -575,3 +591,42 @@ def test_the_required_calls_in_a_wrong_order_or_number(root: Path) -> None:
         first = manager.create_staging_directory(dataset(root))
         assert manager.create_staging_directory(dataset(root)) == first
     assert is_before(root)
+
+
+def test_the_required_calls_use_the_filesystem_of_their_manager(memory: MemoryFileSystem) -> None:
+    memory.pipe_file("/lake/d/a.parquet", b"old")
+    memory.pipe_file("/elsewhere/new", b"new")
+    manager = IncrementalFileManager(memory)
+    staging = manager.create_staging_directory("/lake/d")
+    assert staging.startswith("/lake/.d.txn/.staging_")
+    manager.atomic_replace_files(["/elsewhere/new"], ["/lake/d/a.parquet"])
+    manager.cleanup_staging_files()
+    assert memory.cat_file("/lake/d/a.parquet") == b"new"
+    assert memory.cat_file("/elsewhere/new") == b"new", "what was not staged here is its owner's"
+
+
+def test_sources_from_elsewhere_are_copied_whole(root: Path, tmp_path: Path) -> None:
+    large = os.urandom((3 << 20) + 5)
+    (tmp_path / "large").write_bytes(large)
+    (tmp_path / "link").symlink_to(tmp_path / "large")
+    with IncrementalFileManager() as manager:
+        manager.atomic_replace_files([str(tmp_path / "link")], [str(dataset(root) / "a.parquet")])
+    assert (dataset(root) / "a.parquet").read_bytes() == large
+    assert (tmp_path / "large").read_bytes() == large
+
+
+def test_a_file_is_no_dataset(root: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is a file; a dataset is a directory"):
+        list_dataset_files(str(dataset(root) / "a.parquet"))
+
+
+def test_footers_are_kept_beside_the_dataset_or_at_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = locate(dataset(root))
+    monkeypatch.setenv("HOME", "/home/of/somebody")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    digest = hashlib.sha256(f"LocalStore {dataset(root)}".encode()).hexdigest()[:32]
+    assert footer_cache(location).path == f"/home/of/somebody/.cache/inlay/footers/{digest}.db"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert footer_cache(location).path == f"/elsewhere/inlay/footers/{digest}.db"
+    opened(root).cleanup_staging_files()
+    assert footer_cache(location).path == str(sidecar(root) / "footers.db")

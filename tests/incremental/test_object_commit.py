@@ -20,6 +20,7 @@ from inlay.errors import (
     DatasetIOError,
     InlayError,
 )
+from inlay.incremental import commit
 from inlay.incremental.commit import IncrementalFileManager, holding, list_dataset_files, read_consistently, recover
 from inlay.storage import FileStat, Location, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
@@ -181,6 +182,77 @@ def next_create(client: Flaky) -> int:
     return len(client.requests) + 2
 
 
+# ----------------------------------------------------------------------------------------------------------- names
+def test_rewritten_files_get_names_that_nobody_else_gives() -> None:
+    _, dataset = new_dataset()
+    with IncrementalFileManager() as manager:
+        manager.open(dataset.location())
+        own = manager.id[:12]
+        old = "inlay-0123456789ab"
+        given = ["a.parquet", f"day=1/b-{old}.parquet", "day=1/b.parquet", f"c-inlay-x-{old}.parquet"]
+        assert [manager.replacement_name(name) for name in given] == [
+            f"a-inlay-{own}.parquet",
+            f"day=1/b-inlay-{own}.parquet",
+            f"day=1/b-inlay-{own}-2.parquet",
+            f"c-inlay-x-inlay-{own}.parquet",
+        ]
+        assert [manager.adding(place).path for place in ("", "day=1")] == [
+            f"part-{own}-00000.parquet",
+            f"day=1/part-{own}-00001.parquet",
+        ]
+        assert [manager.stage_path().rpartition("/")[2] for _ in range(2)] == ["3.stage", "4.stage"]
+
+
+def test_the_next_commit_of_a_manager_has_names_of_its_own() -> None:
+    _, dataset = new_dataset()
+    with IncrementalFileManager() as manager:
+        manager.open(dataset.location())
+        names = []
+        for content in (b"1", b"2"):
+            names.append(manager.replacement_name("x.parquet"))
+            manager.commit(list(stage(manager, {names[-1]: content})), names[-2:-1])
+    assert len(set(names)) == 2
+    assert ("x.parquet", b"2") in dataset.content()
+    assert dataset.hidden() == []
+
+
+# ------------------------------------------------------------------------------------- a file that was gone when asked
+def failing(dataset: Dataset, meanwhile: Callable[[], None] = lambda: None) -> None:
+    with IncrementalFileManager() as manager:
+        manager.open(dataset.location())
+        manager.snapshot()
+        list(stage(manager, {"new.parquet": b"new"}))
+        meanwhile()
+        raise FileNotFoundError("a file of the snapshot")
+
+
+def test_a_file_that_another_writer_replaced_is_a_conflict() -> None:
+    _, dataset = new_dataset()
+    with pytest.raises(ConcurrentModificationError, match="changed while the merge was being prepared") as caught:
+        failing(dataset, lambda: change(dataset.location()))
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert dataset.content() == AFTER
+    assert dataset.hidden() == []
+
+
+def test_a_file_that_nobody_replaced_is_an_error_of_its_own() -> None:
+    _, dataset = new_dataset()
+    with pytest.raises(FileNotFoundError):
+        failing(dataset)
+    assert dataset.hidden() == []
+
+
+def test_where_nothing_can_be_asked_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, dataset = new_dataset()
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise OSError("the network is gone")
+
+    with pytest.raises(FileNotFoundError, match="of the snapshot"):
+        failing(dataset, lambda: monkeypatch.setattr(commit, "data_files", lost))
+
+
+# -------------------------------------------------------------------------------------------------- answers of a store
 class Answers(Flaky):
     """A client whose conditional writes to the log are done or not, and answered, as a list says."""
 
@@ -291,14 +363,16 @@ def test_an_error_after_the_commit_point_says_that_it_is_committed() -> None:
     assert dataset.content() == AFTER
 
 
-def test_the_second_of_two_writers_is_told_so_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("looked", [True, False], ids=["by its listing", "by the log"])
+def test_the_second_of_two_writers_is_told_so_and_nothing_is_lost(looked: bool) -> None:
     store, dataset = new_dataset()
     slow = IncrementalFileManager()
     slow.open(dataset.location(store.client()))
-    slow.snapshot()
+    if looked:
+        slow.snapshot()
     puts = list(stage(slow, {"slow.parquet": b"slow"}))
     add(dataset.location(store.client()), "quick.parquet")
-    with pytest.raises(ConcurrentModificationError):
+    with pytest.raises(ConcurrentModificationError, match="prepared" if looked else "committed to '/bucket/ds' first"):
         slow.commit(puts)
     slow.cleanup_staging_files()
     names = [name for name, _ in dataset.content()]
@@ -491,6 +565,9 @@ def test_its_only_writer_may_use_a_store_without_conditional_writes() -> None:
     filesystem = Heedless()
     add(locate(PATH, filesystem, {"single_writer": True}), "b.parquet")
     assert filesystem.cat_file("/bucket/ds/b.parquet") == b"x"
+    with pytest.raises(InlayError, match="ignores conditional writes"):
+        recover(PATH, filesystem=filesystem)
+    assert not recover(PATH, filesystem=filesystem, storage_options={"single_writer": True})
 
 
 def test_a_corrupt_entry_is_named_and_nothing_is_touched() -> None:

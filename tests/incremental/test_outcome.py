@@ -102,3 +102,21 @@ def test_a_result_says_in_a_line_what_happened(tmp_path: Path) -> None:
         "MergeResult(upsert: 1 inserted, 2 updated (1 unchanged), 0 deleted; 3,000 -> 3,001 rows;"
         " files: 1 rewritten, 1 new, 0 removed, 2 untouched)"
     )
+
+
+def test_a_plan_says_why_files_are_not_looked_at(tmp_path: Path) -> None:
+    one, none = (
+        pa.table({"id": [1], "v": ["a"]}),
+        pa.table({"id": pa.array([], pa.int64()), "v": pa.array([], pa.string())}),
+    )
+    tables = {"p=1/one.parquet": one, "p=1/none.parquet": none, "p=2/one.parquet": one, "p=2/none.parquet": none}
+    path = lake.write(tmp_path / "d", tables)
+    source = pa.table({"id": [7], "v": ["x"], "p": [1]})
+    plan = inlay.plan_merge(source, path, "upsert", ["id"])
+    assert (plan.source_count, plan.inserted) == (1, 1)
+    assert {file.path.removeprefix(f"{path}/"): file.reason for file in plan.files} == {
+        "p=1/one.parquet": "statistics or partition exclude the source's keys",
+        "p=1/none.parquet": "it has no rows",
+        "p=2/one.parquet": "statistics or partition exclude the source's keys (partition not in the source)",
+        "p=2/none.parquet": "it has no rows",
+    }

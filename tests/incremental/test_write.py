@@ -150,6 +150,31 @@ def test_partitions_are_not_combined_with_each_other(tmp_path: Path) -> None:
     assert [file.row_count for file in result.files] == [2, 2]
 
 
+def test_compaction_says_what_it_wrote_and_as_it_was_asked_to(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {f"{n}.parquet": lake.table(range(n, n + 40)) for n in (0, 40, 80)})
+    result = inlay.compact(path, row_group_size=50, compression="gzip")
+    (file,) = result.files
+    assert (file.operation, file.row_count, file.size_bytes) == ("inserted", 120, Path(file.path).stat().st_size)
+    metadata = pq.read_metadata(file.path)
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [50, 50, 20]
+    assert metadata.row_group(0).column(0).compression == "GZIP"
+
+
+def test_dictionaries_get_room_only_where_all_files_are_written_anew(tmp_path: Path) -> None:
+    narrow, wide = pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.string())
+
+    def rows(count: int) -> pa.Table:
+        return pa.table({"id": range(count), "v": pa.array(["a"] * count).cast(narrow)})
+
+    sizes = {"a.parquet": rows(1), "b.parquet": rows(1), "c.parquet": rows(5000)}
+    path = lake.write(tmp_path / "d", sizes)
+    limit = (tmp_path / "d/a.parquet").stat().st_size * 2 + 100
+    (some,) = inlay.compact(path, target_file_size=limit).files
+    assert pq.read_schema(some.path).field("v").type == narrow, "another file stays"
+    (all_,) = inlay.compact(path).files
+    assert pq.read_schema(all_.path).field("v").type == wide
+
+
 def test_large_files_stay_unless_they_are_to_be_sorted(tmp_path: Path) -> None:
     lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 1, 2])})
     assert inlay.compact(str(tmp_path / "d")).files == []
