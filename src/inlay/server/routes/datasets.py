@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from inlay.errors import InvalidRequestError
-from inlay.server import models
+from inlay.server import bodies, models
 from inlay.server.answers import choose, ended, json_answer, queued, streamed
 from inlay.server.auth import Caller, Reader, Writer, require
 from inlay.server.dependencies import Accept, How, Manner, Paging, ServiceOf, Version, problems
@@ -41,7 +41,7 @@ def _idempotent(how: Manner, caller: Caller) -> dict[str, Any]:
     return {"idempotency_key": how.idempotency_key, "scope": caller.id}
 
 
-def _require_reading(caller: Caller, source: models.SourceBody, *, shows_rows: bool = False) -> None:
+def _require_reading(caller: Caller, source: bodies.SourceBody, *, shows_rows: bool = False) -> None:
     """Who asks a query, or to see rows before they are loaded, must be allowed to read as well."""
     if source.sql is not None or shows_rows:
         require(caller, "read")
@@ -55,7 +55,7 @@ def _require_reading(caller: Caller, source: models.SourceBody, *, shows_rows: b
     responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422)},
     summary="Create a dataset",
 )
-async def create_dataset(body: models.DatasetBody, service: ServiceOf, caller: Writer, how: How) -> Response:
+async def create_dataset(body: bodies.DatasetBody, service: ServiceOf, caller: Writer, how: How) -> Response:
     """Convert an upload, inline data or a query's result to typed Parquet."""
 
     _require_reading(caller, body.source)
@@ -115,7 +115,7 @@ async def get_data(
 
 
 @router.put("/v1/datasets/{dataset_id}", responses=problems(404, 409, 413, 415), summary="Rename a dataset")
-async def update_dataset(dataset_id: str, body: models.ChangeBody, service: ServiceOf, _: Writer) -> models.Dataset:
+async def update_dataset(dataset_id: str, body: bodies.ChangeBody, service: ServiceOf, _: Writer) -> models.Dataset:
     """Change the label, the table name, or both."""
     if body.label is None and body.table_name is None:
         raise InvalidRequestError("There is nothing to change.", hint="Give a label, a table_name, or both.")
@@ -146,7 +146,7 @@ async def delete_dataset(dataset_id: str, service: ServiceOf, _: Writer) -> None
     summary="Load rows into a dataset",
 )
 async def load_dataset(
-    dataset_id: str, body: models.LoadBody, service: ServiceOf, caller: Writer, how: How
+    dataset_id: str, body: bodies.LoadBody, service: ServiceOf, caller: Writer, how: How
 ) -> Response:
     """Append, replace, or merge by key. Only what must change is written, as a new version."""
     _require_reading(caller, body.source, shows_rows=body.dry_run)
@@ -177,7 +177,7 @@ async def list_versions(dataset_id: str, service: ServiceOf, _: Reader, page: Pa
     summary="Restore a version",
 )
 async def restore_dataset(
-    dataset_id: str, body: models.RestoreBody, service: ServiceOf, caller: Writer, how: How
+    dataset_id: str, body: bodies.RestoreBody, service: ServiceOf, caller: Writer, how: How
 ) -> Response:
     """Make an older version the current one, as a new version. No data moves."""
     ticket = await service.run(lambda w: w.restore(dataset_id, body.version, **_idempotent(how, caller)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import anyio
 from fastapi import APIRouter, Query, Request, Response
 
-from inlay.server import models
+from inlay.server import bodies, models
 from inlay.server.answers import json_answer
 from inlay.server.auth import Reader, Writer
 from inlay.server.dependencies import Paging, ServiceOf, problems
@@ -106,10 +106,10 @@ async def get_file(upload_id: str, service: ServiceOf, _: Reader) -> models.Uplo
 
 @router.post("/v1/files/{upload_id}/preview", responses=problems(404, 413, 415, 422), summary="Preview an upload")
 async def preview_file(
-    upload_id: str, service: ServiceOf, _: Reader, body: models.PreviewBody | None = None
+    upload_id: str, service: ServiceOf, _: Reader, body: bodies.PreviewBody | None = None
 ) -> models.Preview:
     """What a dataset made of it would look like, from its first rows; options and types may be tried out."""
-    how = body or models.PreviewBody()
+    how = body or bodies.PreviewBody()
     columns = how.schema_.pairs() if how.schema_ is not None else []
     found = await service.run(
         lambda w: w.preview(upload_id, how.format, how.options, columns, how.dataset_id), "queries"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
-from inlay.server import models
+from inlay.server import bodies, models
 from inlay.server.answers import choose, on_disconnect, streamed
 from inlay.server.auth import Reader
 from inlay.server.dependencies import Accept, ServiceOf, problems
@@ -39,7 +39,7 @@ _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
     summary="Ask SQL",
 )
 async def query(
-    body: models.QueryBody, request: Request, service: ServiceOf, _: Reader, accept: Accept = None
+    body: bodies.QueryBody, request: Request, service: ServiceOf, _: Reader, accept: Accept = None
 ) -> Response:
     """Answer one SELECT over `datasets.<table_name>`; the form is chosen by `Accept`."""
     media = choose(accept, list(_FORMS))

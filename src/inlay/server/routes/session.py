@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from inlay.server import models
+from inlay.server import bodies
 from inlay.server.auth import SESSION_COOKIE, identify, require_same_origin
 from inlay.server.dependencies import ServiceOf, problems
 
@@ -16,7 +16,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["service"])
 
 
-class SessionBody(models.Request):
+class SessionBody(bodies.Request):
     key: Annotated[str, Field(min_length=1, max_length=1000, description="An API key.")]
 
 
