@@ -28,7 +28,7 @@ from inlay.errors import (
 )
 from inlay.incremental import commit, local_commit
 from inlay.incremental.commit import IncrementalFileManager, footer_cache, list_dataset_files, recover
-from inlay.incremental.journal import RecoveryReport
+from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
 from inlay.incremental.local_commit import LocalJournal
 from inlay.parquet.sidecar import claim, unlock
 from inlay.storage import LocalStore, locate
@@ -384,6 +384,25 @@ def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
     assert report.swept == [".staging_dead"]
     assert not report.completed
     assert leftovers(root) == []
+
+
+def test_what_is_said_of_a_commit_that_is_not_in_place(root: Path) -> None:
+    location, record = locate(dataset(root)), Record("id", [Put("s/1.stage", "day=1/a.parquet", 1)], ["b.parquet"])
+    said = [tell(location, record, OSError("no room")) for tell in (still_pending, unfinished)]
+    assert [(type(error), error.message, error.operation, error.files) for error in said] == [
+        (
+            CommitPendingError,
+            f"The change of {str(dataset(root))!r} is committed and will complete: no room.",
+            "commit",
+            [f"{dataset(root)}/day=1/a.parquet"],
+        ),
+        (
+            DatasetIOError,
+            f"An earlier commit to {str(dataset(root))!r} could not be completed: no room.",
+            "recover",
+            [f"{dataset(root)}/day=1/a.parquet"],
+        ),
+    ]
 
 
 def test_a_report_is_true_if_anything_was_done() -> None:

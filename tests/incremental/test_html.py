@@ -31,6 +31,7 @@ class Shown(HTMLParser):
         self.rows: dict[str, int] = {}
         self.kinds: dict[str, int] = {}
         self.titles: list[str] = []
+        self.styled: list[tuple[str, str]] = []
         self.text = ""
         self.feed(html)
         self.close()
@@ -44,6 +45,7 @@ class Shown(HTMLParser):
         assert "url" not in found.get("style", "")
         self.open.append((tag, found))
         self.titles.append(found.get("title", ""))
+        self.styled.append((found.get("style", ""), found.get("title", "")))
         if "data-kind" in found or "data-files" in found:
             self.blocks.append(found)
 
@@ -178,6 +180,84 @@ def test_any_merge_is_shown_as_it_is(
         assert page.rows == counts(told)
         assert Counter(block["data-kind"] for block in page.blocks) == page.kinds
     assert sum(pages[1].kinds.values()) == len(result.files)
+
+
+# ------------------------------------------------------------------------------------------------------- a whole page
+FILES = [
+    FilePlan("d/a/keep.parquet", "preserved", "why not", 10, 5_000),
+    FilePlan("d/a/part.parquet", "rewritten", "2 matching rows", 1_000, 4_000, 2, (0,), 3_000),
+    FilePlan("d/b/whole.parquet", "rewritten", "another schema", 10, 1_000, 2, (0,), 0),
+    FilePlan("d/b/gone.parquet", "removed", "", 10, 700),
+]
+LONG = "d/b/" + "x" * 117  # 119 characters behind `d/`
+NEW = [LONG, LONG + "xy"]
+
+
+def test_a_plan_is_shown_whole() -> None:
+    plan = MergePlan([], [], NEW, 4, "upsert", source_count=3, bytes_to_rewrite=2_000, explain=lambda: FILES)
+    page = shown(plan)
+    blocks = {block["title"]: block["style"].partition("background:")[2] for block in page.blocks}
+    assert blocks == {
+        "untouched: a/keep.parquet (10 rows, 5.0 kB): why not": "#8b949e55",
+        "spliced: a/part.parquet (1,000 rows, 4.0 kB): 2 matching rows": (
+            "linear-gradient(to top,#2f81f7 55%,#8b949e55 55%)"
+        ),
+        "removed: b/gone.parquet (10 rows, 700 bytes)": "none;box-shadow:inset 0 0 0 2px #d1242f",
+        "rewritten: b/whole.parquet (10 rows, 1.0 kB): another schema": "#d9822b",
+        f"new: {LONG[2:]}: new keys": "#2da44e",
+        f"new: ...{NEW[1][-120:]}: new keys": "#2da44e",
+    }
+    assert " ".join(page.text.split()) == (
+        "upsert: plan, nothing was changed d 1 untouched 1 spliced 1 rewritten 2 new 1 removed"
+        " source inserted updated unchanged deleted before after rows 3 0 0 0 0 0 0"
+        " 2.0 kB to encode anew besides new rows, 3.0 kB to copy as they are;"
+        " 5.0 kB (50%) saved against rewriting the dataset 5 files touched"
+        " spliced a/part.parquet 1,000 rows 4.0 kB 2 matching rows"
+        " removed b/gone.parquet 10 rows 700 bytes"
+        " rewritten b/whole.parquet 10 rows 1.0 kB another schema"
+        f" new {LONG[2:]} new keys new ...{NEW[1][-120:]} new keys"
+    )
+    shares = [style for style, title in page.styled if title.endswith(("encoded anew", "copied", "kB untouched"))]
+    assert [style.partition("background:")[2] for style in shares] == [
+        "#d9822b;width:20.00%",
+        "#2f81f7;width:30.00%",
+        "#8b949e55;width:50.00%",
+    ]
+    assert [title for _, title in page.styled if title in ("untouched", "spliced", "rewritten", "new", "removed")] == [
+        "untouched", "spliced", "rewritten", "new", "removed",
+    ]  # fmt: skip
+
+
+def test_a_short_page_says_no_more_than_there_is() -> None:
+    page = shown(result_with([MergeFileMetadata("a.parquet", 1, "rewritten", None)]))
+    assert [block["title"] for block in page.blocks] == ["rewritten: a.parquet"]
+    assert page.text.split()[:5] == ["upsert:", "done", "1", "rewritten", "source"]
+    assert page.text.split()[-5:] == ["1", "file", "touched", "rewritten", "a.parquet"]
+    assert "0 bytes (0%) saved" in page.text
+    assert not any("width:0" in style or "height:8px" in style for style, _ in page.styled), "there is nothing to share"
+
+
+@pytest.mark.parametrize(("count", "rest"), [(20, ""), (21, "... and 1 more"), (22, "... and 2 more")])
+def test_the_first_touched_files_are_listed(count: int, rest: str) -> None:
+    page = shown(result_with([MergeFileMetadata(f"d/{i:02}", 1, "rewritten", 9) for i in range(count)]))
+    _, told = page.text.split(" files touched ")
+    assert told.split("rewritten ")[-1].strip().split(maxsplit=5)[5:] == ([rest] if rest else [])
+    assert told.count("rewritten") == 20
+
+
+def test_neighbours_share_a_block_by_their_number() -> None:
+    kinds: list[Any] = ["preserved", "preserved", "preserved", "inserted"]
+    files = [MergeFileMetadata(f"d/{i:05}", 1, kinds[i % 4], 9) for i in range(160 * 4)]
+    blocks = shown(result_with(files)).blocks
+    assert len(blocks) == 160
+    assert {block["title"].partition(": ")[2] for block in blocks} == {"3 untouched, 1 new"}
+    assert {block["style"].partition("background:")[2] for block in blocks} == {
+        "linear-gradient(#8b949e55 0% 75%,#2da44e 75% 100%)"
+    }
+    one_in_ten = [MergeFileMetadata(f"d/{i:05}", 1, "removed" if i % 10 else "inserted", 9) for i in range(1600)]
+    assert {block["style"].partition("background:")[2] for block in shown(result_with(one_in_ten)).blocks} == {
+        "linear-gradient(#2da44e 0% 22%,#d1242f 22% 100%)"
+    }
 
 
 # -------------------------------------------------------------------------------------------------------- hostile names

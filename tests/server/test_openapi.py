@@ -82,7 +82,7 @@ def test_nothing_of_the_framework_is_left(document: dict[str, Any]) -> None:
 
 
 def test_requests_have_examples_that_are_valid(document: dict[str, Any]) -> None:
-    from inlay.server import bodies, models
+    from inlay.server import bodies
 
     for kind in (bodies.DatasetBody, bodies.LoadBody):
         examples = kind.model_json_schema()["examples"]
