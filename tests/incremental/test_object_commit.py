@@ -137,6 +137,8 @@ def test_a_refused_commit_leaves_an_aborted_entry_and_nothing_else() -> None:
     assert dataset.hidden() == []
     assert log(dataset) == [f"{1:020d}.json"]
     assert b"abort-" in dataset.direct.cat_file(f"/bucket/.ds.txn/log/{1:020d}.json")
+    report = recover(PATH, filesystem=dataset.direct)
+    assert (report.completed, report.files) == (None, []), "there was nothing to complete"
     change(dataset.location())
     assert dataset.content() == AFTER
 
@@ -409,20 +411,60 @@ def test_a_helper_that_is_overtaken_at_any_request_does_no_harm() -> None:
         assert dataset.content() == AFTER, (k, client.requests[k - 1])
 
 
-def test_a_copy_that_stays_in_flight_while_others_go_on_is_taken_back() -> None:
-    """It lands after a third has finished the commit and replaced the file by its next version."""
-    store, dataset = pending_dataset()
+def copies_of_recovery() -> list[int]:
+    """Which requests of a recovery copy a file into place."""
+    store, _ = pending_dataset()
     client = store.client()
     recover(PATH, filesystem=client)
     copies = [k for k, request in enumerate(client.requests, 1) if request.startswith("copy")]
     assert len(copies) == 3
-    for k in copies:
+    return copies
+
+
+def test_a_copy_that_stays_in_flight_while_others_go_on_is_taken_back() -> None:
+    """It lands after a third has finished the commit and replaced the file by its next version."""
+    store, dataset = pending_dataset()
+    for k in copies_of_recovery():
         store, dataset = pending_dataset()
         client = store.client()
         client.before(k, lambda dataset=dataset, store=store: change(dataset.location(store.client())), in_flight=True)
         recover(PATH, filesystem=client)
         assert client.fired
         assert dataset.content() == AFTER, k
+
+
+def test_a_late_copy_is_taken_back_while_its_successor_is_still_finishing() -> None:
+    """The next writer has removed the file that a helper copies late, and has not yet marked its entry as done."""
+    store, dataset = pending_dataset()
+    client = store.client()
+    change(dataset.location(client))
+    marking = next(i for i, request in enumerate(client.requests, 1) if request.endswith("2.done"))
+    for k in copies_of_recovery():
+        assert content_after_a_late_copy(k, marking) == AFTER, k
+
+
+def content_after_a_late_copy(copy: int, marking: int) -> list[tuple[str, bytes]]:
+    store, dataset = pending_dataset()
+    helper, writer = store.client(), store.client()
+    removed, helped = threading.Event(), threading.Event()
+    thread = threading.Thread(target=change, args=(dataset.location(writer),))
+
+    def overtake() -> None:
+        thread.start()
+        assert removed.wait(60)
+
+    def pause() -> None:
+        removed.set()
+        helped.wait(60)
+
+    helper.before(copy, overtake, in_flight=True)
+    writer.before(marking, pause)
+    recover(PATH, filesystem=helper)
+    helped.set()
+    thread.join(60)
+    assert helper.fired
+    assert writer.fired
+    return dataset.content()
 
 
 def test_a_reader_that_is_overtaken_at_any_request_sees_no_mix() -> None:
@@ -548,6 +590,65 @@ def test_old_entries_are_trimmed_and_a_writer_that_slept_through_it_cannot_commi
     names = [name for name, _ in dataset.content()]
     assert "sleeper.parquet" not in names
     assert "last.parquet" in names
+
+
+def test_a_writer_that_others_helped_on_while_it_slept_has_committed() -> None:
+    store, dataset = new_dataset()
+    sleeper = store.client()
+
+    def go_on() -> None:
+        for number in range(10):
+            add(dataset.location(store.client()), f"{number}.parquet")
+
+    sleeper.before(COMMIT_POINT + 1, go_on)
+    change(dataset.location(sleeper))
+    assert f"{1:020d}.done" in log(dataset)
+    assert dataset.content() == sorted([*AFTER, *((f"{number}.parquet", b"x") for number in range(10))])
+
+
+def test_an_entry_whose_mark_was_trimmed_already_is_trimmed_too() -> None:
+    store, dataset = new_dataset()
+    for number in range(3):
+        add(dataset.location(store.client()), f"{number}.parquet")
+    dataset.direct.rm_file(f"/bucket/.ds.txn/log/{1:020d}.done")
+    for number in range(3, 13):
+        add(dataset.location(store.client()), f"{number}.parquet")
+    assert f"{1:020d}.json" not in log(dataset)
+    assert f"{3:020d}.json" in log(dataset)
+
+
+def test_what_was_staged_and_not_used_is_removed() -> None:
+    _, dataset = new_dataset()
+    with IncrementalFileManager() as manager:
+        manager.open(dataset.location())
+        used, _ = stage(manager, {"used.parquet": b"used", "unused.parquet": b"unused"})
+        manager.commit([used])
+        assert len(dataset.hidden()) == 1
+    assert dataset.hidden() == []
+
+
+def test_what_is_said_names_the_operation_and_the_cause() -> None:
+    said: list[tuple[str, str | None, list[str]]] = []
+    for answers in ([(False, LOST), (True, EXISTS)], [(False, LOST), (False, EXISTS)], [(False, LOST), (False, LOST)]):
+        store, dataset = new_dataset()
+        with pytest.raises((DatasetIOError, CommitStateUnknownError)) as caught:
+            change(dataset.location(answering(store, *answers)))
+        said.append((caught.value.message, caught.value.operation, caught.value.files))
+    unknown = ("Whether the commit of '/bucket/ds' succeeded is not known: no answer.", "commit", [])
+    assert said == [
+        ("The store refused the commit of '/bucket/ds': no answer. Nothing changed.", "commit", []),
+        unknown,
+        unknown,
+    ]
+
+
+def test_whether_a_store_heeds_conditions_is_tried_beside_the_dataset() -> None:
+    store, dataset = new_dataset()
+    client = store.client()
+    change(dataset.location(client))
+    tried = [request for request in client.requests if "probe" in request]
+    assert tried
+    assert all(request.split(" ", 1)[1].startswith("/bucket/.ds.txn/.probe_") for request in tried)
 
 
 def test_a_store_without_conditional_writes_is_refused() -> None:
