@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -228,8 +229,10 @@ def test_a_copy_that_lacks_staged_files_is_refused_and_not_touched(pending: Path
     staged = sorted(next(sidecar(copy).glob(".staging_*")).iterdir())
     staged[-1].unlink()
     found = read_files(copy)
-    with pytest.raises(CorruptJournalError, match="neither staged nor in place"):
+    with pytest.raises(CorruptJournalError, match="neither staged nor in place") as caught:
         recover(dataset(copy))
+    assert (caught.value.operation, len(caught.value.files)) == ("recover", 1)
+    assert caught.value.files[0].startswith(str(dataset(copy)))
     assert read_files(copy) == found
     assert is_pending(copy)
     assert staged[0].exists()
@@ -263,8 +266,9 @@ def test_a_failed_sync_at_the_commit_point_is_unknown_and_keeps_what_is_staged(
 ) -> None:
     with monkeypatch.context() as patch:
         _fail_at_sync(patch, 2)
-        with pytest.raises(CommitStateUnknownError, match="not known"):
+        with pytest.raises(CommitStateUnknownError, match="not known") as caught:
             apply_files(root)
+    assert caught.value.operation == "commit"
     assert is_before(root)
     assert len(list(next(sidecar(root).glob(".staging_*")).iterdir())) == 4
     assert recover(dataset(root)).completed
@@ -380,7 +384,9 @@ def test_recovery_sweeps_what_dead_writers_left(root: Path) -> None:
     (staging / "1.stage").write_bytes(b"half")
     (sidecar(root) / "commit.dead.tmp").write_bytes(b"{")
     (sidecar(root) / "footers.db-dead").write_bytes(b"half")
+    (sidecar(root) / "notes.tmp").write_bytes(b"not ours")
     report = recover(dataset(root))
+    (sidecar(root) / "notes.tmp").unlink()
     assert report.swept == [".staging_dead"]
     assert not report.completed
     assert leftovers(root) == []
@@ -403,6 +409,18 @@ def test_what_is_said_of_a_commit_that_is_not_in_place(root: Path) -> None:
             [f"{dataset(root)}/day=1/a.parquet"],
         ),
     ]
+
+
+def test_recovery_names_the_files_that_it_put_in_place_and_removed(pending: Path) -> None:
+    report = recover(dataset(pending))
+    assert report.completed
+    assert report.files == [str(dataset(pending) / name) for name in [*PUTS, *sorted(BEFORE.keys() - PUTS.keys())]]
+
+
+def test_files_are_recognised_by_all_of_their_bytes(tmp_path: Path) -> None:
+    content = os.urandom((2 << 20) + 7)
+    (tmp_path / "large").write_bytes(content)
+    assert local_commit._fingerprint(str(tmp_path / "large")) == (len(content), zlib.crc32(content))
 
 
 def test_a_report_is_true_if_anything_was_done() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from inlay.incremental import commit
 from inlay.incremental.commit import IncrementalFileManager, holding, list_dataset_files, read_consistently, recover
 from inlay.storage import FileStat, Location, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
-from tests.faults.objects import AFTER, BEFORE, Dataset, change, outcome, violation
+from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, violation
 from tests.faults.report import account
 from tests.faults.scenarios import stage
 
@@ -332,8 +333,9 @@ def test_a_staged_object_that_is_gone_before_the_commit_is_named() -> None:
         manager.open(dataset.location())
         puts = list(stage(manager, {"new.parquet": b"new"}))
         remove_staged(dataset)
-        with pytest.raises(DatasetIOError, match="is not there"):
+        with pytest.raises(DatasetIOError, match=r"The staged object '/bucket/\.ds\.txn/.*' is not there") as caught:
             manager.commit(puts)
+        assert caught.value.operation == "commit"
     assert dataset.content() == sorted(BEFORE.items())
     assert log(dataset) == []
 
@@ -342,9 +344,25 @@ def test_a_staged_object_that_is_gone_after_the_commit_is_named() -> None:
     store, dataset = new_dataset()
     client = store.client()
     client.before(COMMIT_POINT + 1, lambda: remove_staged(dataset))
-    with pytest.raises(CorruptJournalError, match="neither staged nor in place"):
+    with pytest.raises(CorruptJournalError, match=r"'/bucket/ds/.*' is neither staged nor in place") as caught:
         change(dataset.location(client))
+    assert caught.value.operation == "recover"
+    assert [_plain(name) for name in caught.value.files] == [f"{PATH}/a.parquet"]
     assert dataset.content() == sorted(BEFORE.items())
+
+
+def test_recovery_names_the_files_that_it_put_in_place_and_removed() -> None:
+    _, dataset = pending_dataset()
+    report = recover(PATH, filesystem=dataset.direct)
+    assert report.completed
+    assert [_plain(name) for name in report.files] == [
+        *(f"{PATH}/{name}" for name in [*REWRITTEN, *ADDED]),
+        *(f"{PATH}/{name}" for name in BEFORE),
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"-inlay-[0-9a-f]{12}", "", name)
 
 
 def test_recovery_names_what_is_gone_and_touches_nothing() -> None:

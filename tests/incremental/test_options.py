@@ -1,0 +1,61 @@
+"""The options of a merge, checked before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inlay.errors import InvalidArgumentError
+from inlay.incremental.options import MergeOptions
+from inlay.incremental.strategies import STRATEGIES
+
+
+def checked(**options: Any) -> MergeOptions:
+    return MergeOptions.check("upsert", ["id"], **options)
+
+
+def test_what_is_chosen_is_kept() -> None:
+    chosen = MergeOptions.check(
+        "deduplicate", ("a", "b"), ["p"], compression="zstd", max_rows_per_file=10, row_group_size=5,
+        schema_mode="evolve", dedup_order_by=["b", "c"], progress=print,
+    )  # fmt: skip
+    assert chosen == MergeOptions(
+        STRATEGIES["deduplicate"], ["a", "b"], ["p"], "zstd", 10, 5, "evolve", ["b", "c"], print
+    )
+
+
+def test_names_may_come_alone() -> None:
+    alone = MergeOptions.check("deduplicate", "id", "p", dedup_order_by="at")
+    assert (alone.key_columns, alone.partition_columns, alone.dedup_order_by) == (["id"], ["p"], ["at"])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),  # as the dataset is
+        ({"partition_columns": []}, []),  # not at all
+        ({"partition_by": ["p"]}, ["p"]),
+        ({"partition_by": []}, []),
+        ({"partition_by": ["p", "q"], "partition_columns": ("p", "q")}, ["p", "q"]),
+    ],
+)
+def test_partitions_are_those_of_the_dataset_none_or_these(given: dict[str, Any], expected: list[str] | None) -> None:
+    assert checked(**given).partition_columns == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compression": "zzz"}, "compression"),
+        ({"row_group_size": 0}, "row_group_size"),
+        ({"max_rows_per_file": 0}, "max_rows_per_file"),
+        ({"schema_mode": "loose"}, "schema_mode"),
+        ({"partition_by": ["p"], "partition_columns": ["q"]}, "partition_by is another name"),
+        ({"partition_columns": ["p", "p"]}, "The partition column 'p' is given twice"),
+        ({"dedup_order_by": ["a"]}, "dedup_order_by"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        checked(**given)
