@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from inlay.choices import FileFormat, InlineFormat, OnError
 
@@ -42,6 +43,25 @@ class Request(BaseModel):
             except UnicodeEncodeError as error:
                 raise ValueError(f"half a surrogate pair in {text[:50]!r}") from error
         return given
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_fields(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Who writes a field that is not there is told which ones there are."""
+        try:
+            return validate(given)
+        except ValidationError as error:
+            fields = [field.alias or name for name, field in cls.model_fields.items()]
+            found = [_with_fields(each, fields) for each in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data(error.title, found) from None
+
+
+def _with_fields(error: ErrorDetails, fields: list[str]) -> InitErrorDetails:
+    kind, message = error["type"], error["msg"]
+    if kind == "extra_forbidden" and len(error["loc"]) == 1:
+        kind, message = "unknown_field", f"There is no such field. Fields: {', '.join(fields)}"
+    custom = PydanticCustomError(kind, "{message}", {"message": message})
+    return InitErrorDetails(type=custom, loc=error["loc"], input=error["input"])
 
 
 class Inline(Request):

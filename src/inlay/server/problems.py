@@ -117,7 +117,7 @@ def _message(error: Mapping[str, Any]) -> str:
     return _WORDS.get(error["type"]) or str(error["msg"])
 
 
-_WORDS = {"extra_forbidden": "There is no such field", "missing": "This field is required"}
+_WORDS = {"missing": "This field is required", "model_type": "An object is needed here"}
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
