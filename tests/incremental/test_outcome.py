@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 import inlay
 from inlay.errors import InlayError
-from inlay.incremental.plan import FilePlan
+from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.result import compute_merge_stats
 from tests import lake
 
@@ -120,3 +121,34 @@ def test_a_plan_says_why_files_are_not_looked_at(tmp_path: Path) -> None:
         "p=2/one.parquet": "statistics or partition exclude the source's keys (partition not in the source)",
         "p=2/none.parquet": "it has no rows",
     }
+
+
+def test_a_result_is_plain_data_too(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    result = inlay.merge(lake.table([1, 3], ["x", "y"]), path, "upsert", ["id"])
+    told = json.loads(json.dumps(result.to_dict()))
+    assert (told["strategy"], told["inserted"], told["updated"]) == ("upsert", 1, 1)
+    assert [file["operation"] for file in told["files"]] == ["rewritten", "inserted"]
+    written = inlay.write_dataset(lake.table([4]), path).to_dict()
+    assert (written["mode"], written["row_count"], len(written["files"])) == ("append", 1, 1)
+
+
+def test_bytes_are_counted(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {f"{n}.parquet": lake.table(range(n, n + 10)) for n in (0, 10)})
+    sizes = {file.name: file.stat().st_size for file in (tmp_path / "d").iterdir()}
+    plan = inlay.plan_merge(lake.table([3, 99], ["x", "y"]), path, "upsert", ["id"])
+    assert (plan.source_count, plan.new_files[0].removeprefix(f"{path}/").startswith("part-")) == (2, True)
+    assert plan.bytes_to_rewrite == sizes["0.parquet"] - plan.files[0].bytes_copied
+    result = inlay.merge(lake.table([3, 99], ["x", "y"]), path, "upsert", ["id"])
+    by_name = {Path(file.path).name: file for file in result.files}
+    assert by_name["10.parquet"].size_bytes == sizes["10.parquet"]
+    changed = [file for file in result.files if file.operation != "preserved"]
+    assert result.bytes_written == sum(Path(file.path).stat().st_size for file in changed)
+
+
+@pytest.mark.parametrize(("touched", "listed"), [(20, 20), (21, 20)])
+def test_a_plan_in_words_names_some_files(touched: int, listed: int) -> None:
+    files = [FilePlan(f"d/{n:02}", "rewritten", "why", 1, 9) for n in range(touched)]
+    words = repr(MergePlan([], [], [], 0, "upsert", explain=lambda: files))
+    assert words.count("why") == listed
+    assert ("more" in words) is (touched > listed)

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from inlay.incremental.plan import plan_incremental_rewrite
 from inlay.incremental.prune import (
     ConservativeMembershipChecker,
     ParquetFileMetadata,
@@ -87,3 +89,23 @@ def test_one_column_of_a_key_is_enough_to_exclude_a_file() -> None:
     assert checker.files_that_might(odd, ["a", "b"], [(3, "y")]).tolist() == [True, True, False, False]
     truncated = ParquetFileMetadata("f", 1, 1, {"a": {"min": 1, "max": 2, "exactness": "truncated"}})
     assert checker.file_might_contain_keys(truncated, ["a"], [7])
+
+
+def test_a_plan_from_metadata_uses_all_that_it_is_given(memory: MemoryFileSystem) -> None:
+    for name, ids in {"p=01/a": [1, 2], "p=2/a": [1, 2], "p=2/b": [8, 9]}.items():
+        with memory.open(f"/planned/d/{name}.parquet", "wb") as file:
+            pq.write_table(lake.table(ids), file)
+
+    def planned(keys: list[Any], columns: list[str], **options: Any) -> list[str]:
+        plan = plan_incremental_rewrite("/planned/d", keys, columns, memory, **options)
+        assert plan.new_files == []
+        assert plan.affected_rows == 2 * len(plan.affected_files)
+        assert len(plan.affected_files) + len(plan.unaffected_files) == 3
+        return [path.removeprefix("/planned/d/") for path in plan.affected_files]
+
+    assert planned([1], ["id"]) == ["p=01/a.parquet", "p=2/a.parquet"]
+    assert planned([9], ["id"]) == ["p=2/b.parquet"]
+    assert planned([1], ["id"], source_partitions=[{"p": "2"}]) == ["p=2/a.parquet"]
+    integers = pa.schema([("p", pa.int64())])
+    assert planned([1], ["id"], partition_schema=integers, source_partitions=[{"p": 1}]) == ["p=01/a.parquet"]
+    assert planned([(1, 1)], ["p", "id"], partition_schema=integers) == ["p=01/a.parquet"]

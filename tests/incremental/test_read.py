@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
-from inlay.errors import ConcurrentModificationError, DatasetMergeError, NotFoundError, SchemaMismatchError
+from inlay.errors import ConcurrentModificationError, DatasetMergeError, InlayError, NotFoundError, SchemaMismatchError
+from inlay.incremental.read import parquet_dataset
+from inlay.storage import locate
 from tests import lake
 
 
@@ -89,3 +92,35 @@ def test_a_filter_that_fails_is_a_failed_read(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1], ["word"])})
     with pytest.raises(DatasetMergeError, match="The read failed and nothing changed: Failed to parse string: 'word'"):
         inlay.read_parquet(path, filter=pc.field("v").cast(pa.int64()) > 1)
+
+
+def test_directories_above_the_dataset_say_nothing_of_its_rows(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "day=9" / "d", {"day=1/a.parquet": lake.table([1])})
+    assert inlay.read_parquet(path).to_pylist() == [{"id": 1, "v": "v1", "day": 1}]
+
+
+def test_what_the_schema_says_besides_is_kept(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1]).replace_schema_metadata({"owner": "somebody"})})
+    assert inlay.read_parquet(path).schema.metadata == {b"owner": b"somebody"}
+
+
+def test_timestamps_that_cannot_be_read_as_they_are_are_found_in_any_file(tmp_path: Path) -> None:
+    """Files of four kinds: without times, with times of today's form, with old ones that fit and that do not."""
+    now, far = (dt.datetime.fromisoformat(f"{year}-01-01") for year in (2026, 9999))
+    lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [1]})})
+    lake.write(tmp_path / "d", {"b.parquet": pa.table({"id": [2], "at": pa.array([now], pa.timestamp("ns"))})})
+    for name, when in (("c", now), ("d", far)):
+        table = pa.table({"id": [3], "at": pa.array([when], pa.timestamp("us")), name: [1]})
+        pq.write_table(table, tmp_path / "d" / f"{name}.parquet", use_deprecated_int96_timestamps=True)
+    with pytest.raises(InlayError, match=r"d\.parquet"):
+        inlay.read_parquet(str(tmp_path / "d"))
+    (tmp_path / "d/d.parquet").unlink()
+    assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
+
+
+def test_files_of_one_schema_by_name(memory: MemoryFileSystem) -> None:
+    inlay.write_dataset(lake.table(range(5)), "/named/d", filesystem=memory, max_rows_per_file=2)
+    location = locate("/named/d", memory)
+    paths = [location.relative(name) for name in memory.find("/named/d")]
+    schema = pa.schema([("id", pa.int32())])
+    assert parquet_dataset(location, paths[1:], schema).to_table().equals(pa.table({"id": [2, 3, 4]}, schema))

@@ -154,11 +154,7 @@ def _stated_bounds(
         ).combine_chunks()
         for end in ("min", "max")
     )
-    return _one(lows, type_), _one(highs, type_), known
-
-
-def _one(array: Any, type_: pa.DataType) -> pa.Array:
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks or [pa.nulls(0, type_)])
+    return lows, highs, known
 
 
 def _key_table(source_keys: Any, key_columns: Sequence[str]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,7 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
     if not files:
         raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
     state = TargetState.read(location, files, [], None, footer_cache(location))
-    inside = state.schema if state.schema is not None else pa.schema([])
+    inside = cast(pa.Schema, state.schema)  # there are files, and each of them can be read
     _check_timestamps(location, state.footers)
     paths = _path_columns(state.footers)
     return ds.dataset(
