@@ -113,6 +113,8 @@ def test_few_places_are_looked_at(tmp_path: Path) -> None:
     gone = planned(tmp_path, target, [row(1000, ("b", 1.0))], "full_merge", 200, engine)[1].deleted
     assert [name for name, _ in engine.seen] == [f"{n}.parquet" for n in (0, 0, 1, 1, 2, 2, 3, 3)]
     assert gone["id"].to_pylist() == list(range(40))
+    gone = planned(tmp_path, target, [row(1000, ("b", 1.0))], "full_merge", 5, engine)[1].deleted
+    assert gone["id"].to_pylist() == list(range(5))
     engine.seen.clear()
     few = [row(10 * number, ("b", 1.0)) for number in range(30)]
     old = planned(tmp_path, target, few, "upsert", 200, engine)[1].old
