@@ -22,7 +22,9 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
 from inlay.incremental.target import Partitions
 from inlay.incremental.validate import (
+    check_schema_mode,
     normalize_keys,
+    reject_duplicates,
     require_columns,
     validate_keys_and_schema,
     validate_no_null_keys,
@@ -119,6 +121,16 @@ def immovable(**columns: list[Any]) -> Callable[[], None]:
             lambda: validate_keys_and_schema(pa.table({"id": [4, None, None]}), None, ["id"]),
             "Key column 'id' is NULL in 2 of 3 source rows; the first is row 1: id=None.",
             "Remove these rows, fill in the keys, or choose other key columns.",
+        ),
+        (
+            lambda: reject_duplicates((1_200, pa.table({"a": [1, 1, 2], "b": ["x", "x", "y"]}))),
+            "1,200 source rows repeat a key: a=1, b='x'; a=2, b='y'.",
+            'Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
+        ),
+        (
+            lambda: check_schema_mode("loose"),
+            "Unknown schema_mode 'loose'; known: strict, evolve.",
+            None,
         ),
         (
             immovable(id=[9, 3, 1, 2], day=["z", "b", "c", "d"]),

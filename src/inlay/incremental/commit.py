@@ -182,8 +182,7 @@ class IncrementalFileManager:
 
     def _adopted(self, source: str) -> str:
         """A file staged by the caller elsewhere joins this transaction's staging directory."""
-        store = self.location.store
-        path = os.path.realpath(source) if store.is_local else locate(source, self._filesystem).path
+        store, path = self.location.store, locate(source, self._filesystem).path
         if path.startswith(self._opened.staged("")):
             return path
         place = self.stage_path()

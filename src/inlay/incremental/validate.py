@@ -121,9 +121,7 @@ def _row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
 
 def _text(scalar: pa.Scalar) -> str:
     """As it would be written; of dates and times Python's own words say less, and drop nanoseconds."""
-    if not pa.types.is_temporal(scalar.type):
-        return repr(scalar.as_py())
-    return str(scalar.cast(pa.int64() if pa.types.is_duration(scalar.type) else pa.string()))
+    return str(scalar.cast(pa.string())) if pa.types.is_temporal(scalar.type) else repr(scalar.as_py())
 
 
 def reject_duplicates(repeats: Repeats) -> None:
