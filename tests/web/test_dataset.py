@@ -134,6 +134,17 @@ def choose_filter(page: Page, column: str, operator: str) -> None:
     page.get_by_role("option", name=operator, exact=True).click()
 
 
+def test_columns_are_as_wide_as_their_values_and_fill_the_page(visit: Visit, api: httpx.Client) -> None:
+    names = "id,customer,city,amount,ordered_at,paid,note"
+    rows = f"{names}\n1,ann,Bonn,1.5,2026-01-01 00:00:17,true,a\n2,bob,Rome,2.5,2026-01-02 10:20:30,false,b\n"
+    page = visit.go(f"/datasets/{create(api, rows, 'Wide and narrow')['id']}")
+    expect(row(page, 1).get_by_text("2026-01-01T00:00:17")).to_be_visible()
+    texts = "[...document.querySelectorAll('[role=gridcell], [role=gridcell] *')]"
+    page.wait_for_function(f"{texts}.every(text => text.scrollWidth <= text.clientWidth)")
+    filled = "head => head.getBoundingClientRect().right / head.closest('[role=grid]').getBoundingClientRect().right"
+    assert page.get_by_role("columnheader").last.evaluate(filled) > 0.98
+
+
 def test_a_row_opens_with_everything_in_it(visit: Visit, api: httpx.Client) -> None:
     long = "word " * 500
     made = create(api, f'id,text\n9007199254740993,"{long}"\n', "Long")

@@ -2,7 +2,7 @@
 import * as AgGrid from "nicegui-aggrid";
 
 const WORDS = { blank: "Is NULL", notBlank: "Is not NULL", empty: "Choose one", noRowsToShow: "No rows" };
-const [SHORTEST_WIDTH, LONGEST_WIDTH, WIDEST_WIDTH, LETTER] = [110, 340, 480, 7.8];  // pixels
+const [SHORTEST_WIDTH, LONGEST_WIDTH, WIDEST_WIDTH, LETTER, BORDERS] = [110, 340, 480, 7.8, 2];  // pixels
 const THEME = AgGrid.themeQuartz.withParams({
   backgroundColor: "var(--surface)", foregroundColor: "var(--ink)", borderColor: "var(--line)", accentColor: "var(--brand)",
   headerBackgroundColor: "var(--ground)", chromeBackgroundColor: "var(--ground)", fontSize: 13.5, rowHeight: 32,
@@ -94,9 +94,11 @@ export default {
     },
     fit() {
       if (!this.widths || this.isByHand) return;
-      this.api.setColumnWidths(this.widths.map((newWidth, at) => ({ key: `c${at}`, newWidth })));
-      const used = this.api.getAllDisplayedColumns().reduce((sum, each) => sum + each.getActualWidth(), 0);
-      if (used < this.$el.clientWidth) this.api.sizeColumnsToFit({ defaultMaxWidth: WIDEST_WIDTH });
+      const place = this.api.getColumn("number").getActualWidth();
+      // in proportion: the grid's own way to fit would forget what was measured
+      const spare = (this.$el.clientWidth - BORDERS - place) / this.widths.reduce((sum, each) => sum + each, 0);
+      const widths = this.widths.map((each) => (spare > 1 ? Math.max(each, Math.min(each * spare, WIDEST_WIDTH)) : each));
+      this.api.setColumnWidths(widths.map((newWidth, at) => ({ key: `c${at}`, newWidth: Math.floor(newWidth) })));
     },
     open(event) {
       if (!event.data) return;
