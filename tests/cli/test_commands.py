@@ -68,6 +68,14 @@ def test_merge_knows_every_strategy(cli: Any, lake: Path, strategy: str) -> None
     assert answer.json["strategy"] == strategy
 
 
+@pytest.mark.parametrize("command", ["merge", "plan"])
+def test_updating_what_is_not_there_is_noted(cli: Any, lake: Path, command: str) -> None:
+    answer = cli(command, "new.csv", lake.with_name("lakes"), "-s", "update", "-k", "id")
+    assert f"note: there is no Parquet file in {str(lake.with_name('lakes'))!r}" in answer.out.replace("\n", "")
+    assert "note:" not in cli(command, "new.csv", lake, "-s", "update", "-k", "id").out
+    assert "note:" not in cli(command, "new.csv", lake.with_name("new"), "-s", "upsert", "-k", "id").out
+
+
 def test_merge_json_is_the_result(cli: Any, lake: Path) -> None:
     answer = cli("merge", "new.csv", lake, "-s", "upsert", "-k", "id", "--json")
     assert set(answer.json) == set(inlay.MergeResult.__dataclass_fields__)

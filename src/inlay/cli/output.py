@@ -94,6 +94,7 @@ def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
         f"{counted(plan.rows_to_rewrite, 'row')} ({size(plan.bytes_to_rewrite)}) to rewrite in"
         f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing was changed"
     )
+    _note_absence(out, dataset, [*plan.files, *plan.new_files])
 
 
 def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
@@ -111,6 +112,13 @@ def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
         f" {len(result.removed_files):,} removed, {len(result.preserved_files):,} untouched;"
         f" {size(result.bytes_written)} written, {size(result.bytes_copied)} of it copied"
     )
+    _note_absence(out, dataset, result.files)
+
+
+def _note_absence(out: Console, dataset: str, files: Sequence[object]) -> None:
+    """To update what is not there changes nothing and is no error; the name is perhaps misspelled."""
+    if not files:
+        out.print(f"note: there is no Parquet file in {dataset!r}")
 
 
 def write_result(result: WriteResult, dataset: str, limit: int) -> None:
