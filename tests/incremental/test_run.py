@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
+from inlay.engines import buckets
 from inlay.errors import ConcurrentModificationError
 from inlay.incremental import run
 from tests import lake
@@ -88,3 +90,20 @@ def test_new_files_are_as_they_were_chosen(tmp_path: Path) -> None:
         ("p=0", [4]), ("p=0", [4, 4, 1]), ("p=1", [3]), ("p=1", [4, 4, 1]),
     ]  # fmt: skip
     assert {m.row_group(0).column(0).compression for m in files.values()} == {"GZIP"}
+
+
+def test_a_source_in_several_buckets_finds_the_files_of_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lake.write(tmp_path / "d", {f"{n}.parquet": lake.table([100 * n, 100 * n + 50]) for n in range(12)})
+    source = lake.table([100 * n for n in range(12)], ["x"] * 12)
+    monkeypatch.setattr(buckets, "SPILL_BYTES", 10)
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 20)
+    opened: list[int] = []
+    cut = buckets._cut
+    monkeypatch.setattr(buckets, "_cut", lambda *given: opened.append(len(made := cut(*given))) or made)
+    reader = pa.RecordBatchReader.from_batches(source.schema, iter(source.to_batches(max_chunksize=2)))
+    result = inlay.merge(reader, path, "upsert", ["id"])
+    assert opened[0] > 3
+    assert (result.updated, result.inserted, len(result.rewritten_files)) == (12, 0, 12)
+    assert {row["v"] for row in lake.all_rows(path) if row["id"] % 100 == 0} == {"x"}
