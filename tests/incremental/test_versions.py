@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,8 +88,10 @@ def test_a_plan_writes_nothing(managed: Managed) -> None:
 
 
 def test_a_rejected_merge_writes_nothing(managed: Managed) -> None:
-    with pytest.raises(DuplicateKeyError):
-        merge_draft(lake.table([2, 2], ["x", "y"]), managed.draft(), options("upsert"), get_engine("pyarrow"))
+    engine, twice = get_engine("pyarrow"), lake.table([2, 2], ["x", "y"])
+    for call in (merge_draft, partial(plan_draft, most=5)):
+        with pytest.raises(DuplicateKeyError):
+            call(twice, managed.draft(), options("upsert"), engine)
     assert not (managed.root / "v2").exists()
 
 
@@ -149,5 +152,20 @@ def test_what_a_version_adds_is_safe_before_anybody_is_told_of_it(
         monkeypatch.setattr(LocalStore, name, lambda _, path: synced.append(path.removeprefix(str(tmp_path))))
     merged = lake.write(tmp_path / "x", {"v1/day=1/a.parquet": lake.table([1])})
     draft = Draft(locate(merged), [("v1/day=1/a.parquet", 1)], "v2")
-    draft.commit([Slot(f"{merged}/v2/day=2/b.parquet", "v2/day=2/b.parquet"), Slot(f"{merged}/v2/c", "v2/c")], [])
-    assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/c", "/x/v2/day=2", "/x/v2", "/x", ""]
+    draft.commit([Slot(f"{merged}/v2/day=2/b.parquet", "v2/day=2/b.parquet")], [])
+    assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/day=2", "/x/v2", "/x", ""]
+
+
+def test_each_new_file_of_a_version_has_a_name_of_its_own(managed: Managed) -> None:
+    draft = managed.draft()
+    slots = [draft.rewriting("v1/a.parquet"), draft.adding(""), draft.adding("")]
+    assert [slot.path for slot in slots] == [f"v2/part-0000{n}.parquet" for n in range(3)]
+    assert [slot.stage for slot in slots] == [str(managed.root / slot.path) for slot in slots]
+
+
+def test_no_rows_become_a_file_only_if_one_is_wanted(managed: Managed) -> None:
+    engine, told = get_engine("pyarrow"), []
+    assert append_draft(lake.table([], []), managed.draft(), engine) == []
+    [(path, rows, _)] = append_draft(lake.table([], []), managed.draft(), engine, empty=True, progress=told.append)
+    assert (path, rows) == ("v2/part-00000.parquet", 0)
+    assert [(step.phase, step.done, step.total) for step in told] == [("append", 1, 1)]

@@ -12,7 +12,7 @@ import pytest
 
 import inlay
 from inlay.engines.base import Written
-from inlay.errors import DatasetMergeError, InvalidArgumentError, NotFoundError
+from inlay.errors import DatasetMergeError, InvalidArgumentError, NotFoundError, SchemaMismatchError
 from inlay.incremental.stage import verify_staged
 from inlay.storage import locate
 from tests import lake
@@ -194,6 +194,41 @@ def test_a_file_of_another_schema_is_brought_in_line_even_alone(tmp_path: Path) 
 
 
 # --------------------------------------------------------------------------------------------------- staged files
+def test_every_staged_file_is_read_back_whatever_lies_before_it(tmp_path: Path) -> None:
+    pq.write_table(lake.table([1, 2]), tmp_path / "two")
+    unchanged, right, wrong = (
+        Written(None, 5, 5),
+        Written(str(tmp_path / "two"), 2, 9),
+        Written(str(tmp_path / "two"), 3, 9),
+    )
+    verify_staged(locate(tmp_path), [unchanged, right])
+    with pytest.raises(DatasetMergeError, match="2 rows instead of 3") as caught:
+        verify_staged(locate(tmp_path), [unchanged, right, wrong])
+    assert caught.value.operation == "verify"
+
+
+def test_rows_keep_their_order_in_every_partition(tmp_path: Path) -> None:
+    rows = lake.table(range(1000), p=[n * 7 % 3 for n in range(1000)])
+    inlay.write_dataset(rows, str(tmp_path / "d"), partition_columns=["p"])
+    for part in range(3):
+        ids = inlay.read_parquet(str(tmp_path / "d" / f"p={part}"))["id"].to_pylist()
+        assert ids == [n for n in range(1000) if n * 7 % 3 == part]
+
+
+def test_appended_rows_may_bring_columns_if_they_are_let(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    more = lake.table([2]).append_column("more", pa.array([5]))
+    with pytest.raises(SchemaMismatchError, match="more"):
+        inlay.write_dataset(more, path)
+    inlay.write_dataset(more, path, schema_mode="evolve")
+    assert inlay.read_parquet(path)["more"].to_pylist() == [None, 5]
+
+
+def test_an_unknown_mode_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="Unknown mode 'replace'; known: append, overwrite"):
+        inlay.write_dataset(NO_ROWS, str(tmp_path / "d"), mode="replace")  # type: ignore[arg-type]
+
+
 def test_a_staged_file_is_read_back_before_it_becomes_true(tmp_path: Path) -> None:
     place = locate(str(tmp_path))
     pq.write_table(lake.table([1, 2]), tmp_path / "good")
