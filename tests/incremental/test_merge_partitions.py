@@ -323,3 +323,26 @@ def test_an_emptied_partition_loses_its_file_and_the_last_file_of_all_stays(tmp_
     [left] = lake.names(path)
     assert lake.read_file(tmp_path / "d" / left).num_rows == 0
     assert set(inlay.read_parquet(path).column_names) == {"id", "v", "day"}
+
+
+def test_a_time_that_would_move_is_named_to_the_last_digit(tmp_path):
+    at = pa.array([1], pa.timestamp("ns"))
+    path = lake.write(tmp_path / "d", {"p=1/a.parquet": pa.table({"at": at, "v": [1]})})
+    with pytest.raises(PartitionMoveError, match=r"at=1970-01-01 00:00:00\.000000001 is in"):
+        inlay.merge(pa.table({"at": at, "v": [2], "p": [2]}), path, "upsert", ["at"])
+
+
+def test_a_file_without_rows_stays_when_others_go(tmp_path):
+    path = daily(tmp_path / "d", d1=[1], d2=[], d3=[3])
+    result = inlay.merge(source_of([1], [DAY1], ["v1"]), path, "full_merge", ["id"])
+    assert relative(path, result.removed_files) == [f"day={DAY3}/a.parquet"]
+    assert relative(path, result.preserved_files) == [f"day={DAY1}/a.parquet", f"day={DAY2}/a.parquet"]
+
+
+def test_the_first_file_keeps_the_schema_when_all_rows_go(tmp_path):
+    path = daily(tmp_path / "d", d1=[1, 2], d2=[3], d3=[4])
+    result = inlay.merge(source_of([], []), path, "full_merge", ["id"])
+    assert result.deleted == 4
+    assert relative(path, result.rewritten_files) == [f"day={DAY1}/a.parquet"]
+    assert relative(path, result.removed_files) == [f"day={DAY2}/a.parquet", f"day={DAY3}/a.parquet"]
+    assert inlay.read_parquet(path).num_rows == 0

@@ -14,7 +14,7 @@ from inlay.incremental.options import MergeOptions
 from inlay.incremental.progress import Reporter
 from inlay.incremental.prune import possible_files
 from inlay.incremental.target import ELSEWHERE, UNKNOWN, Partitions, TargetState
-from inlay.incremental.validate import moved_error
+from inlay.incremental.validate import moved_error, row_text
 from inlay.parquet.footers import Footer
 
 __all__ = ["Decision", "Decisions", "decide"]
@@ -142,7 +142,7 @@ class _Decider:
         return matches
 
     def _constants(self, path: str) -> dict[str, pa.Scalar]:
-        inside = self.target.schema.names if self.target.schema is not None else []
+        inside = cast(pa.Schema, self.target.schema).names  # there is a file, so there is a schema
         keys = [name for name in self.options.key_columns if name not in inside]
         values = self.partitions.constants_of(path) if keys else {}
         return {name: values[name] for name in keys if name in values}
@@ -155,9 +155,9 @@ class _Decider:
             rows = np.concatenate([group.sources for group in match.groups])
             moved = rows[self.partitions.rows[rows] != self.numbers[at]]
             if len(moved):
-                row = self.source.take(moved[:1], self.options.key_columns).to_pylist()[0]
+                keys = self.options.key_columns
                 raise moved_error(
-                    ", ".join(f"{name}={value!r}" for name, value in row.items()),
+                    row_text(self.source.take(moved[:1], keys), keys, 0),
                     repr(self.target.location.shown(file.path)),
                     self.partitions.shown(int(self.partitions.rows[moved[0]])),
                     len(moved),

@@ -110,12 +110,12 @@ def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
     for name, count, row, keys in found:
         raise NullKeyError(
             f"Key column {name!r} is NULL in {count:,} of {rows:,} source rows; the first is row {row}: "
-            f"{_row_text(keys, keys.column_names, 0)}.",
+            f"{row_text(keys, keys.column_names, 0)}.",
             hint="Remove these rows, fill in the keys, or choose other key columns.",
         )
 
 
-def _row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
+def row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
     return ", ".join(f"{name}={_text(table.column(name)[row])}" for name in columns)
 
 
@@ -128,7 +128,7 @@ def reject_duplicates(repeats: Repeats) -> None:
     """Reject keys that the source has more than once, naming up to five."""
     count, keys = repeats
     if count:
-        examples = dict.fromkeys(_row_text(keys, keys.column_names, row) for row in range(len(keys)))
+        examples = dict.fromkeys(row_text(keys, keys.column_names, row) for row in range(len(keys)))
         repeating = "1 source row repeats" if count == 1 else f"{count:,} source rows repeat"
         raise DuplicateKeyError(
             f"{repeating} a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
@@ -160,7 +160,7 @@ def validate_partition_column_immutability(
         if len(moved):
             first = int(moved[0])
             raise moved_error(
-                _row_text(source_table, keys, int(rows[hits[first]])),
+                row_text(source_table, keys, int(rows[hits[first]])),
                 f"{name}={_text(before[first])}",
                 f"{name}={_text(after[first])}",
                 len(moved),
