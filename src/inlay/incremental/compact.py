@@ -17,10 +17,11 @@ from inlay.incremental.commit import IncrementalFileManager, footer_cache, locat
 from inlay.incremental.failures import failing_as
 from inlay.incremental.progress import ProgressCallback, Reporter
 from inlay.incremental.progress_bar import listening
-from inlay.incremental.result import MergeFileMetadata, WriteResult
+from inlay.incremental.result import WriteResult
 from inlay.incremental.stage import Slot, Transaction, new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
+from inlay.incremental.write import committed
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import WriterSettings, check_choices
 from inlay.schema import with_roomy_indices
@@ -70,14 +71,7 @@ def compact(
         bundles = list(_bundles(target, target_file_size, max_rows_per_file, bool(sorting)))
         jobs = [_job(members, files, _schema(target, bundles), settings, sorting) for members in bundles]
         written = _combined(runner, target, jobs, report)
-        removed = [path for _, job in jobs for path in job.paths]
-        if jobs:
-            files.commit([slot for slot, _ in jobs], removed)
-    metadata = [
-        MergeFileMetadata(location.shown(slot.path), w.rows, "inserted", w.size)
-        for (slot, _), w in zip(jobs, written, strict=True)
-    ]
-    return WriteResult("compact", sum(w.rows for w in written), metadata, [location.shown(p) for p in removed])
+        return committed("compact", files, written, [path for _, job in jobs for path in job.paths])
 
 
 def _bundles(target: TargetState, size: int, rows: int, everything: bool) -> Iterator[list[Footer]]:
@@ -116,12 +110,12 @@ def _job(
 
 def _combined(
     runner: Engine, target: TargetState, jobs: Sequence[tuple[Slot, Combine]], report: Reporter
-) -> list[Written]:
-    written: list[Written] = []
+) -> list[tuple[Slot, Written]]:
+    written: list[tuple[Slot, Written]] = []
     outcomes = runner.combine(target.location, [job for _, job in jobs])
     with contextlib.closing(outcomes):
-        for outcome in outcomes:
-            written.append(outcome)
+        for (slot, _), outcome in zip(jobs, outcomes, strict=True):
+            written.append((slot, outcome))
             report("compact", len(written), len(jobs))
-    verify_staged(target.location, written)
+    verify_staged(target.location, [outcome for _, outcome in written])
     return written

@@ -24,7 +24,7 @@ from inlay.parquet.layout import parse_hive_partition_path
 from inlay.parquet.writer import check_choices
 from inlay.storage import FileStat
 
-__all__ = ["append_rows", "check_rows", "write_dataset"]
+__all__ = ["append_rows", "check_rows", "committed", "write_dataset"]
 
 
 def write_dataset(
@@ -71,11 +71,18 @@ def write_dataset(
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip
-        removed = [] if mode == "append" else [file.path for file in found]
-        if written or removed:
-            files.commit([slot for slot, _ in written], removed)
-    metadata = [MergeFileMetadata(location.shown(slot.path), w.rows, "inserted", w.size) for slot, w in written]
-    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [location.shown(name) for name in removed])
+        return committed(mode, files, written, [] if mode == "append" else [file.path for file in found])
+
+
+def committed(
+    mode: str, files: IncrementalFileManager, written: Sequence[tuple[Slot, Written]], removed: Sequence[str]
+) -> WriteResult:
+    """Make new files and removals true, and say which they are."""
+    if written or removed:
+        files.commit([slot for slot, _ in written], removed)
+    shown = files.location.shown
+    metadata = [MergeFileMetadata(shown(slot.path), w.rows, "inserted", w.size) for slot, w in written]
+    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [shown(name) for name in removed])
 
 
 def append_rows(
