@@ -20,6 +20,11 @@ AFTER = sorted((REWRITTEN | ADDED).items())
 _OWN_NAME = re.compile(r"-inlay-[0-9a-f]{12}")
 
 
+def plain(path: str) -> str:
+    """The path that a file had before it was rewritten."""
+    return _OWN_NAME.sub("", path)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A dataset in a store as its users find it, and as somebody looking straight at the store does."""
@@ -35,7 +40,7 @@ class Dataset:
         """Every data file, under the name that it had before it was rewritten."""
         self.direct.invalidate_cache()
         files = self.direct.find(self.path)
-        return sorted((_OWN_NAME.sub("", name[len(self.path) + 1 :]), self.direct.cat_file(name)) for name in files)
+        return sorted((plain(name[len(self.path) + 1 :]), self.direct.cat_file(name)) for name in files)
 
     def hidden(self) -> list[str]:
         """What lies in the sidecar besides the log."""
@@ -57,10 +62,10 @@ def change(location: Location) -> None:
         manager.open(location)
         puts, removes = {}, []
         for file in manager.snapshot():
-            plain = _OWN_NAME.sub("", file.path)
-            if plain in REWRITTEN:
-                puts[manager.replacement_name(file.path)] = REWRITTEN[plain]
-            if plain in REWRITTEN or plain in ADDED or plain in REMOVED:
+            name = plain(file.path)
+            if name in REWRITTEN:
+                puts[manager.replacement_name(file.path)] = REWRITTEN[name]
+            if name in REWRITTEN or name in ADDED or name in REMOVED:
                 removes.append(file.path)
         puts |= {manager.replacement_name(name): content for name, content in ADDED.items()}
         manager.commit(list(stage(manager, puts)), removes)

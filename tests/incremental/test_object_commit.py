@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from inlay.incremental import commit
 from inlay.incremental.commit import IncrementalFileManager, holding, list_dataset_files, read_consistently, recover
 from inlay.storage import FileStat, Location, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
-from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, violation
+from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, plain, violation
 from tests.faults.report import account
 from tests.faults.scenarios import stage
 
@@ -347,7 +346,7 @@ def test_a_staged_object_that_is_gone_after_the_commit_is_named() -> None:
     with pytest.raises(CorruptJournalError, match=r"'/bucket/ds/.*' is neither staged nor in place") as caught:
         change(dataset.location(client))
     assert caught.value.operation == "recover"
-    assert [_plain(name) for name in caught.value.files] == [f"{PATH}/a.parquet"]
+    assert [plain(name) for name in caught.value.files] == [f"{PATH}/a.parquet"]
     assert dataset.content() == sorted(BEFORE.items())
 
 
@@ -355,14 +354,10 @@ def test_recovery_names_the_files_that_it_put_in_place_and_removed() -> None:
     _, dataset = pending_dataset()
     report = recover(PATH, filesystem=dataset.direct)
     assert report.completed
-    assert [_plain(name) for name in report.files] == [
+    assert [plain(name) for name in report.files] == [
         *(f"{PATH}/{name}" for name in [*REWRITTEN, *ADDED]),
         *(f"{PATH}/{name}" for name in BEFORE),
     ]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"-inlay-[0-9a-f]{12}", "", name)
 
 
 def test_recovery_names_what_is_gone_and_touches_nothing() -> None:
@@ -441,7 +436,6 @@ def copies_of_recovery() -> list[int]:
 
 def test_a_copy_that_stays_in_flight_while_others_go_on_is_taken_back() -> None:
     """It lands after a third has finished the commit and replaced the file by its next version."""
-    store, dataset = pending_dataset()
     for k in copies_of_recovery():
         store, dataset = pending_dataset()
         client = store.client()

@@ -94,7 +94,7 @@ def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
         f"{counted(plan.rows_to_rewrite, 'row')} ({size(plan.bytes_to_rewrite)}) to rewrite in"
         f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing was changed"
     )
-    _note_absence(out, dataset, [*plan.files, *plan.new_files])
+    _note_absence(out, dataset, rows)
 
 
 def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
