@@ -94,6 +94,10 @@ coverage: setup setup-test ## Run the tests that cover merges, and fail if a bra
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \
 		$(COVERING) $(PYTEST_ARGS)
 
+.PHONY: mutants
+mutants: setup setup-test ## Change that code in thousands of ways, and fail if tests neither notice one nor explain it
+	$(BIN)/python -m tests.mutants.run --modules $(COVERED) --tests $(COVERING) $(MUTANT_ARGS)
+
 # Ten tests in two processes, each for a fifth of the time.
 SOAK_SECONDS ?= 3600
 SOAKED := test_soak.py test_merge_soak.py test_service_kills.py

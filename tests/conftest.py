@@ -115,7 +115,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in _BEGUN_FIRST)
     if os.environ.get("INLAY_TEST_LONG") == "1":
         return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
+    if long := [item for item in items if _is_long(item)]:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = [item for item in items if not _is_long(item)]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    marks = {mark.name for mark in item.iter_markers()}
+    return "long" in marks or {"long_on_spark", "spark"} <= marks

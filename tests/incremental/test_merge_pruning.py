@@ -46,6 +46,7 @@ KEYS = {
 }
 
 
+@pytest.mark.long_on_spark  # what is pruned is decided by the planner, before any engine is asked
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("case", KEYS)
 def test_a_key_that_is_there_is_found(tmp_path, engine, writer, case):

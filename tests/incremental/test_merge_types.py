@@ -11,6 +11,11 @@ from tests.arrow_types import DICTIONARY, SCALARS, TYPES, array_of
 METADATA = {b"owner": b"tests", b"\xc3\xbc": b"bytes \xff"}
 
 
+def each_type(test):
+    """On every type alone. On Spark, whose tasks compute with Arrow too, usually on all of them side by side only."""
+    return pytest.mark.long_on_spark(pytest.mark.parametrize("name", TYPES)(test))
+
+
 def target_of(name, *, nullable=True):
     """Ten rows in two row groups: ids 0-4 hold the values, 5-9 NULLs and the values in reverse."""
     kind, values = TYPES[name]
@@ -36,12 +41,21 @@ def merge_into(tmp_path, target, source, engine, strategy="upsert", keys=("id",)
     return before, result
 
 
+def side_by_side(table_of):
+    """The tables that this gives for every type as one, with a column `x` for each."""
+    tables = {name: table_of(name) for name in TYPES}
+    wide = tables["null"].drop_columns("x")
+    for name, table in tables.items():
+        wide = wide.append_column(table.schema.field("x").with_name(f"x_{name}"), table["x"])
+    return wide
+
+
 def check_schema(got, expected):
     assert got.equals(expected, check_metadata=True), f"{got}\n is not\n{expected}"
 
 
 @pytest.mark.parametrize("pages", ["1.0", "2.0"])
-@pytest.mark.parametrize("name", TYPES)
+@each_type
 def test_values_and_schema_survive(tmp_path, engine, name, pages):
     """Row 1 is replaced and a row inserted: its row group is written anew, the other one is not."""
     source = source_of(name, [1, 77], [4, 0])
@@ -58,7 +72,7 @@ def test_values_and_schema_survive(tmp_path, engine, name, pages):
     assert lake.same_rows(lake.rows_of(inserted), given[1:])
 
 
-@pytest.mark.parametrize("name", TYPES)
+@each_type
 def test_a_null_replaces_and_is_replaced(tmp_path, engine, name):
     """Row 1 becomes NULL, row 5 was NULL and gets a value."""
     kind, values = TYPES[name]
@@ -70,6 +84,7 @@ def test_a_null_replaces_and_is_replaced(tmp_path, engine, name):
     assert result.updated == 2
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "null"])
 def test_not_null_survives(tmp_path, engine, name):
     source = source_of(name, [1, 77], [4, 0])
@@ -80,7 +95,7 @@ def test_not_null_survives(tmp_path, engine, name):
     assert new.schema.field("x").nullable is False
 
 
-@pytest.mark.parametrize("name", TYPES)
+@each_type
 def test_equal_values_are_recognised(tmp_path, engine, name):
     """The same rows again, read back from the file: nothing is written."""
     path = lake.write(tmp_path / "d", {"a.parquet": target_of(name)}, row_group_size=5)
@@ -91,7 +106,7 @@ def test_equal_values_are_recognised(tmp_path, engine, name):
     assert lake.photograph(path) == before
 
 
-@pytest.mark.parametrize("name", TYPES)
+@each_type
 def test_deleted_rows_leave_the_others_exact(tmp_path, engine, name):
     """full_merge keeps rows 0, 3 and 9 as they are."""
     before = target_of(name)
@@ -102,7 +117,7 @@ def test_deleted_rows_leave_the_others_exact(tmp_path, engine, name):
     assert (result.deleted, result.updated, result.unchanged) == (7, 3, 3)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@each_type
 def test_an_initial_load_writes_the_types_of_the_source(tmp_path, engine, name):
     """What it writes reads back as what pyarrow itself would have written."""
     source = target_of(name)
@@ -128,6 +143,7 @@ def test_every_scalar_type_is_a_key(tmp_path, engine, name):
     assert lake.same_rows(lake.rows_of(after.select(["k"])), lake.rows_of(before.select(["k"])))
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_scalar_type_is_part_of_a_key(tmp_path, engine, name):
     kind, values = TYPES[name]
@@ -136,6 +152,68 @@ def test_every_scalar_type_is_part_of_a_key(tmp_path, engine, name):
     _, result = merge_into(tmp_path, pa.table(columns), source, engine, keys=["k", "n"])
     assert (result.updated, result.inserted) == (1, 1)
     assert "".join(row["v"] for row in lake.all_rows(tmp_path / "d")) == "abcdefgXijY"
+
+
+def nullable_source(name):
+    """A value for rows 1 and 77, and for row 5, which was NULL; NULL for row 2."""
+    kind, values = TYPES[name]
+    picked = [values[4], None, values[2], values[0]]
+    return pa.table({"id": pa.array([1, 2, 5, 77], pa.int64()), "x": array_of(kind, picked)})
+
+
+def test_all_types_survive_side_by_side(tmp_path, engine):
+    target, source = side_by_side(target_of), side_by_side(nullable_source)
+    before, result = merge_into(tmp_path, target, source, engine)
+    after, inserted = (lake.read_file(file) for file in [tmp_path / "d/a.parquet", *result.inserted_files])
+    check_schema(after.schema, before.schema)
+    check_schema(inserted.schema, before.schema)
+    expected, given = lake.rows_of(before), lake.rows_of(source)
+    expected[1], expected[2], expected[5] = given[:3]
+    assert lake.same_rows(lake.rows_of(after), expected)
+    assert lake.same_rows(lake.rows_of(inserted), given[3:])
+    assert (result.updated, result.unchanged, result.inserted) == (3, 0, 1)
+
+
+def test_all_types_without_nulls_survive_side_by_side(tmp_path, engine):
+    target = side_by_side(lambda name: target_of(name, nullable=name == "null"))
+    source = side_by_side(lambda name: source_of(name, [1, 77], [4, 0]))
+    before, result = merge_into(tmp_path, target, source, engine)
+    check_schema(lake.read_file(tmp_path / "d/a.parquet").schema, before.schema)
+    check_schema(lake.read_file(result.inserted_files[0]).schema, before.schema)
+
+
+def test_an_initial_load_and_its_repetition_hold_all_types(tmp_path, engine):
+    """The same rows again change nothing, and of some of them full_merge keeps these as they are."""
+    source = side_by_side(target_of)
+    path = str(tmp_path / "d")
+    pq.write_table(source, tmp_path / "reference.parquet")
+    loaded = inlay.merge(source, path, "upsert", ["id"], engine=engine)
+    got = lake.read_file(loaded.inserted_files[0])
+    check_schema(got.schema, lake.read_file(tmp_path / "reference.parquet").schema)
+    assert lake.same_rows(lake.rows_of(got), lake.rows_of(source))
+    before = lake.photograph(path)
+    again = inlay.merge(got, path, "full_merge", ["id"], engine=engine)
+    assert (again.updated, again.unchanged, again.deleted) == (10, 10, 0)
+    assert lake.photograph(path) == before
+    kept = pa.concat_tables([source.slice(i, 1) for i in (9, 0, 3)])
+    fewer = inlay.merge(kept, path, "full_merge", ["id"], engine=engine)
+    assert (fewer.deleted, fewer.updated, fewer.unchanged) == (7, 3, 3)
+    rows = lake.rows_of(source)
+    assert lake.same_rows(lake.all_rows(tmp_path / "d"), [rows[0], rows[3], rows[9]])
+
+
+def test_all_scalar_types_together_are_a_key(tmp_path, engine):
+    """Rows 1 and 2 agree with the source in every part; row 3 does in all but the last."""
+
+    def rows(values_of_v, picks, last_picks):
+        wanted = dict.fromkeys(SCALARS, picks) | {list(SCALARS)[-1]: last_picks}
+        arrays = {name: array_of(kind, [values[i] for i in wanted[name]]) for name, (kind, values) in SCALARS.items()}
+        return pa.table(arrays | {"v": list(values_of_v)})
+
+    target, source = rows("abcd", [0, 1, 2, 3], [0, 1, 2, 3]), rows("BCD", [1, 2, 3], [1, 2, 2])
+    _, result = merge_into(tmp_path, target, source, engine, keys=list(SCALARS))
+    assert (result.updated, result.inserted) == (2, 1)
+    assert "".join(row["v"] for row in lake.all_rows(tmp_path / "d")) == "aBCdD"
 
 
 @pytest.mark.parametrize("strategy", ["upsert", "full_merge"])

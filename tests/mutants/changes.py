@@ -1,0 +1,292 @@
+"""Small changes to code, one at a time, that a test should notice.
+
+A change is made to the syntax tree and compiled from there: no file is written, and line numbers stay as they are.
+Words of messages and annotations are not code of interest and are left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+_OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Mod: ast.FloorDiv,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.Pow: ast.Mult,
+    ast.Break: ast.Continue,
+    ast.Continue: ast.Break,
+}
+_NOTHING = ast.Constant(None)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. Its name stays the same while the function does, wherever in the file it stands."""
+
+    name: str
+    file: Path
+    function: str  # the outermost one around the place, with its class
+    first_line: int  # of that function, decorators included
+    lines: range  # of the statement that changes; if it is a block, of its head
+    index: int  # among the changes of the file
+
+    def code(self) -> CodeType:
+        """The changed function."""
+        return _Tree(self.file).compile(self)
+
+
+def changes_of(file: Path) -> list[Change]:
+    return _Tree(file).changes()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a node stands in the tree."""
+
+    parent: ast.AST
+    field: str
+    index: int | None
+
+    @property
+    def node(self) -> ast.AST:
+        held = getattr(self.parent, self.field)
+        return held if self.index is None else held[self.index]  # type: ignore[no-any-return]
+
+    def put(self, node: ast.AST) -> None:
+        if self.index is None:
+            setattr(self.parent, self.field, node)
+        else:
+            getattr(self.parent, self.field)[self.index] = node
+
+
+class _Tree:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._tree = ast.parse(file.read_text())
+        self._found = list(self._find())
+
+    def changes(self) -> list[Change]:
+        seen: Counter[str] = Counter()
+        return [
+            Change(
+                name=_numbered(
+                    f"{self._file.parent.name}/{self._file.stem}.{of.qualname}: {_shown(place, after)}", seen
+                ),
+                file=self._file,
+                function=of.qualname,
+                first_line=of.first_line,
+                lines=_own_lines(statement),
+                index=index,
+            )
+            for index, (of, statement, place, after) in enumerate(self._found)
+        ]
+
+    def compile(self, change: Change) -> CodeType:
+        _, _, place, after = self._found[change.index]
+        place.put(ast.fix_missing_locations(ast.copy_location(after, place.node)))
+        wanted = change.function, change.first_line
+        return next(
+            code
+            for code in _codes(compile(self._tree, str(self._file), "exec"))
+            if (code.co_qualname, code.co_firstlineno) == wanted
+        )
+
+    def _find(self) -> Iterator[tuple[_Function, ast.stmt, _Place, ast.AST]]:
+        for function in _functions(self._tree, ""):
+            for statement, place in _places_of(function.node):
+                for after in _alternatives(place.node):
+                    yield function, statement, place, after
+
+
+@dataclass(frozen=True)
+class _Function:
+    qualname: str
+    node: ast.FunctionDef
+
+    @property
+    def first_line(self) -> int:
+        return min([self.node.lineno, *(each.lineno for each in self.node.decorator_list)])
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[_Function]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield _Function(prefix + child.name, child)
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _places_of(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, _Place]]:
+    """Every place in the body where a change would be one of behaviour, with the statement around it."""
+    for index, statement in enumerate(function.body):
+        if not _is_docstring(statement):
+            yield from _places(_Place(function, "body", index), statement)
+
+
+def _places(place: _Place, statement: ast.stmt) -> Iterator[tuple[ast.stmt, _Place]]:
+    node = place.node
+    if _is_docstring(node) or _is_message(node) or _is_strict(node):
+        return
+    if isinstance(node, ast.stmt):
+        statement = node
+    yield statement, place
+    for field, held in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "format_spec"):
+            continue
+        for index, child in enumerate(held) if isinstance(held, list) else [(None, held)]:
+            if isinstance(child, ast.AST) and not (isinstance(node, ast.JoinedStr) and isinstance(child, ast.Constant)):
+                yield from _places(_Place(node, field, index), statement)
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_message(node: ast.AST) -> bool:
+    """What is raised, and how it is worded."""
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"))
+
+
+def _is_strict(node: ast.AST) -> bool:
+    """`zip(..., strict=True)`, which is there for mistakes that no caller makes."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
+
+
+def _own_lines(statement: ast.stmt) -> range:
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    return range(statement.lineno, max(last, statement.lineno) + 1)
+
+
+def _numbered(name: str, seen: Counter[str]) -> str:
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name} #{seen[name]}"
+
+
+def _shown(place: _Place, after: ast.AST) -> str:
+    """The changed part as it was and as it is, with a little of what stands around it."""
+    around = place.parent if isinstance(place.parent, ast.expr | ast.keyword) else None
+    before = place.node
+    old = _words(around or before)
+    place.put(after)
+    new = _words(around or after)
+    place.put(before)
+    same = _alike(old, new)
+    rest = _alike(old[same:][::-1], new[same:][::-1])
+    cut = len(old) - rest
+    head, tail = "".join(old[:same]), "".join(old[cut:])
+    was, becomes = "".join(old[same:cut]), "".join(new[same : len(new) - rest])
+    return f"{_end(head, 40)}[{_start(was, 60)} -> {_start(becomes, 60)}]{_start(tail, 20)}"
+
+
+def _alike(some: list[str], others: list[str]) -> int:
+    """How many of them are the same from the start on."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False))
+    return sum(1 for _ in pairs)
+
+
+def _words(node: ast.AST) -> list[str]:
+    return re.findall(r"\w+|\W", " ".join(ast.unparse(node).split()))
+
+
+def _start(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def _end(text: str, length: int) -> str:
+    return text if len(text) <= length else "…" + text[-length:]
+
+
+# ------------------------------------------------------------------------------------------ what could stand there
+def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.Compare():
+            for index, operator in enumerate(node.ops):
+                yield _with(node, "ops", [*node.ops[:index], _OPPOSITE[type(operator)](), *node.ops[index + 1 :]])
+        case ast.BoolOp() | ast.BinOp() | ast.AugAssign():
+            yield _with(node, "op", _OPPOSITE[type(node.op)]())
+        case ast.UnaryOp(op=ast.Not()):
+            yield node.operand
+        case ast.UnaryOp(op=ast.USub()):
+            yield node.operand
+        case ast.Constant():
+            yield from _other_constants(node.value)
+        case ast.Break() | ast.Continue():
+            yield _OPPOSITE[type(node)]()
+        case ast.Call():
+            yield from _other_calls(node)
+        case ast.Assign() | ast.AnnAssign() | ast.Return() if not _is_nothing(node.value):
+            yield _with(node, "value", _NOTHING)
+        case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+            yield ast.Pass()
+        case ast.Lambda():
+            yield _with(node, "body", _NOTHING)
+        case ast.If() | ast.While() | ast.IfExp() if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
+            yield _with(node, "test", ast.UnaryOp(ast.Not(), node.test))
+
+
+def _other_constants(value: object) -> Iterator[ast.Constant]:
+    match value:
+        case bool():
+            yield ast.Constant(not value)
+        case int() | float():
+            yield ast.Constant(value + 1)
+        case str() if " " not in value:
+            yield ast.Constant(f"X{value}X")
+        case bytes():
+            yield ast.Constant(b"X" + value + b"X")
+
+
+def _other_calls(call: ast.Call) -> Iterator[ast.Call]:
+    """The call with None for an argument, or without a named one. What a type is called at run time is no matter."""
+    of_types = isinstance(call.func, ast.Name) and call.func.id in ("cast", "isinstance")
+    for index, argument in enumerate(call.args):
+        if not (of_types or _is_nothing(argument) or isinstance(argument, ast.Starred)):
+            yield _with(call, "args", [*call.args[:index], _NOTHING, *call.args[index + 1 :]])
+    for index, keyword in enumerate(call.keywords):
+        if keyword.arg is not None and not _is_strict(keyword):
+            yield _with(call, "keywords", [*call.keywords[:index], *call.keywords[index + 1 :]])
+
+
+def _is_nothing(node: ast.AST | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def _with(node: ast.AST, field: str, value: object) -> ast.AST:
+    changed = copy.copy(node)
+    setattr(changed, field, value)
+    return changed

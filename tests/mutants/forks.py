@@ -1,0 +1,173 @@
+"""A pytest plugin that tries changes of code: tests are collected once, and every change is tried in a fork of that.
+
+`pytest -p tests.mutants.forks --trials TRIALS --outcomes OUTCOMES ...` reads trials, a JSON object a line, and writes
+their outcomes in the same way. A trial without a change shows whether its tests pass in a fork at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TextIO
+
+import hypothesis
+import pytest
+
+from tests.mutants.changes import Change, changes_of
+
+# A property that fails is found out once, the same way each time; the smallest example is of no interest.
+hypothesis.settings.register_profile(
+    "mutants",
+    max_examples=25,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    name: str
+    tests: tuple[str, ...]
+    limit: float  # in seconds; a change may let a loop run for ever
+    change: Change | None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--trials", type=Path)
+    parser.addoption("--outcomes", type=Path)
+    parser.addoption("--changed", action="append", default=[], type=Path, help="a file with code that trials change")
+
+
+class _Functions:
+    """The functions of the modules that are changed. Found before the garbage collector is told to forget them."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.changes = {change.name: change for file in files for change in changes_of(file)}
+        self._of_code: dict[tuple[str, str, int], list[FunctionType]] = {}
+        for each in gc.get_objects():
+            if isinstance(each, FunctionType):
+                code = each.__code__
+                self._of_code.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
+
+    def make(self, change: Change) -> None:
+        for function in self._of_code[str(change.file), change.function, change.first_line]:
+            function.__code__ = change.code()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[_FUNCTIONS] = _Functions(session.config.getoption("--changed"))
+
+
+_FUNCTIONS = pytest.StashKey[_Functions]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    functions = session.config.stash[_FUNCTIONS]
+    items = {item.nodeid: item for item in session.items}
+    trials = _trials(session.config.getoption("--trials"), functions.changes)
+    with session.config.getoption("--outcomes").open("a") as outcomes:
+        _Pool(session, items, functions, outcomes).run(trials)
+    return True
+
+
+def _trials(file: Path, changes: dict[str, Change]) -> Iterator[Trial]:
+    for line in file.read_text().splitlines():
+        read = json.loads(line)
+        yield Trial(read["name"], tuple(read["tests"]), read["limit"], changes.get(read["name"]))
+
+
+@dataclass
+class _Fork:
+    trial: Trial
+    folder: Path
+    ends: float
+
+
+class _Pool:
+    """As many forks at once as there are cores, and one for those that wait."""
+
+    def __init__(
+        self, session: pytest.Session, items: dict[str, pytest.Item], functions: _Functions, outcomes: TextIO
+    ) -> None:
+        self._session, self._items, self._functions, self._outcomes = session, items, functions, outcomes
+        self._factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        self._folder: Path = self._factory.getbasetemp()
+        self._running: dict[int, _Fork] = {}
+
+    def run(self, trials: Iterator[Trial]) -> None:
+        for number, trial in enumerate(trials):
+            while len(self._running) >= (os.cpu_count() or 1) + 1:
+                self._wait()
+            self._start(trial, self._folder / f"fork-{number}")
+        while self._running:
+            self._wait()
+
+    def _start(self, trial: Trial, folder: Path) -> None:
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            self._try(trial, folder)
+        self._running[child] = _Fork(trial, folder, time.monotonic() + trial.limit)
+
+    def _wait(self) -> None:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            self._note(child, "noticed" if status else "not noticed")
+            return
+        for late in [child for child, fork in self._running.items() if time.monotonic() > fork.ends]:
+            os.killpg(late, signal.SIGKILL)
+            os.waitpid(late, 0)
+            self._note(late, "too slow")
+        time.sleep(0.005)
+
+    def _note(self, child: int, outcome: str) -> None:
+        fork = self._running.pop(child)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what tests started and did not end
+        noticed = fork.folder / "noticed"
+        by = noticed.read_text() if noticed.exists() else None
+        print(json.dumps({"name": fork.trial.name, "outcome": outcome, "by": by}), file=self._outcomes, flush=True)
+        shutil.rmtree(fork.folder, ignore_errors=True)
+
+    def _try(self, trial: Trial, folder: Path) -> None:
+        """In a fork: make the change, run the tests until one fails, and end with 1 if one did."""
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            self._factory._basetemp = folder
+            if trial.change is not None:
+                self._functions.make(trial.change)
+            self._session.config.pluginmanager.register(_EndsOnFailure(folder / "noticed"))
+            tests = [self._items[test] for test in trial.tests]
+            for test, following in zip(tests, [*tests[1:], None], strict=True):
+                test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            os._exit(0)
+        finally:
+            os._exit(2)
+
+
+class _EndsOnFailure:
+    def __init__(self, told: Path) -> None:
+        self._told = told
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._told.write_text(report.nodeid)
+            os._exit(1)

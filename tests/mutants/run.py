@@ -1,0 +1,186 @@
+"""Whether tests notice small changes to the code of merges: `make mutants`.
+
+First the tests run once, to see which of them run which line. Then each change is tried with the tests that run its
+statement: with a few quick seconds of them, and if none notices, with more. A change that no test notices must stand in
+`explained.toml` with the reason; the command fails if one does not.
+
+After writing a test for what was left: `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_run.py'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import coverage
+import pytest
+
+from tests.mutants.changes import Change, changes_of
+
+_EXPLAINED = Path(__file__).parent / "explained.toml"
+_FOLDER = Path(".cache/mutants")
+_DURATIONS, _COVERAGE = _FOLDER / "durations.json", _FOLDER / "coverage"
+_OUTCOMES, _UNCHANGED, _LOG = _FOLDER / "outcomes.jsonl", _FOLDER / "unchanged.jsonl", _FOLDER / "log"
+_SECONDS = (2.0, 15.0)  # of tests that a change is tried with at first, and if none of those notices
+_QUIET = "not noticed"
+
+
+def main() -> int:
+    arguments = _arguments()
+    changes = {change.name: change for module in arguments.modules for change in _changes_of(module)}
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    if not arguments.again:
+        _OUTCOMES.unlink(missing_ok=True)
+    _measure(arguments.modules, arguments.tests)
+    _try_all(changes, _Tests(), arguments.tests)
+    return _report(changes)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--modules", nargs="+", required=True, help="modules and packages to change")
+    parser.add_argument("--tests", nargs="+", required=True, help="files and folders of tests")
+    parser.add_argument("--again", action="store_true", help="try only what nothing noticed the last time")
+    return parser.parse_args()
+
+
+def _changes_of(module: str) -> list[Change]:
+    path = Path("src", *module.split(".")).resolve()
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    return [change for file in files for change in changes_of(file)]
+
+
+# ----------------------------------------------------------------------------------------------- what runs which line
+class _Durations:
+    def __init__(self) -> None:
+        self.of_test: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.of_test[report.nodeid] += report.duration
+
+
+def _measure(modules: list[str], tests: list[str]) -> None:
+    durations = _Durations()
+    os.environ["COVERAGE_FILE"] = str(_COVERAGE)
+    options = ["-q", "-n", "2", "-m", "not spark", "--cov-branch", "--cov-context=test", "--cov-report="]
+    if code := pytest.main([*options, *(f"--cov={module}" for module in modules), *tests], plugins=[durations]):
+        raise SystemExit(code)
+    _DURATIONS.write_text(json.dumps(durations.of_test))
+
+
+class _Tests:
+    """Which tests run a line, and how long they take."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = json.loads(_DURATIONS.read_text())
+        self._data = coverage.CoverageData(str(_COVERAGE))
+        self._data.read()
+        self._of_file: dict[Path, dict[int, list[str]]] = {}
+
+    def of(self, change: Change) -> list[str]:
+        """The tests that run the statement, those of its module first: one of each function, and then the others."""
+        if change.file not in self._of_file:
+            self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
+        of_line = self._of_file[change.file]
+        found = {context.split("|")[0] for line in change.lines for context in of_line.get(line, [])}
+        own = f"test_{change.file.stem}.py"
+        seen: set[str] = set()
+        ranks = {}
+        for test in sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
+            function = test.split("[")[0]
+            ranks[test] = (function in seen, own not in function, self.seconds[test])
+            seen.add(function)
+        return sorted(ranks, key=ranks.__getitem__)
+
+    def within(self, tests: list[str], seconds: float) -> list[str]:
+        """As many of them, from the first, as take no longer; at least one. By file, for the sake of their fixtures."""
+        ends = itertools.accumulate(self.seconds[test] for test in tests)
+        count = sum(1 for end in ends if end <= seconds)
+        return sorted(tests[: max(count, 1)], key=_file_of)
+
+
+def _file_of(test: str) -> str:
+    return test.split("::", maxsplit=1)[0]
+
+
+# --------------------------------------------------------------------------------------------------------- the trials
+def _try_all(changes: Mapping[str, Change], tests: _Tests, folders: Sequence[str]) -> None:
+    known = _read(_OUTCOMES)
+    chosen = {name: tests.of(change) for name, change in changes.items() if known.get(name, _QUIET) == _QUIET}
+    chosen = {name: found for name, found in chosen.items() if found}
+    _reject_failing({test for found in chosen.values() for test in found}, tests, folders)
+    for most in _SECONDS:
+        _try({name: tests.within(found, most) for name, found in chosen.items()}, tests, changes, folders, _OUTCOMES)
+        noticed = _read(_OUTCOMES)
+        chosen = {name: found for name, found in chosen.items() if noticed[name] == _QUIET}
+
+
+def _reject_failing(names: set[str], tests: _Tests, folders: Sequence[str]) -> None:
+    """Tests that fail in a fork without any change would notice everything."""
+    _UNCHANGED.unlink(missing_ok=True)
+    of_file = {file: list(found) for file, found in itertools.groupby(sorted(names), key=_file_of)}
+    _try(of_file, tests, {}, folders, _UNCHANGED)
+    if failing := [file for file, outcome in _read(_UNCHANGED).items() if outcome != _QUIET]:
+        raise SystemExit(f"these fail without a change: {', '.join(failing)}")
+
+
+def _try(
+    trials: Mapping[str, list[str]],
+    tests: _Tests,
+    changes: Mapping[str, Change],
+    folders: Sequence[str],
+    outcomes: Path,
+) -> None:
+    listed = _FOLDER / "trials.jsonl"
+    with listed.open("w") as file:
+        for name, found in trials.items():
+            limit = 15 + 6 * sum(tests.seconds[test] for test in found)
+            print(json.dumps({"name": name, "tests": found, "limit": limit}), file=file)
+    command = [
+        sys.executable, "-m", "pytest", "-m", "not spark", "-p", "no:cacheprovider", "--timeout", "0",
+        "-p", "tests.mutants.forks", "--trials", listed, "--outcomes", outcomes,
+        *(f"--changed={file}" for file in sorted({changes[name].file for name in trials if name in changes})), *folders,
+    ]  # fmt: skip
+    with _LOG.open("w") as log:
+        subprocess.run(command, env=os.environ | {"HYPOTHESIS_PROFILE": "mutants"}, check=True, stdout=log)
+
+
+def _read(outcomes: Path) -> dict[str, str]:
+    """The last outcome of every trial."""
+    lines = outcomes.read_text().splitlines() if outcomes.exists() else []
+    return {each["name"]: each["outcome"] for each in map(json.loads, lines)}
+
+
+# --------------------------------------------------------------------------------------------------------- the report
+def _report(changes: Mapping[str, Change]) -> int:
+    groups = tomllib.loads(_EXPLAINED.read_text())["group"]
+    explained = {name for group in groups for name in group["changes"]}
+    outcomes = _read(_OUTCOMES)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    left = []
+    for name, change in changes.items():
+        outcome = outcomes.get(name, _QUIET)
+        if outcome == _QUIET and name in explained:
+            outcome = "explained"
+        elif outcome == _QUIET:
+            left.append(f"{_QUIET}: {name}  ({change.file.name}:{change.lines.start})")
+        counts[change.file.stem][outcome] += 1
+    counts["all"] = sum(counts.values(), Counter())
+    kinds = ("noticed", "too slow", "explained", _QUIET)
+    print(f"{'module':16}{'changes':>9}" + "".join(f"{kind:>13}" for kind in kinds))
+    for module, of_kind in counts.items():
+        print(f"{module:16}{of_kind.total():>9}" + "".join(f"{of_kind[kind]:>13}" for kind in kinds))
+    print(*left, *(f"explained, but there is no such change: {name}" for name in explained - changes.keys()), sep="\n")
+    return 1 if left or explained - changes.keys() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The changes that are tried on code: each one once, named after its place, and none that only rewords."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from tests.mutants.changes import Change, changes_of
+
+
+def _changes(folder: Path, source: str) -> list[Change]:
+    file = folder / "code.py"
+    file.write_text(textwrap.dedent(source))
+    return changes_of(file)
+
+
+def _names(folder: Path, source: str) -> list[str]:
+    prefix = f"{folder.name}/code.f: "
+    return [change.name.removeprefix(prefix) for change in _changes(folder, source)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("a < b", ["a <[ -> =] b"]),
+        ("a is None", ["a is [ -> not ]None"]),
+        ("a and b", ["a [and -> or] b"]),
+        ("not a", ["[not  -> ]a"]),
+        ("a + b", ["a [+ -> -] b"]),
+        ("a += b", ["a [+ -> -]= b"]),
+        ("pass", []),
+        ("continue", ["[continue -> break]"]),
+    ],
+)
+def test_operators_change_to_their_opposites(tmp_path: Path, statement: str, expected: list[str]) -> None:
+    assert _names(tmp_path, f"def f(a, b):\n    for _ in a:\n        {statement}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("7", ["return [7 -> None]", "[7 -> 8]"]),
+        ("True", ["return [True -> None]", "[True -> False]"]),
+        ("'key'", ["return ['key' -> None]", "'[key -> XkeyX]'"]),
+        ("'a sentence'", ["return ['a sentence' -> None]"]),
+        ("None", []),
+        ("lambda: a", ["return [lambda: a -> None]", "lambda: [a -> None]"]),
+        ("a if b else 0", ["return [a if b else 0 -> None]", "a if [ -> not ]b else 0", "a if b else [0 -> 1]"]),
+    ],
+)
+def test_what_is_returned_changes(tmp_path: Path, value: str, expected: list[str]) -> None:
+    assert _names(tmp_path, f"def f(a, b):\n    return {value}\n") == expected
+
+
+def test_calls_lose_an_argument_or_are_left_out(tmp_path: Path) -> None:
+    assert _names(tmp_path, "def f(a, b):\n    a(b, *b, key=b, strict=True)\n") == [
+        "[a(b, *b, key=b, strict=True) -> pass]",
+        "a([b -> None], *b, key=b, strict=…",
+        "a(b, *b, [key=b,  -> ]strict=True)",
+    ]
+
+
+def test_words_of_errors_annotations_and_documentation_do_not_change(tmp_path: Path) -> None:
+    source = '''
+    def f(a: "int") -> "str":
+        """What it does."""
+        b: "list[int]"
+        if a:
+            raise KeyError("a" + a, 3)
+        error = MergeError("no", a, code=1)
+    '''
+    assert _names(tmp_path, source) == [
+        "if [ -> not ]a: raise KeyError('a…",
+        "error = [MergeError('no', a, code=1) -> None]",
+    ]
+
+
+def test_changes_of_the_same_words_are_numbered(tmp_path: Path) -> None:
+    changes = _changes(tmp_path, "class C:\n    def f(self):\n        g(1)\n        g(1)\n")
+    names = [change.name.split(": ", 1)[1] for change in changes]
+    assert names[:3] == ["[g(1) -> pass]", "g([1 -> None])", "g([1 -> 2])"]
+    assert names[3:] == [f"{name} #2" for name in names[:3]]
+    assert {change.function for change in changes} == {"C.f"}
+
+
+def test_a_change_knows_the_lines_of_its_statement(tmp_path: Path) -> None:
+    source = """
+    @decorated
+    def f(a):
+        if (a
+                and b):
+            return g(
+                a)
+    """
+    changes = _changes(tmp_path, source)
+    assert {change.first_line for change in changes} == {2}
+    assert {change.lines for change in changes} == {range(4, 6), range(6, 8)}
+
+
+def test_a_change_is_made_where_its_name_says_and_nowhere_else(tmp_path: Path) -> None:
+    results = set()
+    for change in _changes(tmp_path, "def f(a, b):\n    return a + b if a < b else a * 10\n"):
+        changed = FunctionType(change.code(), {})
+        results.add((change.name.split(": ", 1)[1], changed(1, 2), changed(2, 2), changed(3, 2)))
+    assert results == {
+        ("return [a + b if a < b else a * 10 -> None]", None, None, None),
+        ("a + b if a <[ -> =] b else a * 10", 3, 4, 30),
+        ("a [+ -> -] b if a < b else a *…", -1, 20, 30),
+        ("a + b if a < b else a [* -> /] 10", 3, 0.2, 0.3),
+        ("a * [10 -> 11]", 3, 22, 33),
+    }
