@@ -57,6 +57,11 @@ class Change:
     lines: range  # of the statement that changes; if it is a block, of its head
     index: int  # among the changes of the file
 
+    @property
+    def module(self) -> str:
+        parts = self.file.with_suffix("").parts
+        return ".".join(parts[parts.index("src") + 1 :])
+
     def code(self) -> CodeType:
         """The changed function."""
         return _Tree(self.file).compile(self)
@@ -249,7 +254,7 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
             yield _OPPOSITE[type(node)]()
         case ast.Call():
             yield from _other_calls(node)
-        case ast.Assign() | ast.AnnAssign() | ast.Return() if not _is_nothing(node.value):
+        case ast.Assign() | ast.AnnAssign() | ast.Return() if not isinstance(node.value, ast.Constant | None):
             yield _with(node, "value", _NOTHING)
         case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
             yield ast.Pass()

@@ -1,13 +1,14 @@
 """A pytest plugin that tries changes of code: tests are collected once, and every change is tried in a fork of that.
 
 `pytest -p tests.mutants.forks --trials TRIALS --outcomes OUTCOMES ...` reads trials, a JSON object a line, and writes
-their outcomes in the same way. A trial without a change shows whether its tests pass in a fork at all.
+their outcomes in the same way. Trials while no module is to change show whether tests pass in a fork at all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -47,13 +48,14 @@ class Trial:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trials", type=Path)
     parser.addoption("--outcomes", type=Path)
-    parser.addoption("--changed", action="append", default=[], type=Path, help="a file with code that trials change")
+    parser.addoption("--changed", action="append", default=[], help="a module that trials change")
 
 
 class _Functions:
     """The functions of the modules that are changed. Found before the garbage collector is told to forget them."""
 
-    def __init__(self, files: list[Path]) -> None:
+    def __init__(self, modules: list[str]) -> None:
+        files = [Path(str(importlib.import_module(name).__file__)) for name in modules]
         self.changes = {change.name: change for file in files for change in changes_of(file)}
         self._of_code: dict[tuple[str, str, int], list[FunctionType]] = {}
         for each in gc.get_objects():
@@ -71,6 +73,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash[_FUNCTIONS] = _Functions(session.config.getoption("--changed"))
 
 
+_IMPOSSIBLE = 3  # an exit code
 _FUNCTIONS = pytest.StashKey[_Functions]()
 
 
@@ -87,7 +90,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 def _trials(file: Path, changes: dict[str, Change]) -> Iterator[Trial]:
     for line in file.read_text().splitlines():
         read = json.loads(line)
-        yield Trial(read["name"], tuple(read["tests"]), read["limit"], changes.get(read["name"]))
+        yield Trial(read["name"], tuple(read["tests"]), read["limit"], changes[read["name"]] if changes else None)
 
 
 @dataclass
@@ -127,13 +130,18 @@ class _Pool:
     def _wait(self) -> None:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
-            self._note(child, "noticed" if status else "not noticed")
+            self._note(child, self._outcome(os.waitstatus_to_exitcode(status), self._running[child].trial))
             return
         for late in [child for child, fork in self._running.items() if time.monotonic() > fork.ends]:
             os.killpg(late, signal.SIGKILL)
             os.waitpid(late, 0)
             self._note(late, "too slow")
         time.sleep(0.005)
+
+    def _outcome(self, code: int, trial: Trial) -> str:
+        if code == _IMPOSSIBLE:
+            raise RuntimeError(f"this cannot be tried: {trial}")
+        return "not noticed" if code == 0 else "noticed"  # also when the process did not survive
 
     def _note(self, child: int, outcome: str) -> None:
         fork = self._running.pop(child)
@@ -145,21 +153,23 @@ class _Pool:
         shutil.rmtree(fork.folder, ignore_errors=True)
 
     def _try(self, trial: Trial, folder: Path) -> None:
-        """In a fork: make the change, run the tests until one fails, and end with 1 if one did."""
+        """In a fork: make the change and run the tests until one fails."""
+        code = _IMPOSSIBLE
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             self._factory._basetemp = folder
+            tests = [self._items[test] for test in trial.tests]
             if trial.change is not None:
                 self._functions.make(trial.change)
             self._session.config.pluginmanager.register(_EndsOnFailure(folder / "noticed"))
-            tests = [self._items[test] for test in trial.tests]
+            code = 1
             for test, following in zip(tests, [*tests[1:], None], strict=True):
                 test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-            os._exit(0)
+            code = 0
         finally:
-            os._exit(2)
+            os._exit(code)
 
 
 class _EndsOnFailure:

@@ -10,6 +10,8 @@ After writing a test for what was left: `make mutants MUTANT_ARGS='--again --tes
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import itertools
 import json
 import os
@@ -86,17 +88,16 @@ class _Tests:
         self._of_file: dict[Path, dict[int, list[str]]] = {}
 
     def of(self, change: Change) -> list[str]:
-        """The tests that run the statement, those of its module first: one of each function, and then the others."""
+        """The tests that run the statement: one of each function and then the others, those of its module first."""
         if change.file not in self._of_file:
             self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
         of_line = self._of_file[change.file]
         found = {context.split("|")[0] for line in change.lines for context in of_line.get(line, [])}
-        own = f"test_{change.file.stem}.py"
         seen: set[str] = set()
         ranks = {}
         for test in sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
             function = test.split("[")[0]
-            ranks[test] = (function in seen, own not in function, self.seconds[test])
+            ranks[test] = (function in seen, change.module not in _imported(_file_of(test)), self.seconds[test])
             seen.add(function)
         return sorted(ranks, key=ranks.__getitem__)
 
@@ -105,6 +106,15 @@ class _Tests:
         ends = itertools.accumulate(self.seconds[test] for test in tests)
         count = sum(1 for end in ends if end <= seconds)
         return sorted(tests[: max(count, 1)], key=_file_of)
+
+
+@functools.cache
+def _imported(file: str) -> set[str]:
+    """The modules that a test file imports."""
+    found = [node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom)]
+    return {str(node.module) for node in found} | {
+        f"{node.module}.{each.name}" for node in found for each in node.names
+    }
 
 
 def _file_of(test: str) -> str:
@@ -147,7 +157,8 @@ def _try(
     command = [
         sys.executable, "-m", "pytest", "-m", "not spark", "-p", "no:cacheprovider", "--timeout", "0",
         "-p", "tests.mutants.forks", "--trials", listed, "--outcomes", outcomes,
-        *(f"--changed={file}" for file in sorted({changes[name].file for name in trials if name in changes})), *folders,
+        *(f"--changed={module}" for module in sorted({changes[name].module for name in trials if name in changes})),
+        *folders,
     ]  # fmt: skip
     with _LOG.open("w") as log:
         subprocess.run(command, env=os.environ | {"HYPOTHESIS_PROFILE": "mutants"}, check=True, stdout=log)

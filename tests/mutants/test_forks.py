@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _CODE = """
 def step(a):
     while a > 0:
@@ -33,7 +35,7 @@ def test_more(start, tmp_path):
 """
 
 
-def _tried(folder: Path, trials: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+def _tried(folder: Path, trials: dict[str, list[str]], *options: str) -> dict[str, dict[str, Any]]:
     (folder / "counted.py").write_text(textwrap.dedent(_CODE))
     (folder / "test_counted.py").write_text(textwrap.dedent(_TESTS))
     listed = [{"name": name, "tests": [f"test_counted.py::{each}" for each in tests], "limit": 3.0}
@@ -42,8 +44,8 @@ def _tried(folder: Path, trials: dict[str, list[str]]) -> dict[str, dict[str, An
     subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.forks",
-            "--rootdir", folder, "--basetemp", folder / "forks", "--changed", folder / "counted.py",
-            "--trials", folder / "trials", "--outcomes", folder / "outcomes", folder,
+            "--rootdir", folder, "--basetemp", folder / "forks", "--trials", folder / "trials",
+            "--outcomes", folder / "outcomes", *options, folder,
         ],
         cwd=folder, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.getcwd()])},
     )  # fmt: skip
@@ -56,21 +58,31 @@ def test_changes_are_noticed_by_the_tests_that_they_are_tried_with(tmp_path: Pat
     outcomes = _tried(
         tmp_path,
         {
-            "nothing changed": ["test_zero", "test_more[1]", "test_more[5]"],
             own + "a >[ -> =] 0": ["test_zero"],
             own + "a [- -> +]= 1": ["test_more[1]"],
             own + "a > [0 -> 1]": ["test_zero", "test_more[5]"],
-            own + "a -= [1 -> 2]": ["test_zero"],
+            own + "[1 -> 2]": ["test_zero"],
             own + "return [a -> None]": ["test_zero", "test_more[1]"],
         },
+        "--changed=counted",
     )
     assert {name: outcome["outcome"] for name, outcome in outcomes.items()} == {
-        "nothing changed": "not noticed",
         "counted.step: a >[ -> =] 0": "noticed",
         "counted.step: a [- -> +]= 1": "too slow",
         "counted.step: a > [0 -> 1]": "noticed",
-        "counted.step: a -= [1 -> 2]": "not noticed",
+        "counted.step: [1 -> 2]": "not noticed",
         "counted.step: return [a -> None]": "noticed",
     }
     assert outcomes["counted.step: a > [0 -> 1]"]["by"] == "test_counted.py::test_more[5]"
     assert list((tmp_path / "forks").iterdir()) == []
+
+
+def test_without_a_change_tests_pass_and_leave_nothing(tmp_path: Path) -> None:
+    (outcome,) = _tried(tmp_path, {"nothing changed": ["test_zero", "test_more[1]", "test_more[5]"]}).values()
+    assert outcome["outcome"] == "not noticed"
+    assert list((tmp_path / "forks").iterdir()) == []
+
+
+def test_a_change_that_is_not_there_is_no_success(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        _tried(tmp_path, {"counted.step: a > [0 -> 7]": ["test_zero"]}, "--changed=counted")
