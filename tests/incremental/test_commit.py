@@ -8,10 +8,12 @@ import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 import time
 import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,64 @@ def test_the_lock_of_a_removed_sidecar_is_not_mistaken_for_the_new_one(root: Pat
     waiting.cleanup_staging_files()
 
 
+def test_who_gave_up_or_was_wrong_keeps_no_file_open(root: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with opened(root), pytest.raises(LockTimeoutError):
+        opened(root, lock_timeout=0.01)
+    test_the_lock_of_a_removed_sidecar_is_not_mistaken_for_the_new_one(root)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_lock_is_free_again_when_what_a_crash_left_cannot_be_finished(pending: Path) -> None:
+    (sidecar(pending) / "commit.json").write_bytes(b"{")
+    with pytest.raises(CorruptJournalError):
+        IncrementalFileManager().create_staging_directory(str(dataset(pending)))
+    journal = LocalJournal(locate(dataset(pending)))
+    journal.acquire(0)
+    journal.release()
+
+
+def test_the_note_of_a_holder_is_a_courtesy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", refused)
+    opened(root).cleanup_staging_files()
+    opened(root, lock_timeout=0).cleanup_staging_files()
+
+
+def test_a_note_replaces_a_longer_one(root: Path) -> None:
+    opened(root).cleanup_staging_files()
+    lock = sidecar(root) / "lock"
+    lock.write_bytes(b"x" * 500)
+    with opened(root):
+        note = json.loads(lock.read_bytes())
+    assert (note["pid"], note["host"]) == (os.getpid(), socket.gethostname())
+    assert datetime.now(UTC) - datetime.fromisoformat(note["since"]) < timedelta(minutes=5)
+    assert "." not in note["since"], "seconds are enough"
+
+
+def test_others_may_share_what_is_made_as_far_as_the_process_allows(root: Path) -> None:
+    usual = os.umask(0)
+    try:
+        with opened(root) as manager:
+            (path, _), *_ = stage(manager, {"x.parquet": b"x"})
+            with LocalJournal(locate(dataset(root))).reading():
+                made = {file.name: stat.S_IMODE(file.stat().st_mode) for file in sidecar(root).iterdir()}
+    finally:
+        os.umask(usual)
+    assert made == {"lock": 0o666, "readers.lock": 0o666, Path(path).parent.name: 0o777}
+
+
+def test_readers_know_whether_they_hold_commits_up(root: Path) -> None:
+    journal = LocalJournal(locate(dataset(root)))
+    with journal.reading() as protected:
+        assert not protected, "there is nothing to lock yet"
+    opened(root).cleanup_staging_files()
+    with journal.reading() as protected:
+        assert protected
+
+
 def test_a_lock_that_nobody_holds_any_more_names_nobody(root: Path) -> None:
     opened(root).cleanup_staging_files()
     assert (sidecar(root) / "lock").read_bytes() == b""
@@ -195,7 +255,9 @@ def test_what_is_no_record_at_all_is_refused_too(pending: Path, damage: bytes) -
         recover(dataset(pending))
 
 
-@pytest.mark.parametrize("name", ["../../outside.parquet", "/outside.parquet", "a/../../x.parquet", "", "a//b.parquet"])
+@pytest.mark.parametrize(
+    "name", ["../../outside.parquet", "/outside.parquet", "a/../../x.parquet", "", "a//b.parquet", "a/./b.parquet"]
+)
 def test_a_record_cannot_reach_files_outside_the_dataset(root: Path, name: str) -> None:
     """A dataset may come from anybody, and merely reading it finishes its commits."""
     from inlay.incremental.journal import Record
@@ -492,7 +554,7 @@ def test_listing_leaves_the_staging_of_a_living_writer_alone(root: Path) -> None
 
 
 def test_recovering_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
-    assert not recover(tmp_path / "absent")
+    assert recover(tmp_path / "absent") == RecoveryReport()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -633,12 +695,14 @@ def test_the_required_calls_in_a_wrong_order_or_number(root: Path) -> None:
 def test_the_required_calls_use_the_filesystem_of_their_manager(memory: MemoryFileSystem) -> None:
     memory.pipe_file("/lake/d/a.parquet", b"old")
     memory.pipe_file("/elsewhere/new", b"new")
+    memory.pipe_file("/lake/d/b.parquet", b"old too")
     manager = IncrementalFileManager(memory)
     staging = manager.create_staging_directory("/lake/d")
     assert staging.startswith("/lake/.d.txn/.staging_")
-    manager.atomic_replace_files(["/elsewhere/new"], ["/lake/d/a.parquet"])
+    sources = ["/elsewhere/new", "elsewhere/new"]  # both are a path of this filesystem
+    manager.atomic_replace_files(sources, ["/lake/d/a.parquet", "/lake/d/b.parquet"])
     manager.cleanup_staging_files()
-    assert memory.cat_file("/lake/d/a.parquet") == b"new"
+    assert memory.cat_file("/lake/d/a.parquet") == memory.cat_file("/lake/d/b.parquet") == b"new"
     assert memory.cat_file("/elsewhere/new") == b"new", "what was not staged here is its owner's"
 
 

@@ -546,16 +546,36 @@ def test_a_reader_who_may_not_write_waits_for_those_who_may_and_is_told_why(monk
     monkeypatch.setattr(reader, "pipe_file", refused)
     monkeypatch.setattr(reader, "rm", refused)
     monkeypatch.setattr(reader, "rm_file", refused)
-    with pytest.raises(ConcurrentModificationError, match="without write permission it cannot be completed"):
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    told = "^A commit to '/bucket/ds' is not complete, and without write permission it cannot be completed"
+    with pytest.raises(ConcurrentModificationError, match=told):
         read_consistently(dataset.location(reader), len)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with (
-        pytest.raises(ConcurrentModificationError, match="without write permission it cannot be completed"),
-        holding(dataset.location(reader)),
-    ):
+    assert pauses == [min(0.01 * 2**attempt, 0.5) for attempt in range(commit._READ_ATTEMPTS)]
+    with pytest.raises(ConcurrentModificationError, match=told), holding(dataset.location(reader)):
         pytest.fail("half of a commit was handed out")
-    dataset.recover()
+    assert pauses == 2 * pauses[: commit._READ_ATTEMPTS]
+
+    def completed(_: float) -> None:
+        dataset.recover()
+
+    monkeypatch.setattr(time, "sleep", completed)
+    with holding(dataset.location(reader)) as files:
+        assert len(files) == len(AFTER)
     assert read_consistently(dataset.location(reader), len) == len(AFTER)
+
+
+def test_an_error_of_the_last_attempt_is_told_as_it_is() -> None:
+    store, dataset = new_dataset()
+    numbers = itertools.count()
+
+    def read(_: list[FileStat]) -> None:
+        number = next(numbers)
+        add(dataset.location(store.client()), f"{number}.parquet")
+        raise ValueError(f"attempt {number}")
+
+    with pytest.raises(ValueError, match=f"attempt {commit._READ_ATTEMPTS - 1}"):
+        read_consistently(dataset.location(), read)
 
 
 def test_racing_writers_all_get_in_once() -> None:

@@ -277,18 +277,14 @@ def _other_constants(value: object) -> Iterator[ast.Constant]:
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.Call]:
-    """The call with None for an argument, or without a named one. What a type is called at run time is no matter."""
+    """The call with None for an argument, or without a named one. Constants have changes of their own."""
     of_types = isinstance(call.func, ast.Name) and call.func.id in ("cast", "isinstance")
     for index, argument in enumerate(call.args):
-        if not (of_types or _is_nothing(argument) or isinstance(argument, ast.Starred)):
+        if not (of_types or isinstance(argument, ast.Constant | ast.Starred)):
             yield _with(call, "args", [*call.args[:index], _NOTHING, *call.args[index + 1 :]])
     for index, keyword in enumerate(call.keywords):
         if keyword.arg is not None and not _is_strict(keyword):
             yield _with(call, "keywords", [*call.keywords[:index], *call.keywords[index + 1 :]])
-
-
-def _is_nothing(node: ast.AST | None) -> bool:
-    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _with(node: ast.AST, field: str, value: object) -> ast.AST:

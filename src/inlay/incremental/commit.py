@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import shutil
 import time
 import uuid
 from collections import Counter
@@ -58,13 +59,12 @@ class IncrementalFileManager:
         self._given_out = 0
         self._added = 0
         self._renamed: Counter[str] = Counter()
-        self._given = ""
         self.id = uuid.uuid4().hex
 
     # -------------------------------------------------------------------------------------------------- protocol
     def open(self, location: Location) -> None:
         """Take the writers' lock and finish or sweep whatever a crash left."""
-        self._journal, self._given = _journal(location), location.given
+        self._journal = _journal(location)
         self._journal.acquire(self._lock_timeout)
         try:
             self._journal.recover(sweep=True)
@@ -80,10 +80,10 @@ class IncrementalFileManager:
     ) -> None:
         if isinstance(error, (CommitPendingError, CommitStateUnknownError)):
             self._staging = None  # committed, or perhaps committed: the staged files are not ours to remove
-        overtaken = isinstance(error, OSError) and self._is_overtaken()
+        overtaken = self._changed_meanwhile() if isinstance(error, OSError) and self._is_overtaken() else None
         self.cleanup_staging_files()
-        if overtaken:
-            raise self._changed_meanwhile() from error
+        if overtaken is not None:
+            raise overtaken from error
 
     @property
     def location(self) -> Location:
@@ -151,7 +151,7 @@ class IncrementalFileManager:
 
     def _changed_meanwhile(self) -> ConcurrentModificationError:
         return ConcurrentModificationError(
-            f"Files of {self._given!r} changed while the merge was being prepared; nothing was written.",
+            f"Files of {self.location.given!r} changed while the merge was being prepared; nothing was written.",
             hint="Something other than inlay writes to this dataset. Run the merge again when it has finished.",
         )
 
@@ -187,8 +187,7 @@ class IncrementalFileManager:
             return path
         place = self.stage_path()
         with store.open_read(path) as original, store.open_write(place) as copy:
-            while block := original.read(1 << 20):
-                copy.write(block)
+            shutil.copyfileobj(original, copy)
         return place
 
     def cleanup_staging_files(self) -> None:

@@ -100,8 +100,8 @@ class _Decider:
         possible = self._possible()
         matches = self._match(possible)
         # most files of a large dataset are neither read nor touched: nothing is decided about them
-        looked_at = np.ones(len(self.numbers), np.bool_) if self.strategy.deletes else possible
-        files = [self._decide(int(at), matches) for at in np.flatnonzero(looked_at)]
+        looked_at = range(len(self.numbers)) if self.strategy.deletes else np.flatnonzero(possible).tolist()
+        files = [self._decide(at, matches) for at in looked_at]
         found = np.zeros(self.source.num_rows, np.bool_)
         for match in matches.values():
             for group in match.groups:
@@ -182,7 +182,7 @@ class _Decider:
         if not keep:
             found = {g.group for g in match.groups}
             edits += [
-                GroupEdit(group, _NOTHING, _NOTHING, keep)
+                GroupEdit(group, _NOTHING, _NOTHING, False)
                 for group, rows in enumerate(match.group_rows)
                 if group not in found and rows
             ]

@@ -35,14 +35,14 @@ class Record:
     aborted: bool = False  # on object stores: this place in the log is taken by nobody
 
     def dump(self) -> bytes:
-        body = json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True)
+        body = json.dumps({"format": _FORMAT, **asdict(self)})
         return json.dumps({"sha256": _digest(body), "body": body}).encode()
 
     def require_inside(self) -> None:
         """A dataset may come from anybody: its record must not reach files elsewhere."""
         names = [*(put.staged for put in self.puts), *(put.target for put in self.puts), *self.removes]
         for name in names:
-            if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            if any(part in ("", ".", "..") for part in name.split("/")):
                 raise ValueError(f"it names {name!r}")
 
     @classmethod

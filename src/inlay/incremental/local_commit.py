@@ -58,8 +58,6 @@ class LocalJournal:
         return status_of(self.sidecar) is not None
 
     def _make_sidecar(self) -> None:
-        if os.path.isdir(self.sidecar) and os.access(self.sidecar, os.W_OK):
-            return
         try:
             made = self._store.make_directories(self.sidecar)
         except PermissionError:
@@ -343,14 +341,14 @@ def _flock(path: str, mode: int, deadline: float) -> int | None:
                 return descriptor
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    return None
+                    break
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.25)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+        os.close(descriptor)
         raise
+    os.close(descriptor)
+    return None
 
 
 def _is_still(path: str, descriptor: int) -> bool:
