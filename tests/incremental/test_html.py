@@ -229,9 +229,13 @@ def test_a_plan_is_shown_whole() -> None:
 
 
 def test_a_short_page_says_no_more_than_there_is() -> None:
-    page = shown(result_with([MergeFileMetadata("a.parquet", 1, "rewritten", None)]))
-    assert [block["title"] for block in page.blocks] == ["rewritten: a.parquet"]
-    assert page.text.split()[:5] == ["upsert:", "done", "1", "rewritten", "source"]
+    unknown = [
+        MergeFileMetadata("a.parquet", 1, "rewritten", None),
+        MergeFileMetadata("b.parquet", 1, "preserved", None),
+    ]
+    page = shown(result_with(unknown))
+    assert [block["title"] for block in page.blocks] == ["rewritten: a.parquet", "untouched: b.parquet"]
+    assert page.text.split()[:7] == ["upsert:", "done", "1", "untouched", "1", "rewritten", "source"]
     assert page.text.split()[-5:] == ["1", "file", "touched", "rewritten", "a.parquet"]
     assert "0 bytes (0%) saved" in page.text
     assert not any("width:0" in style or "height:8px" in style for style, _ in page.styled), "there is nothing to share"
@@ -309,6 +313,12 @@ def test_one_file_among_thousands_is_seen() -> None:
     assert "#d9822b" in marked[0]["style"]
 
 
+@pytest.mark.parametrize(("length", "told"), [(120, "p" * 120), (121, "..." + "p" * 120)])
+def test_names_are_told_whole_up_to_a_length(length: int, told: str) -> None:
+    page = shown(result_with([MergeFileMetadata("p" * length, 1, "rewritten", None)]))
+    assert [block["title"] for block in page.blocks] == [f"rewritten: {told}"]
+
+
 def test_long_names_do_not_make_a_long_page() -> None:
     files = [MergeFileMetadata(f"d/{'<' * 5000}{i}", 1, "rewritten", 9) for i in range(160)]
     assert len(result_with(files)._repr_html_()) < 200_000
@@ -317,5 +327,9 @@ def test_long_names_do_not_make_a_long_page() -> None:
 def test_nothing_can_be_shown_too() -> None:
     page = shown(MergeResult("update", 0, 0, 0, 0, 0, 0))
     assert page.blocks == []
-    assert "no files" in page.text
+    assert " ".join(page.text.split()) == (
+        "update: done no files source inserted updated unchanged deleted before after rows 0 0 0 0 0 0 0"
+        " 0 bytes written: 0 bytes encoded anew, 0 bytes copied as they were;"
+        " 0 bytes (0%) saved against rewriting the dataset"
+    )
     assert shown(MergePlan([], [], [], 0)).rows == dict.fromkeys(page.rows, 0)

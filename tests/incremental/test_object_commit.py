@@ -20,9 +20,9 @@ from inlay.errors import (
     DatasetIOError,
     InlayError,
 )
-from inlay.incremental import commit
+from inlay.incremental import commit, object_commit
 from inlay.incremental.commit import IncrementalFileManager, holding, list_dataset_files, read_consistently, recover
-from inlay.storage import FileStat, Location, locate
+from inlay.storage import FileStat, Location, ObjectStore, locate
 from tests.faults.flaky import KINDS, Flaky, Heedless, Store
 from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, plain, violation
 from tests.faults.report import account
@@ -148,12 +148,47 @@ def test_a_conflict_that_nobody_caused_is_settled_before_anything_is_removed() -
     store, dataset = new_dataset()
     client = store.client()
     client.fail("conflict reported", COMMIT_POINT)
-    with pytest.raises(DatasetIOError, match="Nothing changed"):
+    with pytest.raises(DatasetIOError, match=r"the store reports a conflict\. Nothing changed"):
         change(dataset.location(client))
     with pytest.raises(FileExistsError):
         dataset.direct.pipe_file(f"/bucket/.ds.txn/log/{1:020d}.json", b"late", mode="create")
     dataset.recover()
     assert dataset.content() == sorted(BEFORE.items())
+
+
+def test_a_lost_answer_where_another_was_first_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, dataset = new_dataset()
+    create, lost = ObjectStore.create, []
+
+    def losing(self: ObjectStore, path: str, data: bytes) -> None:
+        if path.endswith("1.json") and not lost:
+            lost.append(path)
+            add(dataset.location(store.client()), "rival.parquet")
+            raise OSError("no answer")
+        create(self, path, data)
+
+    monkeypatch.setattr(ObjectStore, "create", losing)
+    with pytest.raises(ConcurrentModificationError, match="Another writer committed"):
+        change(dataset.location())
+    assert dataset.content() == sorted({**BEFORE, "rival.parquet": b"x"}.items())
+    assert dataset.hidden() == []
+
+
+def test_old_entries_that_cannot_be_removed_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_commit, "_KEPT_ENTRIES", 1)
+    store, dataset = new_dataset()
+    remove = ObjectStore.remove
+
+    def refused(self: ObjectStore, path: str) -> None:
+        if "/log/" in path:
+            raise OSError("not now")
+        remove(self, path)
+
+    monkeypatch.setattr(ObjectStore, "remove", refused)
+    names = [f"{number}.parquet" for number in range(4)]
+    for name in names:
+        add(dataset.location(store.client()), name)
+    assert dataset.content() == sorted((BEFORE | dict.fromkeys(names, b"x")).items())
 
 
 def test_an_unknown_outcome_keeps_what_is_staged_and_the_next_open_settles_it() -> None:
@@ -727,6 +762,34 @@ def test_staging_of_a_dead_writer_is_swept_when_it_is_old(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "time", lambda: later)
     assert recover(PATH, filesystem=dataset.direct).swept
     assert dataset.hidden() == []
+
+
+def test_only_what_is_certainly_old_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, dataset = new_dataset()
+    now = time.time_ns()
+    old = now - 25 * 3600 * 10**9
+    times = {
+        ".staging_old/1.stage": old,
+        ".staging_old/2.stage": old - 5,
+        ".staging_busy/1.stage": now,
+        ".staging_busy/2.stage": old,
+        ".staging_unknown/1.stage": 0,  # the store does not say
+        ".probe_old/x": old,
+        ".other_old/x": old,
+    }
+    for name in times:
+        dataset.direct.pipe_file(f"/bucket/.ds.txn/{name}", b"x")
+    walk = ObjectStore.walk
+
+    def aged(self: ObjectStore, path: str, wanted: Any) -> Any:
+        for file in walk(self, path, wanted):
+            yield file._replace(mtime_ns=times.get(file.path, file.mtime_ns))
+
+    monkeypatch.setattr(ObjectStore, "walk", aged)
+    assert recover(PATH, filesystem=dataset.direct).swept == [".probe_old", ".staging_old"]
+    assert [name.removeprefix("/bucket/.ds.txn/") for name in dataset.hidden()] == [
+        ".other_old/x", ".staging_busy/1.stage", ".staging_busy/2.stage", ".staging_unknown/1.stage",
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -23,6 +24,14 @@ def test_what_is_chosen_is_kept() -> None:
     assert chosen == MergeOptions(
         STRATEGIES["deduplicate"], ["a", "b"], ["p"], "zstd", 10, 5, "evolve", ["b", "c"], print
     )
+
+
+def test_a_strategy_may_be_a_member_of_an_enumeration() -> None:
+    class Wanted(Enum):
+        ALL = "full_merge"
+
+    chosen = MergeOptions.check(Wanted.ALL, ["id"])  # type: ignore[arg-type]
+    assert chosen.strategy is STRATEGIES["full_merge"]
 
 
 def test_names_may_come_alone() -> None:

@@ -58,6 +58,26 @@ def test_a_plan_says_of_every_file_what_becomes_of_it_and_why(tmp_path: Path) ->
     assert (plan.inserted, plan.updated, plan.unchanged, plan.affected_rows) == (1, 3, 1, 20)
 
 
+@pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge"])
+def test_a_plan_counts_as_its_merge_does(tmp_path: Path, strategy: str) -> None:
+    lake.write(tmp_path / "d", {"a.parquet": lake.table(range(5)), "b.parquet": lake.table(range(5, 10))})
+    news = pa.concat_tables([lake.table([3, 20], ["x", "y"]), lake.table([4])])
+    plan = inlay.plan_merge(news, str(tmp_path / "d"), strategy, ["id"])
+    result = inlay.merge(news, str(tmp_path / "d"), strategy, ["id"])
+    counts = (
+        "source_count",
+        "target_count_before",
+        "target_count_after",
+        "inserted",
+        "updated",
+        "deleted",
+        "unchanged",
+    )
+    assert {name: getattr(plan, name) for name in counts} == {name: getattr(result, name) for name in counts}
+    assert result.target_count_after == len(lake.all_rows(tmp_path / "d"))
+    assert result.bytes_copied == sum(file.bytes_copied for file in result.files)
+
+
 def test_new_files_of_a_plan_have_a_place_but_no_name_yet(tmp_path: Path) -> None:
     rows = pa.table({"id": range(5), "day": list("aabba")})
     flat = inlay.plan_merge(rows, str(tmp_path / "flat"), "upsert", ["id"], max_rows_per_file=3)

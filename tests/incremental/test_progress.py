@@ -96,6 +96,9 @@ def test_an_engine_elsewhere_moves_on_within_the_phase() -> None:
     for tasks in ((0, 0), (1, 4), (3, 4), (4, 4)):
         report.tasks(*tasks)
     assert told == [("match", done, 10) for done in (2, 2, 2, 7, 10)]
+    report("rewrite", 0, 8)
+    report.tasks(1, 1)
+    assert told[-2:] == [("rewrite", 0, 8), ("rewrite", 8, 8)]
 
 
 def test_progress_is_a_value() -> None:

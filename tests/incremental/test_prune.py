@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from inlay.errors import InlayError, SchemaMismatchError
 from inlay.incremental.plan import plan_incremental_rewrite
 from inlay.incremental.prune import (
     ConservativeMembershipChecker,
     ParquetFileMetadata,
     ParquetMetadataAnalyzer,
     RowGroupMetadata,
+    confirm_affected_files,
 )
 from tests import lake
 
@@ -109,3 +111,13 @@ def test_a_plan_from_metadata_uses_all_that_it_is_given(memory: MemoryFileSystem
     integers = pa.schema([("p", pa.int64())])
     assert planned([1], ["id"], partition_schema=integers, source_partitions=[{"p": 1}]) == ["p=01/a.parquet"]
     assert planned([(1, 1)], ["p", "id"], partition_schema=integers) == ["p=01/a.parquet"]
+
+
+def test_keys_are_looked_for_in_the_types_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.write(tmp_path, {"a.parquet": lake.table([1, 2])})
+    monkeypatch.chdir(tmp_path)
+    assert confirm_affected_files(["a.parquet"], ["id"], [2]) == ["a.parquet"]
+    with pytest.raises(InlayError, match="The key column 'nope' does not exist in the dataset"):
+        confirm_affected_files(["a.parquet"], ["nope"], [2])
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        confirm_affected_files(["a.parquet"], ["id"], [2.0])

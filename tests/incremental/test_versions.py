@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +13,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.engines import get_engine
-from inlay.errors import DuplicateKeyError, SchemaMismatchError
+from inlay.errors import DatasetIOError, DuplicateKeyError, SchemaMismatchError
 from inlay.incremental.options import MergeOptions
 from inlay.incremental.stage import Slot
 from inlay.incremental.versions import Draft, append_draft, check_append, merge_draft, plan_draft
+from inlay.parquet import footer_cache
 from inlay.storage import LocalStore, locate
 from tests import lake
+from tests.attentive import Listening, Unanswered
 
 
 class Managed:
@@ -154,6 +158,45 @@ def test_what_a_version_adds_is_safe_before_anybody_is_told_of_it(
     draft = Draft(locate(merged), [("v1/day=1/a.parquet", 1)], "v2")
     draft.commit([Slot(f"{merged}/v2/day=2/b.parquet", "v2/day=2/b.parquet")], [])
     assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/day=2", "/x/v2", "/x", ""]
+
+
+def test_appended_rows_are_safe_too(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(LocalStore, "sync_file", lambda _, path: synced.append(path))
+    append_draft(lake.table([7]), managed.draft(), get_engine("pyarrow"))
+    assert synced == [str(managed.root / "v2/part-00000.parquet")]
+
+
+CALLS: dict[str, Callable[[Draft, Any], Any]] = {
+    "merge": lambda draft, engine: merge_draft(lake.table([7]), draft, options("upsert"), engine),
+    "plan": lambda draft, engine: plan_draft(lake.table([7]), draft, options("upsert"), engine, most=1),
+    "append": lambda draft, engine: append_draft(lake.table([7]), draft, engine),
+    "plan of an append": lambda draft, engine: check_append(lake.table([7]), draft, engine),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_failure_says_what_was_being_done(managed: Managed, name: str) -> None:
+    operation = name.split(maxsplit=1)[0]
+    with pytest.raises(DatasetIOError, match=rf"^The {operation} failed and nothing changed: .*no answer") as caught:
+        CALLS[name](managed.draft(), Unanswered())
+    merging = ("upsert", ["id"]) if name in ("merge", "plan") else (None, [])
+    assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (operation, *merging)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_engines_are_told_what_they_work_for(
+    managed: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(footer_cache, "_WORTH_CACHING", 1)
+    engine = Listening()
+    CALLS[name](managed.draft(), engine)
+    operation = "append" if "append" in name else "upsert"
+    assert engine.told == {
+        "working_at": (str(managed.root), operation), "footers": 2, "open": (["id", "v"], None),
+    }  # fmt: skip
+    assert not (tmp_path / "cache").exists(), "the service knows its files"
 
 
 def test_each_new_file_of_a_version_has_a_name_of_its_own(managed: Managed) -> None:

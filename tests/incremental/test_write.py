@@ -80,6 +80,14 @@ def test_settings_of_new_files_are_as_chosen_else_as_the_dataset_s(tmp_path: Pat
     assert found == [("GZIP", 15), ("ZSTD", 10), ("ZSTD", 10)]
 
 
+@pytest.mark.parametrize(("groups", "rows"), [(1, [40]), (2, [10] * 4)])
+def test_two_row_groups_say_how_large_they_are_meant_to_be(tmp_path: Path, groups: int, rows: list[int]) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(groups * 10))}, row_group_size=10)
+    (new,) = inlay.write_dataset(lake.table(range(100, 140)), path).files
+    metadata = pq.read_metadata(new.path)
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == rows
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

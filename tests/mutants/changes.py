@@ -258,7 +258,7 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
             yield _with(node, "value", _NOTHING)
         case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
             yield ast.Pass()
-        case ast.Lambda():
+        case ast.Lambda() if not isinstance(node.body, ast.Constant):
             yield _with(node, "body", _NOTHING)
         case ast.If() | ast.While() | ast.IfExp() if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
             yield _with(node, "test", ast.UnaryOp(ast.Not(), node.test))

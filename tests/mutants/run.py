@@ -88,17 +88,17 @@ class _Tests:
         self._of_file: dict[Path, dict[int, list[str]]] = {}
 
     def of(self, change: Change) -> list[str]:
-        """The tests that run the statement: one of each function and then the others, those of its module first."""
+        """The tests that run the statement: one of each function before another one, those of its module first."""
         if change.file not in self._of_file:
             self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
         of_line = self._of_file[change.file]
         found = {context.split("|")[0] for line in change.lines for context in of_line.get(line, [])}
-        seen: set[str] = set()
+        seen: Counter[str] = Counter()
         ranks = {}
         for test in sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
             function = test.split("[")[0]
-            ranks[test] = (function in seen, change.module not in _imported(_file_of(test)), self.seconds[test])
-            seen.add(function)
+            ranks[test] = (seen[function], change.module not in _imported(_file_of(test)), self.seconds[test])
+            seen[function] += 1
         return sorted(ranks, key=ranks.__getitem__)
 
     def within(self, tests: list[str], seconds: float) -> list[str]:

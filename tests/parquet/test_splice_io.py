@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from inlay.parquet.raw import Input
-from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
+from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused, _Output
 from tests.parquet.splicing import copied, fresh_like, rows_of, sample, spliced, table_bytes
 
 DATA = table_bytes(sample(0, 600), row_group_size=200, write_page_index=True)
@@ -258,3 +258,27 @@ def test_output_must_be_empty(source: Path) -> None:
     with source.open("r+b") as out, pytest.raises(ValueError, match="not empty"):
         Splicer(out, ParquetBytes(DATA))
     assert source.read_bytes() == DATA
+
+
+def test_output_must_be_empty_also_of_what_was_not_written_yet(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        out.write(b"buffered")
+        with pytest.raises(ValueError, match="not empty"):
+            Splicer(out, ParquetBytes(DATA))
+
+
+def test_output_is_flushed_and_in_the_order_of_the_calls() -> None:
+    class Flushed(io.BytesIO):
+        flushes = 0
+
+        def flush(self) -> None:
+            self.flushes += 1
+
+    out = Flushed()
+    output, base = _Output(out), ParquetBytes(DATA)
+    output.copy(base.input, 0, 4)
+    output.write(b"between")
+    output.copy(base.input, 4, 4)
+    output.finish()
+    assert out.getvalue() == DATA[:4] + b"between" + DATA[4:8]
+    assert out.flushes == 1

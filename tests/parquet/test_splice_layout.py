@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.parquet import splice
+from inlay.parquet.raw import extent_of
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.thrift import BINARY, I32, I64, Raw, Struct, decode, encode
 from tests.parquet.splicing import (
@@ -160,7 +161,7 @@ def test_deprecated_chunk_offset_moves_or_becomes_zero(rich: bytes) -> None:
         for chunk in footer.structs(4)[1].structs(1):
             chunk.put(2, I64, chunk.struct(3).number(9))
         for chunk in footer.structs(4)[2].structs(1):
-            chunk.put(2, I64, 123_456_789)
+            chunk.put(2, I64, extent_of(chunk.struct(3))[1])  # right behind the chunk, as some writers do
 
     base = ParquetBytes(refooted(rich, set_offsets))
     result = ParquetBytes(spliced(base, copied(base, [1, 2])))
@@ -170,9 +171,11 @@ def test_deprecated_chunk_offset_moves_or_becomes_zero(rich: bytes) -> None:
 
 
 def test_ordinals_stop_where_their_type_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splice, "_MAX_ORDINAL", 1)
     base = ParquetBytes(table_bytes(pa.table({"id": range(4)}), row_group_size=1))
-    result = spliced(base, copied(base))
+    numbered = ParquetBytes(spliced(base, copied(base)))
+    assert [group.number(7) for group in numbered.row_groups] == [0, 1, 2, 3]
+    monkeypatch.setattr(splice, "_MAX_ORDINAL", 1)
+    result = spliced(numbered, copied(numbered))
     assert [group.number(7, -1) for group in ParquetBytes(result).row_groups] == [0, 1, -1, -1]
     assert pq.read_table(pa.BufferReader(result))["id"].to_pylist() == [0, 1, 2, 3]
 
@@ -251,6 +254,9 @@ def test_what_old_writers_leave_out_of_a_row_group_stays_out(rich: bytes) -> Non
     fresh = fresh_like(base, sample(0, GROUP).select(["word"]))
     result = spliced(base, [lambda s: s.replace(base, 0, fresh, ["word"]), *copied(base, [1, 2])])
     assert [(5 in group, 6 in group) for group in ParquetBytes(result).row_groups] == [(False, False)] * 3
+    lengthless = ParquetBytes(refooted(rich, lambda footer: [group.pop(6) for group in footer.structs(4)]))
+    moved = ParquetBytes(spliced(lengthless, copied(lengthless, [2, 1])))
+    assert moved.row_groups[0].number(5) == 4 != lengthless.row_groups[2].number(5)
     assert pq.read_table(pa.BufferReader(result)).equals(sample())
 
 

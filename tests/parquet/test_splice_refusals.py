@@ -17,8 +17,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
-from inlay.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Raw, Struct
+from inlay.parquet.raw import extent_of
+from inlay.parquet.splice import _OFFSET_INDEX, ParquetBytes, Splicer, SpliceRefused
+from inlay.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, FooterError, Raw, Struct, decode, encode
 from tests.parquet.splicing import (
     copied,
     refooted,
@@ -315,6 +316,61 @@ def test_offset_index_of_other_pages(rich: bytes) -> None:
     base = ParquetBytes(refooted(rich, swap))
     with pytest.raises(SpliceRefused, match="offset index points outside"):
         spliced(base, copied(base, [1]))
+
+
+def test_offset_index_of_the_page_behind(rich: bytes) -> None:
+    def behind(data: bytes) -> bytes:
+        parsed = ParquetBytes(data)
+        chunk = parsed.row_groups[1].structs(1)[0]
+        at, length = chunk.number(4), chunk.number(5)
+        index, _ = decode(data[at : at + length], _OFFSET_INDEX)
+        index.structs(1)[-1].put(1, I64, extent_of(chunk.struct(3))[1])
+        changed = encode(index)
+        assert len(changed) == length
+        return data[:at] + changed + data[at + length :]
+
+    base = ParquetBytes(behind(rich))
+    with pytest.raises(SpliceRefused, match="offset index points outside"):
+        spliced(base, copied(base, [1]))
+
+
+def _broken(*_: Any) -> Any:
+    raise FooterError("broken")
+
+
+# what breaks -> the call that must say so, and the file that it must name
+NAMED: dict[str, tuple[str, Callable[[Splicer, ParquetBytes, ParquetBytes], None], str]] = {
+    "copy": ("Splicer._append", lambda s, other, _: s.copy(other, 0), "other"),
+    "replace": ("Splicer._append", lambda s, other, fresh: s.replace(other, 0, fresh), "fresh"),
+    "a piece": ("_picked", lambda s, other, fresh: s.replace(other, 0, fresh, ["id"]), "fresh"),
+    "a mixture": ("Splicer._mix", lambda s, other, fresh: s.replace(other, 0, fresh, ["id"]), "other"),
+    "the end": ("encode", lambda s, *_: s.finish(), "base"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_file_that_is_broken_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    place, call, named = NAMED[name]
+    base, other, fresh = (ParquetBytes(table_bytes(pa.table(COLUMN)), each) for each in ("base", "other", "fresh"))
+    splicer = Splicer(io.BytesIO(), base)
+    monkeypatch.setattr(f"inlay.parquet.splice.{place}", _broken)
+    with pytest.raises(SpliceRefused, match=f"^{named}: broken"):
+        call(splicer, other, fresh)
+
+
+def test_a_file_whose_schema_cannot_be_compared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, other = (ParquetBytes(table_bytes(pa.table(COLUMN)), each) for each in ("base", "other"))
+    monkeypatch.setattr(type(base.schema), "difference", _broken)
+    with pytest.raises(SpliceRefused, match=r"^other: broken"):
+        Splicer(io.BytesIO(), base).copy(other, 0)
+
+
+def test_files_of_another_schema_fit_nowhere() -> None:
+    base, other = ParquetBytes(table_bytes(pa.table(COLUMN)), "base"), one(["a", "b", "c"], pa.string(), "id")
+    with pytest.raises(SpliceRefused, match=r"^string does not fit base"):
+        Splicer(io.BytesIO(), base).replace(base, 0, other)
+    with pytest.raises(SpliceRefused, match=r"^string does not fit base"):
+        Splicer(io.BytesIO(), base).replace(other, 0, other, ["id"])
 
 
 def test_bloom_filter_length_against_its_header(rich: bytes) -> None:

@@ -6,6 +6,7 @@ colour, so that it is readable on light and on dark.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -259,8 +260,8 @@ def _common_directory(files: Sequence[_File]) -> str:
     if not folders:
         return ""
     least, most = min(folders).split("/"), max(folders).split("/")
-    same = next((at for at, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
-    return "/".join(least[:same])
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(least, most, strict=False))
+    return "/".join(name for name, _ in same)
 
 
 def _relative(path: str, place: str) -> str:

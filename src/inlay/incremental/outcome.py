@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -140,8 +141,9 @@ def _explained(location: Location, decision: Decision, changed: Written | None) 
 
 def _planned_names(decisions: Decisions, most: int) -> list[str]:
     """New files get their final names only when they are written; a plan says where and how many."""
-    chunks = partition_chunks(decisions.new_rows, decisions.partitions, most)
-    names = [
-        f"{decisions.partitions.directory(number)}/part-*-{at:05d}.parquet" for at, (number, _) in enumerate(chunks)
+    partitions, shown = decisions.partitions, decisions.target.location.shown
+    chunks = partition_chunks(decisions.new_rows, partitions, most)
+    return [
+        shown(posixpath.join(partitions.directory(number), f"part-*-{at:05d}.parquet"))
+        for at, (number, _) in enumerate(chunks)
     ]
-    return [decisions.target.location.shown(name.lstrip("/")) for name in names]

@@ -86,7 +86,7 @@ def _make_durable(location: Location, paths: Sequence[str]) -> None:
         while parent:
             directories.add(parent)
             parent = posixpath.dirname(parent)
-    for directory in sorted(directories, key=len, reverse=True):
+    for directory in sorted(directories, reverse=True):
         location.store.sync_directory(location.full(directory))
     if paths:
         location.store.sync_directory(location.path)
@@ -118,7 +118,7 @@ def append_draft(
     Path, rows and bytes of each.
     """
     with failing_as("append"):
-        target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
+        target = TargetState.read(draft.location, draft.snapshot(), [], None, None, engine.footers)
         written = append_rows(data, draft, target, engine, Reporter(progress), empty=empty)
         draft.commit([slot for slot, _ in written], [])
     return [(slot.path, outcome.rows, outcome.size) for slot, outcome in written]
@@ -141,5 +141,5 @@ def plan_draft(
 def check_append(data: Any, draft: Draft, engine: Engine) -> None:
     """Refuse what `append_draft` would refuse; nothing is written."""
     with failing_as("plan"):
-        target = TargetState.read(draft.location, draft.snapshot(), [], [], None, engine.footers)
+        target = TargetState.read(draft.location, draft.snapshot(), [], None, None, engine.footers)
         check_rows(data, target, engine)

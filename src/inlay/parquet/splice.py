@@ -97,7 +97,6 @@ class Splicer:
         if columns is not None:
             self.replace_columns(source, row_group, [(fresh, columns)])
             return
-        self._admit(source)
         self._admit(fresh)
         group = fresh.row_groups[0]
         with refusing(fresh.name):
