@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -431,6 +432,103 @@ def test_a_failure_to_finish_anothers_commit_is_not_reported_as_ones_own(
 
 
 # ------------------------------------------------------------------------------------------------- what is left, kept
+class Steps:
+    """What is made safe, moved and removed, in this order, by names below a directory."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = str(root)
+        self.taken: list[str] = []
+        fsync, move, rename, unlink = os.fsync, LocalStore.move, os.rename, os.unlink
+
+        def safe(descriptor: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            self._take("safe", path, "" if os.path.isdir(path) or os.path.getsize(path) else "(empty)")
+            fsync(descriptor)
+
+        def moved(store: LocalStore, source: str, target: str) -> None:
+            self._take("move to", target)
+            move(store, source, target)
+
+        def renamed(source: str, target: str) -> None:
+            if target.endswith("commit.json"):  # others try whether files can be moved at all
+                self._take("rename to", target)
+            rename(source, target)
+
+        def removed(path: str) -> None:
+            self._take("remove", path)
+            unlink(path)
+
+        monkeypatch.setattr(os, "fsync", safe)
+        monkeypatch.setattr(LocalStore, "move", moved)
+        monkeypatch.setattr(os, "rename", renamed)
+        monkeypatch.setattr(os, "unlink", removed)
+
+    def _take(self, what: str, path: str, remark: str = "") -> None:
+        name = re.sub(r"(staging_|commit\.)\w{32}", r"\1*", path.removeprefix(self._root)) or "/"
+        self.taken.append(f"{what} {name}{remark}")
+
+
+_IN_PLACE = """
+safe /ds
+safe /ds/day=1
+safe /ds/day=2
+safe /ds/year=7/day=3
+safe /.ds.txn
+safe /.ds.txn/.staging_*
+remove /.ds.txn/commit.json
+safe /.ds.txn
+"""
+_COMMITTED = f"""
+safe /
+safe /.ds.txn/.staging_*/1.stage
+safe /.ds.txn/.staging_*/2.stage
+safe /.ds.txn/.staging_*/3.stage
+safe /.ds.txn/.staging_*/4.stage
+safe /.ds.txn/.staging_*
+safe /.ds.txn
+safe /
+safe /.ds.txn/commit.*.tmp
+rename to /.ds.txn/commit.json
+safe /.ds.txn
+safe /ds
+safe /ds/year=7
+move to /ds/a.parquet
+move to /ds/day=1/b.parquet
+move to /ds/day=2/c.parquet
+move to /ds/year=7/day=3/e.parquet
+remove /ds/day=2/d.parquet
+{_IN_PLACE.strip()}
+"""
+_RECOVERED = f"""
+safe /.ds.txn
+safe /
+safe /
+safe /ds
+safe /ds/day=1
+safe /ds/day=2
+safe /ds/year=7
+safe /ds/year=7/day=3
+move to /ds/a.parquet
+move to /ds/day=1/b.parquet
+move to /ds/day=2/c.parquet
+move to /ds/year=7/day=3/e.parquet
+remove /ds/day=2/d.parquet
+{_IN_PLACE.strip()}
+"""
+
+
+def test_nothing_moves_before_what_it_needs_is_safe(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(root, monkeypatch)
+    apply_files(root)
+    assert steps.taken == _COMMITTED.split("\n")[1:-1]
+
+
+def test_what_a_dead_writer_made_is_made_safe_again(pending: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(pending, monkeypatch)
+    recover(dataset(pending))
+    assert steps.taken == _RECOVERED.split("\n")[1:-1]
+
+
 def test_modes_of_replaced_files_are_kept(root: Path) -> None:
     (dataset(root) / "day=1/b.parquet").chmod(0o600)
     apply_files(root)
