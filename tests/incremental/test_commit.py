@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -31,7 +32,13 @@ from inlay.errors import (
     LockTimeoutError,
 )
 from inlay.incremental import commit, local_commit
-from inlay.incremental.commit import IncrementalFileManager, footer_cache, list_dataset_files, recover
+from inlay.incremental.commit import (
+    IncrementalFileManager,
+    footer_cache,
+    list_dataset_files,
+    read_consistently,
+    recover,
+)
 from inlay.incremental.journal import Put, Record, RecoveryReport, still_pending, unfinished
 from inlay.incremental.local_commit import LocalJournal
 from inlay.parquet.sidecar import claim, unlock
@@ -812,6 +819,57 @@ def test_sources_from_elsewhere_are_copied_whole(root: Path, tmp_path: Path) -> 
         manager.atomic_replace_files([str(tmp_path / "link")], [str(dataset(root) / "a.parquet")])
     assert (dataset(root) / "a.parquet").read_bytes() == large
     assert (tmp_path / "large").read_bytes() == large
+
+
+def test_what_strangers_change_all_the_time_is_not_called_incomplete(root: Path) -> None:
+    def read(files: list[Any]) -> None:
+        (dataset(root) / f"{len(files)}.parquet").write_bytes(b"x")
+
+    with pytest.raises(ConcurrentModificationError, match="changes faster than it can be read"):
+        read_consistently(locate(dataset(root)), read)
+
+
+def test_what_is_removed_with_its_directory_need_not_be_safe(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = LocalStore.remove
+
+    def removed(store: LocalStore, path: str) -> None:
+        remove(store, path)
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+    shutil.rmtree(dataset(root) / "day=2")
+    (dataset(root) / "day=2").mkdir()
+    (dataset(root) / "day=2/d.parquet").write_bytes(b"d")
+    monkeypatch.setattr(LocalStore, "remove", removed)
+    with opened(root) as manager:
+        manager.commit([], ["day=2/d.parquet"])
+    assert not (dataset(root) / "day=2").exists()
+
+
+def test_a_parent_that_may_not_be_looked_at_is_not_ours_to_make_safe(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = LocalStore.sync_directory
+
+    def refused(store: LocalStore, path: str) -> None:
+        if path == str(root):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        sync(store, path)
+
+    opened(root).cleanup_staging_files()
+    monkeypatch.setattr(LocalStore, "sync_directory", refused)
+    apply_files(root)
+    assert is_after(root)
+
+
+def test_a_commit_waits_for_readers(root: Path) -> None:
+    opened(root).cleanup_staging_files()
+    with contextlib.ExitStack() as reader:
+        reader.enter_context(LocalJournal(locate(dataset(root))).reading())
+        threading.Timer(0.3, reader.close).start()
+        started = time.monotonic()
+        apply_files(root)
+        assert time.monotonic() - started > 0.2
+    assert is_after(root)
 
 
 def test_a_file_is_no_dataset(root: Path) -> None:

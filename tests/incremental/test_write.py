@@ -12,7 +12,7 @@ import pytest
 
 import inlay
 from inlay.engines.base import Written
-from inlay.errors import DatasetMergeError, InvalidArgumentError, NotFoundError, SchemaMismatchError
+from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, NotFoundError, SchemaMismatchError
 from inlay.incremental.stage import verify_staged
 from inlay.storage import locate
 from tests import lake
@@ -188,6 +188,14 @@ def test_large_files_stay_unless_they_are_to_be_sorted(tmp_path: Path) -> None:
     assert inlay.compact(str(tmp_path / "d")).files == []
     assert inlay.compact(str(tmp_path / "d"), sort_by="id").row_count == 3
     assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
+
+
+def test_files_that_stay_apart_are_sorted_one_by_one(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 1, 2]), "b.parquet": lake.table([6, 4, 5])})
+    with pytest.raises(InlayError, match="The sort column 'nope' does not exist in the dataset"):
+        inlay.compact(path, sort_by="nope")
+    files = inlay.compact(path, target_file_size=1, sort_by="id").files
+    assert [lake.read_file(file.path)["id"].to_pylist() for file in files] == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_a_file_of_another_schema_is_brought_in_line_even_alone(tmp_path: Path) -> None:

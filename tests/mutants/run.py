@@ -88,7 +88,7 @@ class _Tests:
         self._of_file: dict[Path, dict[int, list[str]]] = {}
 
     def of(self, change: Change) -> list[str]:
-        """The tests that run the statement: one of each function before another one, those of its module first."""
+        """The tests that run the statement: those of its module, and then one of each function before another one."""
         if change.file not in self._of_file:
             self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
         of_line = self._of_file[change.file]
@@ -97,7 +97,7 @@ class _Tests:
         ranks = {}
         for test in sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
             function = test.split("[")[0]
-            ranks[test] = (seen[function], change.module not in _imported(_file_of(test)), self.seconds[test])
+            ranks[test] = (change.module not in _imported(_file_of(test)), seen[function], self.seconds[test])
             seen[function] += 1
         return sorted(ranks, key=ranks.__getitem__)
 

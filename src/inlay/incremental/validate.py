@@ -91,7 +91,6 @@ def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_co
     keys = normalize_keys(key_columns)
     require_columns(keys, source.schema, "the source", "key column")
     if target is not None and len(target.schema):
-        require_columns(keys, target.schema, "the dataset", "key column")
         conformer = Conformer(source.schema, target.schema, keys)
         if isinstance(source, pa.Table):
             conformer(source)
