@@ -22,7 +22,9 @@ from inlay.incremental.failures import failing_as
 from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
 from inlay.incremental.target import Partitions
 from inlay.incremental.validate import (
+    Conformer,
     check_schema_mode,
+    fit_field,
     normalize_keys,
     reject_duplicates,
     require_columns,
@@ -238,3 +240,80 @@ def test_a_path_that_names_no_partition_has_none() -> None:
     partitions = Partitions(["day"], [("a",)], np.zeros(1, np.int64), {}, [pa.string()])
     assert partitions.values_of("day=a/x.parquet") == ("a",)
     assert partitions.values_of("x.parquet") is None
+
+
+# ------------------------------------------------------------------------------------- rows in the types of a dataset
+def test_missing_columns_are_null_in_their_place_and_metadata_stays() -> None:
+    target = pa.schema([("id", pa.int64()), ("m", pa.date32()), ("z", pa.string())], {"owner": "tests"})
+    source = pa.table({"z": ["a", "b"], "id": [1, 2]})
+    conformer = Conformer(source.schema, target, ["id"], mode="evolve")
+    assert conformer.schema.equals(target, check_metadata=True)
+    fitted = conformer(source)
+    assert fitted.schema.equals(target, check_metadata=True)
+    assert fitted.to_pylist() == [{"id": 1, "m": None, "z": "a"}, {"id": 2, "m": None, "z": "b"}]
+
+
+def test_keys_cross_no_kinds_and_other_columns_do_where_nothing_is_lost() -> None:
+    target = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    assert Conformer(pa.schema([("id", pa.int64()), ("n", pa.float64())]), target, ["id"])(
+        pa.table({"id": [1], "n": [2.0]})
+    ).to_pylist() == [{"id": 1, "n": 2}]
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        Conformer(pa.schema([("id", pa.float64()), ("n", pa.int64())]), target, ["id"])(
+            pa.table({"id": [1.0], "n": [2]})
+        )
+
+
+def test_null_keys_have_an_error_of_their_own() -> None:
+    nothing, field = pa.chunked_array([pa.nulls(2, pa.int64())]), pa.field("id", pa.int64(), nullable=False)
+    assert fit_field(nothing, field, as_key=True).null_count == 2
+    with pytest.raises(SchemaMismatchError, match="'id' must not be NULL, and 2 source rows have no value"):
+        fit_field(nothing, field)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (pa.schema([("v", pa.int64())]), "The key column 'id' does not exist in the source"),
+        (pa.schema([("id", pa.list_(pa.int64()))]), "Column 'id' is list<item: int64> and cannot be a key"),
+    ],
+)
+def test_what_can_be_no_key_is_named(source: pa.Schema, message: str) -> None:
+    with pytest.raises(InlayError, match=message):
+        Conformer(source, None, ["id"])
+
+
+def test_keys_of_a_stream_are_looked_for_too() -> None:
+    stream = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), [])
+    with pytest.raises(SchemaMismatchError, match="The key column 'idd' does not exist in the source"):
+        validate_keys_and_schema(stream, None, ["idd"])
+
+
+def test_a_partition_that_does_not_fit_is_named() -> None:
+    target = pa.table({"id": [1], "p": [1]})
+    with pytest.raises(SchemaMismatchError, match="'p'"):
+        validate_partition_column_immutability(pa.table({"id": [1], "p": ["x"]}), target, ["id"], ["p"])
+
+
+def test_some_columns_are_listed() -> None:
+    schema = pa.schema([(f"c{number:02}", pa.int64()) for number in range(30)])
+    with pytest.raises(SchemaMismatchError) as caught:
+        require_columns(["something"], schema, "the source", "column")
+    assert caught.value.hint == "Columns: " + ", ".join(schema.names[:20]) + "."
+
+
+# -------------------------------------------------------------------------------------------- files that do not agree
+def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"v": ["a"]}), "b.parquet": pa.table({"v": [1]})})
+    with pytest.raises(SchemaMismatchError, match=r"'v' is string in '\S+/a.parquet' and int64 in '\S+/b.parquet'"):
+        inlay.read_parquet(path)
+
+
+def test_a_misspelled_partition_is_answered_with_the_one_there_is(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "day": ["a"]})
+    inlay.write_dataset(rows, str(tmp_path / "d"), partition_columns=["day"])
+    with pytest.raises(InvalidArgumentError) as caught:
+        inlay.merge(rows, str(tmp_path / "d"), "upsert", ["id"], partition_columns=["dya"])
+    assert caught.value.hint == "Did you mean 'day'?"
+    with pytest.raises(SchemaMismatchError, match=r"^The column 'nope' does not exist in the dataset"):
+        inlay.read_parquet(str(tmp_path / "d"), columns=["nope"])
