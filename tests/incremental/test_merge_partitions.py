@@ -3,11 +3,13 @@
 import datetime as dt
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import inlay
 from inlay.errors import PartitionMoveError
+from inlay.incremental.target import UNKNOWN, UNREADABLE, Partitions
 from tests import lake
 
 MOVING = ["update", "upsert", "full_merge", "deduplicate"]
@@ -346,3 +348,17 @@ def test_the_first_file_keeps_the_schema_when_all_rows_go(tmp_path):
     assert relative(path, result.rewritten_files) == [f"day={DAY1}/a.parquet"]
     assert relative(path, result.removed_files) == [f"day={DAY2}/a.parquet", f"day={DAY3}/a.parquet"]
     assert inlay.read_parquet(path).num_rows == 0
+
+
+def test_new_files_lie_beside_those_of_their_partition_however_it_is_spelled(tmp_path):
+    path = lake.write(tmp_path / "d", {"p=01/a.parquet": lake.table([1])})
+    result = inlay.merge(lake.table([2, 3], p=pa.array([1, 2])), path, "upsert", ["id"])
+    assert [Path(file).parent.name for file in result.inserted_files] == ["p=01", "p=2"]
+
+
+def test_other_directories_of_a_path_are_no_partitions():
+    partitions = Partitions(["p"], [("1",)], np.zeros(1, np.int64), {}, [pa.int64()])
+    assert partitions.values_of("x=9/p=1/a.parquet") == ("1",)
+    assert partitions.constants_of("x=9/p=1/a.parquet") == {"p": pa.scalar(1)}
+    assert partitions._unnumbered("x=9/p=text") == UNREADABLE
+    assert partitions._unnumbered("x=9/q=1") == UNKNOWN

@@ -102,6 +102,28 @@ def test_a_plan_prints_its_first_files(tmp_path: Path) -> None:
     assert "more" not in repr(few)
 
 
+def test_a_plan_says_why_files_go(tmp_path: Path) -> None:
+    rows = {"p=1/a.parquet": [1, 2], "p=1/b.parquet": [8, 9], "p=2/c.parquet": [1]}
+    path = lake.write(tmp_path / "d", {name: lake.table(ids) for name, ids in rows.items()})
+    source = lake.table([1], ["x"], p=pa.array([1]))
+    plan = inlay.plan_merge(source, path, "full_merge", ["id", "p"])
+    excluded = "statistics or partition exclude the source's keys"
+    assert [(file.operation, file.reason) for file in plan.files] == [
+        ("rewritten", "1 matching row in 1 of 1 row groups"),
+        ("removed", f"no source key: all 2 rows are deleted ({excluded})"),
+        ("removed", f"no source key: all 1 rows are deleted ({excluded} (partition not in the source))"),
+    ]
+
+
+@pytest.mark.parametrize("ids", [[1], []])
+def test_row_groups_without_a_key_of_the_source_lose_their_rows(tmp_path: Path, ids: list[int]) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(10))}, row_group_size=5)
+    result = inlay.merge(lake.table(ids), path, "full_merge", ["id"])
+    assert (result.deleted, result.target_count_after) == (10 - len(ids), len(ids))
+    assert [row["id"] for row in lake.all_rows(path)] == ids
+    assert len(list((tmp_path / "d").glob("*.parquet"))) == 1, "a dataset without rows still has a schema"
+
+
 def test_counts_that_do_not_add_up_are_an_error() -> None:
     good = {"target_before": 10, "target_after": 11, "inserted_rows": 2, "updated_rows": 3, "deleted_rows": 1}
     stats = compute_merge_stats(strategy="upsert", **good)

@@ -110,7 +110,7 @@ def _check_timestamps(location: Location, footers: Footers) -> None:
         for at in np.flatnonzero(footers.schema_numbers == number).tolist():
             path = footers.files[at].path
             with open_parquet(location, path) as file:
-                check_timestamps(location, path, file.metadata, range(file.num_row_groups))
+                check_timestamps(location, path, file.metadata, None)
 
 
 def parquet_dataset(location: Location, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:

@@ -182,10 +182,10 @@ def check_timestamps(
     location: Location,
     path: str,
     metadata: pq.FileMetaData,
-    groups: Iterable[int],
+    groups: Iterable[int] | None,
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Refuse timestamps that would not be read as they are."""
+    """Refuse timestamps that would not be read as they are; None: of any row group, in any column."""
     chosen = [c for c in int96_columns(metadata.schema) if columns is None or c.split(".")[0] in columns]
     if chosen:
         open_as = functools.partial(_open, location, path, metadata=metadata)
