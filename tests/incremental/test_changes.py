@@ -68,6 +68,14 @@ def check(files: list[Rows], source: Rows, strategy: str, most: int, changes: Ch
     assert exact(changes.inserted.to_pylist()) == exact(inserted[:most])
 
 
+@pytest.mark.parametrize("source", [[row(1, ("a", None))], []])
+def test_rows_of_row_groups_without_a_key_of_the_source_are_shown_to_go(tmp_path: Path, source: Rows) -> None:
+    rows = [row(number, ("a", None)) for number in range(12)]  # in two row groups
+    _, changes = planned(tmp_path, [rows], source, "full_merge", 20, ArrowEngine())
+    check([rows], source, "full_merge", 20, changes)
+    assert changes.deleted.num_rows == 12 - len(source)
+
+
 @given(files=files_of, source=sources, strategy=strategies, most=st.sampled_from([1, 3, 20]))
 def test_what_is_shown_is_what_changes(
     tmp_path_factory: pytest.TempPathFactory, files: Any, source: Any, strategy: str, most: int

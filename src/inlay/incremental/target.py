@@ -121,7 +121,7 @@ class Partitions:
 
     def constants_of(self, path: str) -> dict[str, pa.Scalar]:
         """The typed values that a file's path gives its rows."""
-        found = parse_hive_partition_path(path, self.columns)
+        found = parse_hive_partition_path(path)
         typed = {
             c: typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True) if c in found
         }
