@@ -1,8 +1,8 @@
 """Whether tests notice small changes to the code of merges: `make mutants`.
 
 First the tests run once, to see which of them run which line. Then each change is tried with the tests that run its
-statement: with a few quick seconds of them, and if none notices, with more. A change that no test notices must stand in
-`explained.toml` with the reason; the command fails if one does not.
+statement: with a few quick seconds of them, and if none notices and nobody has explained why none need, with more. A
+change that no test notices must stand in `explained.toml` with the reason; the command fails if one does not.
 
 After writing a test for what was left: `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_run.py'`.
 """
@@ -31,7 +31,7 @@ _EXPLAINED = Path(__file__).parent / "explained.toml"
 _FOLDER = Path(".cache/mutants")
 _DURATIONS, _COVERAGE = _FOLDER / "durations.json", _FOLDER / "coverage"
 _OUTCOMES, _UNCHANGED, _LOG = _FOLDER / "outcomes.jsonl", _FOLDER / "unchanged.jsonl", _FOLDER / "log"
-_SECONDS = (2.0, 15.0)  # of tests that a change is tried with at first, and if none of those notices
+_FEW_SECONDS, _MANY_SECONDS = 2.0, 60.0  # of tests that a change is tried with
 _QUIET = "not noticed"
 
 
@@ -127,10 +127,10 @@ def _try_all(changes: Mapping[str, Change], tests: _Tests, folders: Sequence[str
     chosen = {name: tests.of(change) for name, change in changes.items() if known.get(name, _QUIET) == _QUIET}
     chosen = {name: found for name, found in chosen.items() if found}
     _reject_failing({test for found in chosen.values() for test in found}, tests, folders)
-    for most in _SECONDS:
-        _try({name: tests.within(found, most) for name, found in chosen.items()}, tests, changes, folders, _OUTCOMES)
-        noticed = _read(_OUTCOMES)
-        chosen = {name: found for name, found in chosen.items() if noticed[name] == _QUIET}
+    _try({n: tests.within(found, _FEW_SECONDS) for n, found in chosen.items()}, tests, changes, folders, _OUTCOMES)
+    noticed, explained = _read(_OUTCOMES), _explained()
+    left = {n: found for n, found in chosen.items() if noticed[n] == _QUIET and n not in explained}
+    _try({n: tests.within(found, _MANY_SECONDS) for n, found in left.items()}, tests, changes, folders, _OUTCOMES)
 
 
 def _reject_failing(names: set[str], tests: _Tests, folders: Sequence[str]) -> None:
@@ -171,10 +171,13 @@ def _read(outcomes: Path) -> dict[str, str]:
 
 
 # --------------------------------------------------------------------------------------------------------- the report
-def _report(changes: Mapping[str, Change]) -> int:
+def _explained() -> set[str]:
     groups = tomllib.loads(_EXPLAINED.read_text())["group"]
-    explained = {name for group in groups for name in group["changes"]}
-    outcomes = _read(_OUTCOMES)
+    return {name for group in groups for name in group["changes"]}
+
+
+def _report(changes: Mapping[str, Change]) -> int:
+    outcomes, explained = _read(_OUTCOMES), _explained()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     left = []
     for name, change in changes.items():
