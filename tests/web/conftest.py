@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 PATIENCE_MS = 60_000  # the machine may be busy; what comes in time is not waited for
 SPARK_PATIENCE = 180.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
+IS_LONG = os.environ.get("INLAY_TEST_LONG") == "1"
 
 # answers that are errors, and a service that is away
 _TOLD_ON_THE_PAGE = ("Failed to load resource", "net::ERR_CONNECTION_", "WebSocket connection to")
@@ -68,12 +70,13 @@ class Visit:
         return self.page
 
     def shoot(self, name: str) -> None:
-        """Screenshots of what is shown, wide and on a phone, to be looked at."""
-        SCREENSHOTS.mkdir(exist_ok=True)
-        for kind, viewport in (("wide", WIDE), ("phone", PHONE)):
+        """Whether a phone shows it all; in long runs with screenshots, wide and on a phone, to be looked at."""
+        for kind, viewport in (("wide", WIDE), ("phone", PHONE))[not IS_LONG :]:
             self.page.set_viewport_size(viewport)  # type: ignore[arg-type]
             self.page.wait_for_timeout(300)  # grids and charts settle into the width
-            self.page.screenshot(path=SCREENSHOTS / f"{name}-{kind}.png", full_page=True)
+            if IS_LONG:
+                SCREENSHOTS.mkdir(exist_ok=True)
+                self.page.screenshot(path=SCREENSHOTS / f"{name}-{kind}.png", full_page=True)
         overflow = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{name} is {overflow} pixels wider than a phone"
         self.page.set_viewport_size(WIDE)  # type: ignore[arg-type]

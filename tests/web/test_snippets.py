@@ -17,7 +17,7 @@ import pytest
 from inlay.web.dataset.schema_tree import Line, lines_of
 from inlay.web.dataset.snippets import KEY_VARIABLE, Snippet, Target, snippets
 from tests.faults.service_process import ServiceProcess
-from tests.spark.cluster import spark_environment
+from tests.spark.cluster import JAVA_OPTIONS, spark_environment
 from tests.web.conftest import SPARK_PATIENCE
 
 
@@ -85,7 +85,7 @@ def test_python_reads_the_files(target: Target, names: set[str], tmp_path: Path)
 @pytest.mark.spark
 def test_spark(service: ServiceProcess, dataset: dict[str, Any], tmp_path: Path) -> None:
     code = named(Target(service.url, dataset["id"], dataset["table_name"]))["Spark"].code
-    printed = run([sys.executable, "-c", code], tmp_path, spark_environment())
+    printed = run([sys.executable, "-c", code], tmp_path, spark_environment(JDK_JAVA_OPTIONS=JAVA_OPTIONS))
     assert all(name in printed for name in ("ann", "bob", "cy"))
 
 
