@@ -78,7 +78,7 @@ def until_rewriting(driver):
     raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
 
 
-@pytest.mark.parametrize("victim", ["executor", "worker"])
+@pytest.mark.parametrize("victim", [pytest.param("executor", marks=pytest.mark.long), "worker"])
 def test_a_merge_ends_exactly_once_when_a_part_of_the_cluster_dies(tmp_path, victim):
     path = target(tmp_path / "d")
     with cluster.standalone_cluster() as running:
