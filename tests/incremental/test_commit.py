@@ -475,7 +475,12 @@ class Steps:
         self.taken.append(f"{what} {name}{remark}")
 
 
-_IN_PLACE = """
+_ROLLED_FORWARD = """
+move to /ds/a.parquet
+move to /ds/day=1/b.parquet
+move to /ds/day=2/c.parquet
+move to /ds/year=7/day=3/e.parquet
+remove /ds/day=2/d.parquet
 safe /ds
 safe /ds/day=1
 safe /ds/day=2
@@ -499,12 +504,7 @@ rename to /.ds.txn/commit.json
 safe /.ds.txn
 safe /ds
 safe /ds/year=7
-move to /ds/a.parquet
-move to /ds/day=1/b.parquet
-move to /ds/day=2/c.parquet
-move to /ds/year=7/day=3/e.parquet
-remove /ds/day=2/d.parquet
-{_IN_PLACE.strip()}
+{_ROLLED_FORWARD.strip()}
 """
 _RECOVERED = f"""
 safe /.ds.txn
@@ -515,12 +515,7 @@ safe /ds/day=1
 safe /ds/day=2
 safe /ds/year=7
 safe /ds/year=7/day=3
-move to /ds/a.parquet
-move to /ds/day=1/b.parquet
-move to /ds/day=2/c.parquet
-move to /ds/year=7/day=3/e.parquet
-remove /ds/day=2/d.parquet
-{_IN_PLACE.strip()}
+{_ROLLED_FORWARD.strip()}
 """
 
 

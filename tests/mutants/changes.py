@@ -158,8 +158,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _places_of(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, _Place]]:
     """Every place in the body where a change would be one of behaviour, with the statement around it."""
     for index, statement in enumerate(function.body):
-        if not _is_docstring(statement):
-            yield from _places(_Place(function, "body", index), statement)
+        yield from _places(_Place(function, "body", index), statement)
 
 
 def _places(place: _Place, statement: ast.stmt) -> Iterator[tuple[ast.stmt, _Place]]:
@@ -244,9 +243,7 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
                 yield _with(node, "ops", [*node.ops[:index], _OPPOSITE[type(operator)](), *node.ops[index + 1 :]])
         case ast.BoolOp() | ast.BinOp() | ast.AugAssign():
             yield _with(node, "op", _OPPOSITE[type(node.op)]())
-        case ast.UnaryOp(op=ast.Not()):
-            yield node.operand
-        case ast.UnaryOp(op=ast.USub()):
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield node.operand
         case ast.Constant():
             yield from _other_constants(node.value)

@@ -64,8 +64,9 @@ class _Functions:
                 self._of_code.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
 
     def make(self, change: Change) -> None:
+        code = change.code()
         for function in self._of_code[str(change.file), change.function, change.first_line]:
-            function.__code__ = change.code()
+            function.__code__ = code
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -149,6 +149,8 @@ def _try(
     folders: Sequence[str],
     outcomes: Path,
 ) -> None:
+    if not trials:
+        return
     listed = _FOLDER / "trials.jsonl"
     with listed.open("w") as file:
         for name, found in trials.items():
