@@ -28,6 +28,10 @@ define create
 endef
 # $(call install,DIRECTORY,ARGUMENTS): install into it, with uv or with its own pip
 install = $(if $(UV),"$(UV)" pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check) $(2)
+# Every lock is complete, so pip resolves nothing: a version published after the lock cannot change or break the install.
+LOCKED := --no-deps --require-hashes
+# $(call check,DIRECTORY): fail if an installed package lacks a requirement
+check = $(if $(UV),"$(UV)" pip check --python $(1)/bin/python,$(1)/bin/python -m pip check --disable-pip-version-check)
 
 .PHONY: help
 help: ## Show this list
@@ -42,8 +46,9 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 .venv-serve/.locked: requirements/serve.txt
 %/.locked: requirements/build.txt
 	$(call create,$*)
-	$(call install,$*,--require-hashes -r requirements/build.txt)
-	$(call install,$*,--require-hashes --no-build-isolation -r $(filter-out $<,$^))
+	$(call install,$*,$(LOCKED) -r requirements/build.txt)
+	$(call install,$*,$(LOCKED) --no-build-isolation -r $(filter-out $<,$^))
+	$(call check,$*)
 	@touch $@
 
 %/.project: %/.locked pyproject.toml
@@ -54,7 +59,8 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 .venv-ducklake/.locked: requirements/ducklake.txt
 .venv-bench/.locked .venv-ducklake/.locked:
 	$(call create,$(@D))
-	$(call install,$(@D),--require-hashes -r $<)
+	$(call install,$(@D),$(LOCKED) -r $<)
+	$(call check,$(@D))
 	@touch $@
 
 .PHONY: serve
@@ -141,7 +147,7 @@ bench-queries: setup ## Ask a running service fifty queries from twenty clients 
 
 # Needs uv. Nothing of the machine that runs it may reach the files: no index, no path, no header.
 COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \
-	--generate-hashes --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)
+	--generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)
 .PHONY: lock
 lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--upgrade)
 	$(COMPILE) --all-extras pyproject.toml --output-file requirements/lock.txt
