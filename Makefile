@@ -1,4 +1,4 @@
-# Two commands matter: `make serve` and `make test`. All others: `make help`.
+# Three commands matter: `make serve`, `make quick` between edits and `make test`. All others: `make help`.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -57,7 +57,9 @@ setup: .venv/.project ## Make .venv with every extra and the test tools, from th
 
 .venv-bench/.locked: requirements/bench.txt
 .venv-ducklake/.locked: requirements/ducklake.txt
-.venv-bench/.locked .venv-ducklake/.locked:
+.venv-compat-oldest/.locked: requirements/compat-oldest.txt
+.venv-compat-newest/.locked: requirements/compat-newest.txt
+.venv-bench/.locked .venv-ducklake/.locked .venv-compat-oldest/.locked .venv-compat-newest/.locked:
 	$(call create,$(@D))
 	$(call install,$(@D),$(LOCKED) -r $<)
 	$(call check,$(@D))
@@ -76,25 +78,50 @@ setup-test: .venv/.spark-classes ## Install the Debian packages that tests need,
 	$(BIN)/python -m tests.spark.class_archive
 	@touch $@
 
+# The tests of meaning on the pyarrow engine: semantics, validation, pruning, planning, splice, writer, local commit,
+# schema and the command line. Left out: other engines, other readers, services, and files whose tests wait for
+# processes.
+QUICK := $(addprefix tests/,incremental commit parquet engines requirements cli test_schema.py test_type_grammar.py \
+	test_settings.py test_misspelled.py test_storage.py)
+NOT_QUICK := $(addprefix --ignore-glob=*/,*duckdb*.py test_splice_readers.py test_progress_bar.py cli/test_service.py)
+# One file starts faster in one process.
+QUICK_TESTS = $(if $(T),$(T),-n 2 --dist worksteal $(QUICK) $(NOT_QUICK))
+.PHONY: quick quick-tests
+quick: setup ## Check style, types, imports and meaning on pyarrow (under 2 minutes): make quick T=tests/test_schema.py
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint quick-tests
+
+quick-tests: setup
+	$(PYTEST) -q -p no:schemathesis --engines pyarrow -m "not spark and not faults" $(QUICK_TESTS) $(PYTEST_ARGS)
+
 .PHONY: test
-test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 20 minutes on 2 cores)
+test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 10 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=quick
 
+# These releases are what pyproject.toml allows, and the project is installed beside them.
+.venv-compat-%/.checked: .venv-compat-%/.project
+	$(call check,$(@D))
+	@touch $@
+
+# `scripts/compat` finds the interpreters, and makes the environments.
+.PHONY: compat
+compat: ## Run the tests of meaning on the oldest and newest Python, pyarrow and pandas that are supported
+	@scripts/compat -q --engines pyarrow -m "not spark and not faults" -n 2 --dist worksteal \
+		$(QUICK) $(NOT_QUICK) --ignore-glob=*/test_004_uploads.py $(PYTEST_ARGS)
+
 .PHONY: test-all
-test-all: setup setup-test lint ## The same with the long profiles
+test-all: setup setup-test .venv-bench/.locked .venv-ducklake/.locked lint compat ## The same with the long profiles, and compat (at most 75 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=thorough INLAY_TEST_LONG=1
 
-# Spark tests share one session in each of their processes. Exit code 5: no such test (yet, or after -k).
+# All tests run in one pytest run: each worker process collects them once and starts one Spark session for its tests.
 .PHONY: pytest
 pytest: export HYPOTHESIS_PROFILE ?= quick
 pytest: export INLAY_TEST_LONG ?=
 pytest:
-	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
-	$(PYTEST) -m spark $(PYTEST_PARALLEL) $(PYTEST_ARGS) || test $$? -eq 5
+	$(PYTEST) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 # What a merge relies on most: every branch is taken by a test that needs no other process to do so.
-COVERED := inlay.incremental inlay.parquet.splice
-COVERING := $(addprefix tests/,incremental parquet requirements engines cli workspace test_object_stores.py test_storage.py)
+COVERED := inlay.incremental inlay.commit inlay.parquet.splice
+COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace test_object_stores.py test_storage.py)
 .PHONY: coverage
 coverage: setup setup-test ## Run the tests that cover merges, and fail if a branch of their code is not taken
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \
@@ -155,8 +182,10 @@ lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--up
 	$(COMPILE) --constraints requirements/lock.txt requirements/build.in --output-file requirements/build.txt
 	$(COMPILE) requirements/bench.in --output-file requirements/bench.txt
 	$(COMPILE) requirements/ducklake.in --output-file requirements/ducklake.txt
+	$(COMPILE) requirements/compat-oldest.in --output-file requirements/compat-oldest.txt
+	$(COMPILE) requirements/compat-newest.in --output-file requirements/compat-newest.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environments and every cache
-	rm -rf .venv .venv-serve .venv-bench .venv-ducklake .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
+	rm -rf .venv .venv-serve .venv-bench .venv-ducklake .venv-compat-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,1 +1,1 @@
-"""Side-by-side benchmarks of inlay and its peers: `python -m benchmarks.run --help`."""
+"""Benchmarks of inlay and its peers, side by side: `python -m benchmarks.run --help`."""

@@ -1,8 +1,8 @@
-"""Conversion of CSV and NDJSON to Parquet side by side: `python -m benchmarks.convert --mb 500`.
+"""Conversion of CSV and NDJSON to Parquet, side by side: `python -m benchmarks.convert --mb 500`.
 
-Every contestant runs in a process of its own: it converts a small file first, so that nothing is measured that is
-imported or started once, and then the large one. CPU time is that of the process and all its descendants, the JVM
-and Python workers of Spark included. Results count only if the rows and the checksums of all columns are right.
+Each contestant runs in a separate process. It converts a small file first, so that the measurement excludes imports and
+start-up work, and then the large file. CPU time includes all descendants, such as the JVM and the Python workers of
+Spark. A result counts only if the rows and the checksums of all columns are correct.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES = len(os.sched_getaffinity(0))
-REHEARSALS = 8  # a service has run for a while: its JVM has compiled what it uses
+REHEARSALS = 8  # a service runs for a long time, so its JVM has compiled the code
 TICKS = os.sysconf("SC_CLK_TCK")
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 COLUMNS = {
@@ -86,7 +86,7 @@ def _as_json(row: tuple[Any, ...]) -> str:
 
 
 def make_file(path: Path, kind: str, size: int) -> None:
-    """About `size` bytes: a block of rows, again and again with other ids."""
+    """Write about `size` bytes, by repeating a block of rows with new ids."""
     write = _as_csv if kind == "csv" else _as_json
     block = list(_rows(min(200_000, max(1_000, size // 90)), 7))
     number = 0
@@ -102,7 +102,7 @@ def make_file(path: Path, kind: str, size: int) -> None:
 
 # ----------------------------------------------------------------------------------------------------- contestants
 def _inlay(kind: str) -> Callable[[str, str], None]:
-    from inlay.engines.spark_session import get_session
+    from inlay.engines.spark.session import get_session
     from inlay.parquet.writer import WriterSettings
     from inlay.pipeline import RawFile, ReadOptions, convert
     from inlay.storage import locate
@@ -122,13 +122,13 @@ def _inlay(kind: str) -> Callable[[str, str], None]:
 
 
 def _spark(kind: str, *, infers: bool = False) -> Callable[[str, str], None]:
-    from inlay.engines.spark_session import get_session
+    from inlay.engines.spark.session import get_session
 
     spark = get_session(f"local[{CORES}]")
     schema = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
 
     def run(source: str, target: str) -> None:
-        # With the schema given it need not read the file twice; without multiLine it cuts quoted line ends.
+        # With a schema, Spark reads the file only once. Without multiLine, it splits at quoted line breaks.
         reader = spark.read.option("inferSchema", True) if infers else spark.read.schema(schema)
         reader = reader.option("timestampFormat", "yyyy-MM-dd HH:mm:ss")
         reader = reader.option("timestampNTZFormat", "yyyy-MM-dd HH:mm:ss")
@@ -175,7 +175,7 @@ def _pyarrow(kind: str) -> Callable[[str, str], None]:
             reader = pcsv.open_csv(source, parse_options=pcsv.ParseOptions(newlines_in_values=True))
         else:
             reader = pj.open_json(source, read_options=pj.ReadOptions(block_size=8 << 20))
-        # As inlay chooses them: with dictionaries for every column, its default, it takes twice the CPU time.
+        # The same encodings as inlay. With dictionaries for all columns, the default, pyarrow needs twice the CPU time.
         options = {"compression": "zstd", "data_page_version": "2.0", "use_dictionary": ["qty", "day"]}
         with reader, pq.ParquetWriter(f"{target}/data.parquet", reader.schema, **options) as writer:
             for batch in reader:
@@ -196,7 +196,7 @@ CONTESTANTS: dict[str, tuple[Callable[[str], Callable[[str, str], None]], str]] 
 
 # ----------------------------------------------------------------------------------------------------- measurement
 def _family() -> list[int]:
-    """This process and all its descendants."""
+    """Return the ids of this process and all its descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -213,15 +213,15 @@ def _cpu(pids: list[int]) -> float:
     for pid in pids:
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15]))  # user and system time, its own and of children that ended
+            total += sum(map(int, fields[11:15]))  # user and system time of the process and of its ended children
     return total / TICKS
 
 
 def _workers(pids: list[int]) -> list[int]:
-    """Processes that do the work: Spark's Python workers, else its JVM, else this one."""
+    """Return the processes that do the work: Spark's Python workers, its JVM, or this process."""
     programs = {pid: _command(pid) for pid in pids[1:]}
-    workers = [pid for pid, words in programs.items() if "python" in words[0] and "daemon" in " ".join(words)]
-    return workers or [pid for pid, words in programs.items() if words[0].endswith("java")] or pids[:1]
+    workers = [pid for pid, args in programs.items() if "python" in args[0] and "daemon" in " ".join(args)]
+    return workers or [pid for pid, args in programs.items() if args[0].endswith("java")] or pids[:1]
 
 
 def _command(pid: int) -> list[str]:
@@ -240,7 +240,7 @@ def _peak_mb(pids: list[int]) -> float:
     return max(peaks) / 1024
 
 
-def _forget_peaks(pids: list[int]) -> None:
+def _reset_peaks(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -257,7 +257,7 @@ def _measure(name: str, kind: str, small: str, source: str, target: str, repeats
         folder = f"{target}/run-{number}"
         os.makedirs(folder)
         before = _family()
-        _forget_peaks(before)
+        _reset_peaks(before)
         cpu, wall = _cpu(before), time.perf_counter()
         run(source, folder)
         wall = time.perf_counter() - wall
@@ -272,10 +272,10 @@ def _measure(name: str, kind: str, small: str, source: str, target: str, repeats
 def _child(arguments: list[str]) -> None:
     name, kind, small, source, target, repeats = arguments
     try:
-        answer: Any = _measure(name, kind, small, source, target, int(repeats))
-    except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
-        answer = f"{type(error).__name__}: {error}"[:300]
-    print(json.dumps(answer))
+        result: Any = _measure(name, kind, small, source, target, int(repeats))
+    except Exception as error:  # noqa: BLE001  (any error of a peer is its result)
+        result = f"{type(error).__name__}: {error}"[:300]
+    print(json.dumps(result))
 
 
 def _checksum(folder: str) -> tuple[Any, ...]:
@@ -300,19 +300,19 @@ def _compare(kind: str, names: list[str], megabytes: int, repeats: int, work: Pa
         done = subprocess.run(
             [*command, str(target), str(repeats)], cwd=ROOT, capture_output=True, text=True, check=False
         )
-        answer = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else done.stderr[-300:]
-        results[name] = _summary(answer)
+        output = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else done.stderr[-300:]
+        results[name] = _summary(output)
         shutil.rmtree(target)
         print(kind, name, results[name], flush=True)
     source.unlink()
     return results
 
 
-def _summary(answer: Any) -> Result:
-    if isinstance(answer, str):
-        return {"failed": answer}
-    middle = {key: statistics.median(run[key] for run in answer) for key in ("wall", "cpu", "peak_mb", "mb")}
-    return middle | {"checksum": _checksum(answer[-1]["out"])}
+def _summary(runs: Any) -> Result:
+    if isinstance(runs, str):
+        return {"failed": runs}
+    medians = {key: statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "peak_mb", "mb")}
+    return medians | {"checksum": _checksum(runs[-1]["out"])}
 
 
 def _table(kind: str, megabytes: int, results: dict[str, Result]) -> str:
@@ -320,7 +320,7 @@ def _table(kind: str, megabytes: int, results: dict[str, Result]) -> str:
     lines = [
         f"### {megabytes} MB of {kind.upper()}",
         "",
-        "| | CPU s | against inlay | wall s | peak RSS of a worker, MB | Parquet, MB | same rows and checksums |",
+        "| | CPU s | relative to inlay | wall s | peak RSS of a worker, MB | Parquet, MB | same rows and checksums |",
         "|---|---|---|---|---|---|---|",
     ]
     base = results.get("inlay", {}).get("cpu")
@@ -339,7 +339,7 @@ def _table(kind: str, megabytes: int, results: dict[str, Result]) -> str:
 
 
 def _inline(work: Path, repeats: int) -> str:
-    """A megabyte within a request, to a service that has just started and then to one that is warm."""
+    """Send a megabyte of inline data to a service that has just started, then to the warm service."""
     from benchmarks.service import serving
 
     make_file(work / "inline.csv", "csv", 1 << 20)
@@ -353,22 +353,24 @@ def _inline(work: Path, repeats: int) -> str:
             service.client.post("/v1/datasets", json=body).raise_for_status()
             taken.append(time.perf_counter() - start)
     return (
-        f"### {len(content) / (1 << 20):.1f} MiB of CSV within a request\n\n"
-        f"A service answers `/healthz` {service.answered_after:.1f} s after its start. From the request to a dataset "
-        f"that can be asked: {taken[0]:.2f} s for the first one, {statistics.median(taken[1:]):.2f} s on a warm "
-        f"service (median of {repeats}).\n"
+        f"### {len(content) / (1 << 20):.1f} MiB of inline CSV\n\n"
+        f"The service responds to `/healthz` {service.answered_after:.1f} s after its start. A request that creates a "
+        f"dataset from inline data takes {taken[0]:.2f} s the first time, and {statistics.median(taken[1:]):.2f} s on "
+        f"the warm service (median of {repeats}).\n"
     )
 
 
 _HEAD = """# Conversion of uploads
 
-{date}, {cores} cores, load {load} when it began. Each contestant ran in a process of its own, one after the other,
-on the same file, after {rehearsals} conversions of 1 MB; figures are medians of {repeats}. CPU time includes the JVM
-and all workers. All find out the schema themselves, as inlay does; Spark's own reader once more with the schema given,
-which spares it one of two passes. Everybody writes zstd. Only inlay checks that no value changes (leading zeros, long
-numbers, dates) and keeps rejects.
+This report compares how inlay and other tools convert CSV and JSON files to Parquet. `make bench-convert
+BENCH_ARGS='--mb 500 --report docs/benchmarks/convert.md'` reproduces it; the tables hold all figures, and there
+are no raw files.
 
-Run it with `python -m benchmarks.convert --mb 500`.
+Measured on {date} with {cores} cores and a load average of {load} at the start. Each contestant ran in a separate
+process, one after another, on the same file, after {rehearsals} conversions of 1 MB. Figures are medians of
+{repeats} runs. CPU time includes the JVM and all workers. All contestants infer the schema, except `spark`, which
+gets the schema and so reads the file once instead of twice. All contestants write zstd. Only inlay checks that no
+value changes (leading zeros, long numbers, dates) and stores rejects.
 
 """
 
@@ -379,7 +381,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--formats", default="csv,json")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--report", type=Path, help="write a markdown report there")
+    parser.add_argument("--report", type=Path, help="write a Markdown report to this file")
     parser.add_argument("--child", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.child:

@@ -1,4 +1,4 @@
-"""Seeded data: target datasets, deltas, and what a contestant may be told about them. Written by pyarrow."""
+"""Seeded generation of target datasets and sources, written by pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Delta:
-    """One workload made real: where target and source lie, and the truth about what the merge must touch."""
+    """The generated data of a workload: paths of target and source, and what the merge must touch."""
 
     target: str
     source: str
@@ -39,7 +39,7 @@ def _rng(*parts: object) -> np.random.Generator:
 
 
 def _mix(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """splitmix64: a bijection, so that distinct row numbers give distinct keys without any order."""
+    """Map row numbers to distinct unordered keys with splitmix64, which is a bijection."""
     z = rows.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -74,7 +74,7 @@ MAKERS: dict[Kind, Callable[[Rows, np.random.Generator], pa.Array]] = {
 
 
 def table(dataset: Dataset, rows: Rows, seed: str) -> pa.Table:
-    """Rows of the dataset by row number; the key follows from the number, all else from the seed."""
+    """Generate rows by row number. The number determines the key, and the seed all other values."""
     rng = _rng(seed, dataset.name, int(rows[0]) if len(rows) else 0)
     return pa.table({name: MAKERS[kind](rows, rng) for name, kind in dataset.columns})
 
@@ -97,7 +97,7 @@ def _write_target(dataset: Dataset, path: Path) -> None:
 
 
 def _cached(path: Path, make: Callable[[Path], None]) -> Path:
-    """`make(temporary)` unless `path` exists; renamed when complete, so that a stopped run leaves no half."""
+    """Generate `path` if it is missing. A rename at the end keeps interrupted runs from leaving partial data."""
     if not path.exists():
         temporary = path.with_name(path.name + ".partial")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -108,14 +108,14 @@ def _cached(path: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _touched(dataset: Dataset, workload: Workload) -> Rows:
-    """File numbers, evenly spread, starting in the middle of the first stride."""
+    """Return evenly spread file numbers, starting in the middle of the first stride."""
     count = max(1, round(dataset.files * workload.touched))
     stride = dataset.files / count
     return np.unique((np.arange(count) * stride + stride / 2).astype(np.int64))
 
 
 def _hits(dataset: Dataset, workload: Workload, files: Rows, count: int) -> list[Rows]:
-    """Row numbers to change, per touched file: random ones of the file, or of one of its row groups."""
+    """Choose random rows to change in each touched file, or in one of its row groups."""
     group = dataset.rows // dataset.row_groups
     found = []
     for position, file in enumerate(files):
@@ -135,10 +135,10 @@ def _upsert_source(dataset: Dataset, hits: list[Rows], new: Rows, workload: Work
 
 
 def _snapshot_source(dataset: Dataset, target: Path, hits: list[Rows], new: Rows, seed: str) -> pa.Table:
-    """The target with every tenth changed row deleted, the others replaced, and new rows, in key order."""
+    """Build a snapshot in key order: a tenth of the changed rows deleted, the others replaced, new rows added."""
     rows = np.concatenate(hits)
-    gone = rows[::10]
-    changed = np.setdiff1d(rows, gone)
+    deleted = rows[::10]
+    changed = np.setdiff1d(rows, deleted)
     keep = np.ones(dataset.total, dtype=bool)
     keep[rows] = False
     kept = pq.read_table(target).filter(pa.array(keep))
@@ -147,7 +147,7 @@ def _snapshot_source(dataset: Dataset, target: Path, hits: list[Rows], new: Rows
 
 
 def _ranges(dataset: Dataset, hits: list[Rows], files: Rows, new: Rows) -> list[list[int | str]]:
-    """Literal bounds of the first key column: one per run of neighbouring touched files, one for new keys."""
+    """Return bounds of the first key column: for each run of adjacent touched files, and for new keys."""
     if dataset.columns[0][1] != "id":
         return []
     breaks = np.flatnonzero(np.diff(files) > 1) + 1
@@ -169,7 +169,8 @@ def _write_source(data: pa.Table, file: Path) -> None:
 def _write_delta(dataset: Dataset, workload: Workload, target: Path, path: Path) -> None:
     files = _touched(dataset, workload)
     hits = _hits(dataset, workload, files, round(workload.keys * workload.hits))
-    files, hits = files[[len(h) > 0 for h in hits]], [h for h in hits if len(h)]  # a small scale has not one for each
+    # At a small scale, some files get no hit.
+    files, hits = files[[len(h) > 0 for h in hits]], [h for h in hits if len(h)]
     new = np.arange(dataset.total, dataset.total + workload.keys - sum(map(len, hits)))
     if workload.strategy == "full_merge":
         source = _snapshot_source(dataset, target, hits, new, workload.name)
@@ -177,7 +178,7 @@ def _write_delta(dataset: Dataset, workload: Workload, target: Path, path: Path)
         source = _upsert_source(dataset, hits, new, workload)
     days = [_day(int(f)) for f in files] if dataset.by_day else []
     if days:
-        assert len(days) == 1, "a delta of a dataset by day concerns one day"
+        assert len(days) == 1, "the source of a dataset by day must have one day"
         day = pa.array([dt.date.fromisoformat(days[0])] * len(source), pa.date32())
         source = source.append_column("day", day)
     _write_source(source, path / "source.arrow")
@@ -192,7 +193,7 @@ def _write_delta(dataset: Dataset, workload: Workload, target: Path, path: Path)
 
 
 def make(dataset: Dataset, workload: Workload, root: Path) -> Delta:
-    """The workload's target and source below `root`, generated unless they are there already."""
+    """Return the target and source of a workload below `root`, and generate them if they are missing."""
     delta_id = f"{zlib.crc32(repr((asdict(dataset), asdict(workload))).encode()):08x}"
     data_id = f"{zlib.crc32(repr(asdict(dataset)).encode()):08x}"
     target = _cached(root / f"target-{dataset.name}-{data_id}", lambda p: _write_target(dataset, p))

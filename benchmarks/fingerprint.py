@@ -1,4 +1,4 @@
-"""What the result must be: an order-independent hash over all rows, by DuckDB, outside every clock."""
+"""The fingerprint of a result: an order-independent hash over all rows, computed by DuckDB."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _hashed(connection: duckdb.DuckDBPyConnection, rows: str, params: Sequence[o
 
 
 def of_files(dataset: Dataset, files: Sequence[str]) -> str:
-    """The fingerprint of the rows in these files."""
+    """Return the fingerprint of the rows in these files."""
     with duckdb.connect() as connection:
         rows = f"SELECT {_projection(dataset)} FROM read_parquet(?, union_by_name => true)"
         return _hashed(connection, rows, [list(files)])
 
 
 def expected(dataset: Dataset, workload: Workload, target: str, source: str) -> str:
-    """The fingerprint of the state after the merge, from target and source alone."""
+    """Return the fingerprint of the expected state after the merge, from target and source."""
     with pa.OSFile(source, "rb") as file:
         rows = pa.ipc.open_file(file).read_all()
     columns = _projection(dataset)

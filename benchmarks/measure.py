@@ -1,4 +1,4 @@
-"""The protocol of a contestant: a JSON spec on argv, a JSON result on stdout, one timed call between."""
+"""The protocol of a contestant: a JSON spec as argument, one measured call, a JSON result on stdout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks import processes
 
 @dataclass(frozen=True)
 class Spec:
-    """What a contestant is given. `touched_files`, `key_ranges` and `days` are for those told the truth."""
+    """The task of a contestant. `touched_files`, `key_ranges` and `days` are hints that only some may use."""
 
     target: str
     source: str
@@ -38,13 +38,13 @@ class Spec:
     options: dict[str, Any] = field(default_factory=dict)
 
     def load_source(self) -> pa.Table:
-        """The source table, in memory of its own (no memory map)."""
+        """Read the source table into memory, without a memory map."""
         with pa.OSFile(self.source, "rb") as file:
             return pa.ipc.open_file(file).read_all()
 
 
 class Contestant(Protocol):
-    """`__init__` prepares outside the clock, `run` is timed, `files` names the data files there are then."""
+    """A contestant: `__init__` prepares, `run` is measured, `files` lists the data files."""
 
     packages: ClassVar[tuple[str, ...]]
 
@@ -52,23 +52,23 @@ class Contestant(Protocol):
     def run(self) -> dict[str, Any] | None: ...
     def files(self) -> list[str]: ...
     def verified_files(self) -> list[str]:
-        """The result as plain Parquet, which `files` are unless a contestant says otherwise."""
+        """Return the result as plain Parquet files, which are `files` by default."""
         return self.files()
 
 
 class UnsupportedError(Exception):
-    """The contestant has no such operation."""
+    """The contestant lacks the operation."""
 
 
 def dataset_files(path: str) -> list[str]:
-    """Data files below a directory, as any reader sees them: no hidden and no underscore names."""
+    """List the data files below a directory, without hidden and underscore names."""
     root = Path(path)
     found = (p for p in sorted(root.rglob("*.parquet")) if p.is_file())
     return [str(p) for p in found if not any(part[0] in "._" for part in p.relative_to(root).parts)]
 
 
 def measure(call: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    """Wall and CPU seconds, peak resident memory and bytes written of one call, descendants included."""
+    """Measure time, memory and written bytes of one call, including descendant processes."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     processes.settle(os.getpid())
@@ -107,7 +107,7 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def _rehearse(kind: type[Contestant], spec: Spec) -> None:
-    """A merge of 20 rows into 10 first: what libraries import or start lazily is not what is measured."""
+    """Merge 20 rows into 10, so that the measurement excludes lazy imports and start-up work."""
     work = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=spec.work))
     folder = work.joinpath("target", *(f"day={day}" for day in spec.days[:1]))
     folder.mkdir(parents=True)
@@ -132,16 +132,16 @@ def _result(kind: type[Contestant], spec: Spec) -> dict[str, Any]:
 
 
 def main(kind: type[Contestant]) -> None:
-    """Entry point of every contestant script. Stray prints of a library go to stderr, not into the JSON."""
+    """Run a contestant script. Redirect stray output of libraries to stderr, away from the JSON."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spec = Spec(**json.loads(sys.argv[1]))
     try:
-        answer = _result(kind, spec)
+        result = _result(kind, spec)
     except UnsupportedError as reason:
-        answer = {"status": "unsupported", "reason": str(reason)}
-    except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
-        answer = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
-    out.write(json.dumps(answer))
+        result = {"status": "unsupported", "reason": str(reason)}
+    except Exception as error:  # noqa: BLE001  (any error of a peer is its result)
+        result = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
+    out.write(json.dumps(result))
     out.flush()
     os._exit(0)

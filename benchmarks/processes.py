@@ -1,7 +1,7 @@
-"""CPU, memory and bytes written of this process and all that came of it, read from /proc.
+"""CPU time, memory and written bytes of this process and its descendants, from /proc.
 
-Spark computes in a JVM and in Python workers that outlive the call: neither the usage of this process nor that of its
-ended children shows them.
+Spark computes in a JVM and in Python workers that outlive the measured call, so neither the usage of this process nor
+that of its ended children includes them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple, Self
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_SECONDS = 0.1
-_SEARCH_EVERY = 5  # samples; looking for new processes costs more than reading known ones
+_SEARCH_EVERY = 5  # samples; a search for new processes costs more than reading known ones
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat: CPU seconds of its own and of children it waited for, resident bytes."""
+    """Values of /proc/PID/stat: CPU seconds of the process and of its reaped children, and resident bytes."""
 
     pid: int
     parent: int
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Process | None:
-    """The process, or None if there is none (any more)."""
+    """Read a process, or return None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -48,18 +48,18 @@ def _present(pids: Iterable[int]) -> list[Process]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """All processes below `pid` that are there now, children before their own."""
+    """List the live descendants of `pid`, parents before children."""
     children: dict[int, list[Process]] = {}
     for process in _present(int(name) for name in os.listdir("/proc") if name.isdigit()):
         children.setdefault(process.parent, []).append(process)
     found = list(children.get(pid, ()))
-    for process in found:  # grows as it goes
+    for process in found:  # the list grows during the loop
         found += children.get(process.pid, ())
     return found
 
 
 def proc_field(pid: int, file: str, name: str) -> int:
-    """A number from one of the `name: value` files, such as status and io."""
+    """Read a number from a `name: value` file, such as status or io."""
     for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1])
@@ -67,7 +67,7 @@ def proc_field(pid: int, file: str, name: str) -> int:
 
 
 def reset_peak() -> bool:
-    """Start VmHWM of this process anew, where the kernel lets us."""
+    """Reset VmHWM of this process. Return False if the kernel refuses."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -75,16 +75,16 @@ def reset_peak() -> bool:
     return True
 
 
-def settle(pid: int, at_most: float = 5.0) -> None:
-    """Wait until what lives below `pid` rests: a JVM goes on compiling what it ran before."""
-    end, before = time.monotonic() + at_most, -1.0
+def settle(pid: int, timeout: float = 5.0) -> None:
+    """Wait until the descendants of `pid` are idle, because a JVM keeps compiling code after a call."""
+    end, before = time.monotonic() + timeout, -1.0
     while time.monotonic() < end and (now := sum(p.own for p in descendants(pid))) - before > 0.02:
         before = now
         time.sleep(0.3)
 
 
-def _forgets_children(pid: int) -> bool:
-    """Whether it ignores SIGCHLD: the time of its ended children is then added to nobody's."""
+def _ignores_children(pid: int) -> bool:
+    """Return True if a process ignores SIGCHLD. No process then accounts for its ended children."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -94,7 +94,7 @@ def _forgets_children(pid: int) -> bool:
 
 
 class Usage(NamedTuple):
-    """What was used so far, as sums: CPU seconds by role, bytes handed to write calls and sent to storage."""
+    """Total usage so far: CPU seconds by role, bytes passed to write calls, and bytes sent to storage."""
 
     cpu: dict[str, float]
     written: int
@@ -102,18 +102,18 @@ class Usage(NamedTuple):
 
 
 class Tree:
-    """This process and its descendants for as long as the block lasts, sampled if there are descendants."""
+    """Usage of this process and its descendants within a `with` block; samples memory if there are descendants."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._known: dict[int, Process] = {}
-        self._forgotten: dict[int, Process] = {}  # gone, and in nobody's sum
+        self._unaccounted: dict[int, Process] = {}  # ended, and in no other process's total
         self._unwaited: dict[int, bool] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.peak = 0
-        self._look(search=True)
+        self._refresh(search=True)
 
     def __enter__(self) -> Self:
         self._sampled = bool(self._known)
@@ -132,12 +132,12 @@ class Tree:
         return proc_field(self._pid, "status", "VmRSS") * 1024 + sum(p.resident for p in self._known.values())
 
     def usage(self) -> Usage:
-        self._look(search=True)
+        self._refresh(search=True)
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = {"driver": sum(u.ru_utime + u.ru_stime for u in usages), "jvm": 0.0, "workers": 0.0}
         for process in self._known.values():
             cpu["jvm" if process.name == "java" else "workers"] += process.own + process.waited
-        cpu["workers"] += sum(process.own for process in self._forgotten.values())
+        cpu["workers"] += sum(process.own for process in self._unaccounted.values())
         pids = [self._pid, *self._known]
         return Usage(cpu, sum(_io(pid, "wchar") for pid in pids), sum(_io(pid, "write_bytes") for pid in pids))
 
@@ -145,16 +145,16 @@ class Tree:
         at = 0
         while not self._ended.wait(_SAMPLE_SECONDS):
             at += 1
-            self._look(search=at % _SEARCH_EVERY == 0)
+            self._refresh(search=at % _SEARCH_EVERY == 0)
 
-    def _look(self, *, search: bool) -> None:
+    def _refresh(self, *, search: bool) -> None:
         with self._lock:
             found = descendants(self._pid) if search else _present(self._known)
             now = {process.pid: process for process in found}
             for process in found:
                 if process.pid not in self._unwaited:
-                    self._unwaited[process.pid] = _forgets_children(process.parent)
-            self._forgotten |= {pid: p for pid, p in self._known.items() if pid not in now and self._unwaited[pid]}
+                    self._unwaited[process.pid] = _ignores_children(process.parent)
+            self._unaccounted |= {pid: p for pid, p in self._known.items() if pid not in now and self._unwaited[pid]}
             self._known = now
             self.peak = max(self.peak, self.resident())
 

@@ -1,8 +1,8 @@
-"""Fifty queries over twenty datasets, asked by twenty clients at once: `python -m benchmarks.queries`.
+"""Fifty queries over twenty datasets from twenty concurrent clients: `python -m benchmarks.queries`.
 
-The service answers over HTTP, with its processes for queries, its limits and its JSON. Beside it DuckDB and polars
-answer the same statements on the same Parquet files, to as many threads of one process, without any service: the limit
-of what a service around such an engine can reach. Answers must agree.
+The service answers over HTTP in JSON, with its query processes and their limits. DuckDB and polars run the same
+statements on the same Parquet files in as many threads of one process, without a service. They show the upper limit
+of a service on such an engine. All results must be equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLES = [f"shop_{number:02}" for number in range(20)]
 REGIONS = ["north", "south", "east", "west", "centre", "coast", "hills", "islands"]
 SEED = 7
 
-# Each is asked of several datasets; {a} and {b} are two of them, {n} is a number.
+# Each statement runs on several datasets: {a} and {b} are two datasets, and {n} is a number.
 STATEMENTS = [
     "SELECT count(*) FROM {a}",
     "SELECT count(*), sum(qty), min(day), max(day) FROM {a} WHERE qty > {n}",
@@ -46,7 +46,7 @@ STATEMENTS = [
 
 
 def mix(count: int) -> list[str]:
-    """So many statements, the same in every run."""
+    """Return `count` statements, the same in every run."""
     chance = random.Random(SEED)
     return [
         STATEMENTS[number % len(STATEMENTS)].format(
@@ -73,12 +73,12 @@ def shop(number: int, rows: int) -> bytes:
 
 # ------------------------------------------------------------------------------------------------------ contestants
 class Contestant(NamedTuple):
-    ask: Callable[[str], list[tuple[Any, ...]]]
-    pid: int  # its CPU time and that of what it started
+    query: Callable[[str], list[tuple[Any, ...]]]
+    pid: int  # the process whose CPU time counts, with its descendants
 
 
 def fill(client: httpx.Client, rows: int) -> dict[str, list[str]]:
-    """All datasets, uploaded and converted; the files of each."""
+    """Create all datasets in the service, and return the files of each."""
     files = {}
     for number, table in enumerate(TABLES):
         upload = client.post("/v1/files", content=shop(number, rows), headers={"Content-Type": "text/csv"}).json()
@@ -90,14 +90,14 @@ def fill(client: httpx.Client, rows: int) -> dict[str, list[str]]:
 
 
 def inlay(service: Service) -> Contestant:
-    def ask(sql: str) -> list[tuple[Any, ...]]:
-        answer = service.client.post("/v1/query", json={"sql": _named(sql, "datasets.")}).raise_for_status().json()
-        return [tuple(row) for row in answer["rows"]]
+    def query(sql: str) -> list[tuple[Any, ...]]:
+        result = service.client.post("/v1/query", json={"sql": _qualify(sql, "datasets.")}).raise_for_status().json()
+        return [tuple(row) for row in result["rows"]]
 
-    return Contestant(ask, service.pid)
+    return Contestant(query, service.pid)
 
 
-def _named(sql: str, prefix: str) -> str:
+def _qualify(sql: str, prefix: str) -> str:
     for table in TABLES:
         sql = sql.replace(f" {table}", f" {prefix}{table}")
     return sql
@@ -138,28 +138,28 @@ def measure(contestant: Contestant, statements: list[str], clients: int, rounds:
     chance = random.Random(SEED)
     turns = [chance.sample(statements, len(statements)) for _ in range(clients * rounds)]
 
-    def play(mine: list[str]) -> list[float]:
+    def run_client(own: list[str]) -> list[float]:
         taken = []
-        for sql in mine:
+        for sql in own:
             start = time.perf_counter()
-            contestant.ask(sql)
+            contestant.query(sql)
             taken.append(time.perf_counter() - start)
         return taken
 
     before, start = _cpu(contestant.pid), time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        latencies = [each for taken in pool.map(play, turns) for each in taken]
+        latencies = [each for taken in pool.map(run_client, turns) for each in taken]
     return Figures(len(latencies), time.perf_counter() - start, _cpu(contestant.pid) - before, latencies)
 
 
 def _cpu(pid: int) -> float:
-    mine = processes.read(pid)
-    family = [*([mine] if mine else []), *processes.descendants(pid)]
+    own = processes.read(pid)
+    family = [*([own] if own else []), *processes.descendants(pid)]
     return sum(process.own + process.waited for process in family)
 
 
 def same(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> bool:
-    """The same rows; dates and large numbers come as text over HTTP."""
+    """Return True if the rows are equal. Over HTTP, dates and large numbers are text."""
     return len(left) == len(right) and all(
         len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
         for a, b in zip(left, right, strict=True)
@@ -174,13 +174,17 @@ def _equal(left: Any, right: Any) -> bool:
 
 _HEAD = """# Queries under load
 
-{date}, {cores} cores, {clients} clients at once. Each asks {queries} statements ({kinds} kinds over {tables} datasets
-of {rows:,} rows) in an order of its own, {rounds} times. The service answers over HTTP in JSON, with its processes for
-queries and their limits; DuckDB and polars answer the same statements on the same Parquet files inside of the measuring
-process, without a service around them. Every statement gave the same rows everywhere. Run it with
-`python -m benchmarks.queries`.
+This report shows how many SQL queries per second the service answers with many concurrent clients. `make
+bench-queries BENCH_ARGS='--report docs/benchmarks/queries.md'` reproduces it; the table holds all figures, and
+there are no raw files.
 
-| | queries a second | CPU ms a query | median ms | 95 % within ms |
+Measured on {date} with {cores} cores and {clients} concurrent clients. Each client runs {queries} statements
+({kinds} kinds, over {tables} datasets of {rows:,} rows) in its own order (rounds: {rounds}). The service answers
+over HTTP in JSON, with its query processes and their limits. DuckDB and polars run the same statements on the same
+Parquet files inside the measuring process, without a service. All contestants returned the same rows for each
+statement.
+
+| | queries per second | CPU ms per query | median ms | 95th percentile ms |
 |---|---|---|---|---|
 """
 
@@ -191,18 +195,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--queries", type=int, default=50)
-    parser.add_argument("--report", type=Path, help="write a markdown report there")
+    parser.add_argument("--report", type=Path, help="write a Markdown report to this file")
     options = parser.parse_args(argv)
     statements = mix(options.queries)
     lines = []
     with tempfile.TemporaryDirectory(prefix="inlay-bench-") as work, serving(Path(work)) as service:
         files = fill(service.client, options.rows)
         contestants = {"inlay": inlay(service), "duckdb": duckdb(files), "polars": polars(files)}
-        expected = {sql: contestants["duckdb"].ask(sql) for sql in statements}
+        expected = {sql: contestants["duckdb"].query(sql) for sql in statements}
         for name, contestant in contestants.items():
-            wrong = [sql for sql in statements if not same(contestant.ask(sql), expected[sql])]
+            wrong = [sql for sql in statements if not same(contestant.query(sql), expected[sql])]
             if wrong:
-                raise AssertionError(f"{name} answers differently: {wrong[0]}")
+                raise AssertionError(f"{name} returns different rows: {wrong[0]}")
             lines.append(measure(contestant, statements, options.clients, options.rounds).row(name))
             print(lines[-1], flush=True)
     if options.report:

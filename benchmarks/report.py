@@ -1,4 +1,4 @@
-"""From raw figures to `merge.json`, `merge.md` and the plots: minima, ratios, the bars that must hold."""
+"""The report of the merge benchmarks: `merge.json`, `merge.md` and the plot."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ UNITS = {"cpu": "s", "wall": "s", "peak_mb": "MB"}
 
 
 class Verdict(NamedTuple):
-    """One bar for one workload."""
+    """Whether inlay meets one goal in one workload."""
 
-    bar: str
+    goal: str
     workload: str
-    holds: bool
+    met: bool
     figures: str
 
 
 def machine() -> dict[str, str]:
-    """The machine in words: no host name, no path."""
+    """Describe the machine, without host names and paths."""
     cpu = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -51,7 +51,7 @@ def load(out: Path) -> Raw:
 
 
 def minimum(runs: list[Raw]) -> Raw:
-    """The best of the repeats, figure by figure; a run that is not ok is the answer."""
+    """Return the minimum of each figure over the repeats, or the first run that failed."""
     bad = [run for run in runs if run["status"] != "ok"]
     if bad or not runs:
         return bad[0] if bad else {"status": "not run", "reason": "not run"}
@@ -71,8 +71,8 @@ def _cell(value: float, base: float | None, digits: int) -> str:
 
 def _row(name: str, result: Raw, base: Raw | None) -> str:
     if result["status"] != "ok":
-        word = {"unsupported": "n/a", "timeout": "DID NOT FINISH"}.get(result["status"], result["status"])
-        return f"| {name} | **{word}**: {result['reason']} | | | | |"
+        status = {"unsupported": "n/a", "timeout": "DID NOT FINISH"}.get(result["status"], result["status"])
+        return f"| {name} | **{status}**: {result['reason']} | | | | |"
     reference = base if base and base is not result else {}
     cells = [_cell(result[f], reference.get(f), 2 if f in ("cpu", "wall") else 0) for f in FIGURES[:5]]
     return f"| {name} | {' | '.join(cells)} |"
@@ -99,7 +99,7 @@ def _section(name: str, entry: Raw) -> Iterator[str]:
     yield from _table(summary(entry), "inlay" if entry["kind"] == "merge" else "inlay-cold")
     reduced = entry.get("reduced")
     if reduced:
-        yield f"\nWho did not finish, beside inlay at scale {reduced['scale']:g}:\n"
+        yield f"\nContestants that did not finish, compared with inlay at scale {reduced['scale']:g}:\n"
         yield from _table(summary(reduced), "inlay")
 
 
@@ -111,7 +111,7 @@ def _clustered(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verd
     if name == "clustered" and _ok(results, "inlay", "reference"):
         mine, other = results["inlay"]["cpu"], results["reference"]["cpu"]
         figures = f"{mine:.2f} s against {other:.2f} s ({mine / other:.2f})"
-        yield Verdict("clustered keys: at most 1/4 of the reference's CPU", name, mine <= other / 4, figures)
+        yield Verdict("clustered keys: at most 1/4 of the CPU of the reference", name, mine <= other / 4, figures)
 
 
 def _no_worse(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
@@ -119,18 +119,18 @@ def _no_worse(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdi
         mine, other = results["inlay"]["cpu"], results["reference"]["cpu"]
         plan = results["inlay-plan"]["cpu"]
         figures = f"{mine:.2f} s against 1.2 x {other:.2f} + {plan:.2f} = {1.2 * other + plan:.2f} s"
-        bar = "at most 1.2x the reference's CPU plus planning"
-        yield Verdict(bar, name, mine <= 1.2 * other + plan, figures)
+        goal = "at most 1.2x the CPU of the reference, plus planning"
+        yield Verdict(goal, name, mine <= 1.2 * other + plan, figures)
 
 
-def _less(bar: str, name: str, results: dict[str, Raw], peer: str) -> Iterator[Verdict]:
+def _less(goal: str, name: str, results: dict[str, Raw], peer: str) -> Iterator[Verdict]:
     if not _ok(results, "inlay", peer):
         return
     mine, other = results["inlay"], results[peer]
     figures = [f"{NAMES[f]} {mine[f]:,.2f} against {other[f]:,.2f} {UNITS[f]}" for f in NAMES]
     worse = [NAMES[f] for f in NAMES if mine[f] >= other[f]]
-    told = "; ".join(figures) + (f" (fails: {', '.join(worse)})" if worse else "")
-    yield Verdict(bar, name, not worse, told)
+    text = "; ".join(figures) + (f" (missed: {', '.join(worse)})" if worse else "")
+    yield Verdict(goal, name, not worse, text)
 
 
 def _peers(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
@@ -144,47 +144,47 @@ def _peers(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
             yield from _less(f"less CPU, wall and peak memory than {peer}", at, smaller, peer)
     if entry["touched_row_groups"] <= 0.1:
         for peer in ("duckdb", "polars"):
-            bar = f"less than read all, rewrite all in {peer} (at most a tenth of the row groups touched)"
-            yield from _less(bar, name, results, peer)
+            goal = f"less than rewriting everything with {peer} (if at most a tenth of the row groups change)"
+            yield from _less(goal, name, results, peer)
 
 
 def _replan(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
     if entry["kind"] == "replan" and _ok(results, "inlay-cold", "inlay-again", "pyarrow-footers"):
         again, footers = results["inlay-again"]["cpu"], results["pyarrow-footers"]["cpu"]
         cold = results["inlay-cold"]["cpu"]
-        figures = f"{again:.3f} s against {footers:.2f} s of bare footer reading ({again / footers:.1%}); "
-        figures += f"cold plan {cold:.2f} s"
-        bar = "planning again costs under 5 % of cold footer reading"
-        yield Verdict(bar, name, again < footers / 20, figures)
+        figures = f"{again:.3f} s against {footers:.2f} s of reading the footers ({again / footers:.1%}); "
+        figures += f"first plan {cold:.2f} s"
+        goal = "planning with cached footers takes under 5% of the CPU of reading the footers"
+        yield Verdict(goal, name, again < footers / 20, figures)
 
 
 def _spark(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
     if name == "random-1m" and _ok(results, "inlay", "inlay-spark"):
         mine, other = results["inlay-spark"]["cpu"], results["inlay"]["cpu"]
         figures = f"{mine:.2f} s against {other:.2f} s ({mine / other:.2f}x)"
-        yield Verdict("on Spark at most 1.5x of the pyarrow engine's CPU", name, mine <= 1.5 * other, figures)
+        yield Verdict("on Spark, at most 1.5x the CPU of the pyarrow engine", name, mine <= 1.5 * other, figures)
     if name in ON_SPARK and _ok(results, "inlay-spark", "spark"):
         mine, other = results["inlay-spark"]["cpu"], results["spark"]["cpu"]
         figures = f"{mine:.2f} s against {other:.2f} s ({other / mine:.1f}x less)"
-        yield Verdict("on Spark at least 3x less CPU than its own join and rewrite", name, 3 * mine <= other, figures)
+        yield Verdict("on Spark, at least 3x less CPU than Spark's join and rewrite", name, 3 * mine <= other, figures)
 
 
 def _right(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
-    """Without this a failed or wrong run of inlay would merely leave its other bars out."""
+    """Fail for a failed or wrong run of inlay, which all other goals ignore."""
     for mine in (
         ("inlay", "inlay-duckdb", "inlay-spark", "inlay-plan")
         if entry["kind"] == "merge"
         else ("inlay-cold", "inlay-again")
     ):
-        if mine not in results:  # it is told as not run
+        if mine not in results:  # `_unevaluated` lists it
             continue
         result = results[mine]
-        told = "verified" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
-        yield Verdict(f"{mine} finishes, with the right result", name, result["status"] == "ok", told)
+        text = "verified" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
+        yield Verdict(f"{mine} finishes with the correct result", name, result["status"] == "ok", text)
 
 
 def _unevaluated(raw: Raw) -> Iterator[str]:
-    """What was not run, and comparisons that a failure, a time limit or the lack of an operation leaves out."""
+    """List the contestants that did not run, failed, timed out or lack the operation."""
     for name, entry in raw["workloads"].items():
         if entry["kind"] != "merge":
             continue
@@ -195,38 +195,38 @@ def _unevaluated(raw: Raw) -> Iterator[str]:
                 yield f"- {name}, {peer}: {result['status']} ({result['reason']})"
 
 
-def _of_merges(raw: Raw) -> Raw:
+def _merge_workloads(raw: Raw) -> Raw:
     return {name: entry for name, entry in raw["workloads"].items() if entry["kind"] != "scaling"}
 
 
 def verdicts(raw: Raw) -> list[Verdict]:
     found: list[Verdict] = []
-    for name, entry in _of_merges(raw).items():
+    for name, entry in _merge_workloads(raw).items():
         results = summary(entry)
         for rule in (_right, _clustered, _no_worse, _peers, _replan, _spark):
             found += rule(name, entry, results)
-    return sorted(found, key=lambda v: v.bar)
+    return sorted(found, key=lambda v: v.goal)
 
 
-def _bars(raw: Raw) -> Iterator[str]:
+def _goals(raw: Raw) -> Iterator[str]:
     found = verdicts(raw)
-    held = sum(v.holds for v in found)
-    yield f"\n## Bars that must hold\n\n{held} of {len(found)} hold.\n"
-    yield "| bar | workload | | figures |\n|---|---|---|---|"
+    met = sum(v.met for v in found)
+    yield f"\n## Goals\n\ninlay meets {met} of {len(found)} goals. The [notes](notes.md) explain the others.\n"
+    yield "| goal | workload | | figures |\n|---|---|---|---|"
     for verdict in found:
-        word = "holds" if verdict.holds else "**does not hold**"
-        yield f"| {verdict.bar} | {verdict.workload} | {word} | {verdict.figures} |"
+        status = "met" if verdict.met else "**missed**"
+        yield f"| {verdict.goal} | {verdict.workload} | {status} | {verdict.figures} |"
     missing = list(_unevaluated(raw))
     if missing:
-        yield "\nNot compared at this scale, so no verdict above:\n"
+        yield "\nNot compared at this scale, so the table above leaves them out:\n"
         yield from missing
 
 
 ROWS_ON_SPARK = ("inlay", "inlay-spark", "spark", "spark-delta")
 NO_DELTA = """
-Delta Lake's MERGE on Spark is missing here: Delta has no release for Spark 4.3 yet (4.4, its newest, is for Spark 4.0
-to 4.2, and its jars for 4.2 stop with a `NoSuchMethodError` on 4.3). With `INLAY_BENCH_DELTA_JARS` and
-`INLAY_BENCH_DELTA_PYTHON` it is measured on the Spark that it is for: see the [README](README.md)."""
+Delta Lake's MERGE on Spark is missing, because Delta has no release for Spark 4.3 yet. Its newest release, 4.4,
+supports Spark 4.0 to 4.2, and its jars for 4.2 fail on 4.3 with a `NoSuchMethodError`. To measure it on an older
+Spark, set `INLAY_BENCH_DELTA_JARS` and `INLAY_BENCH_DELTA_PYTHON`; see the [README](README.md)."""
 
 
 def _spark_row(name: str, result: Raw, base: Raw) -> str:
@@ -238,8 +238,8 @@ def _spark_row(name: str, result: Raw, base: Raw) -> str:
 
 
 def _on_spark(raw: Raw) -> Iterator[str]:
-    """inlay on Spark beside Spark's own ways and the pyarrow engine, by where the CPU went."""
-    yield "\n## On Spark\n\nWarm sessions on `local[*]`, in which the same merge ran before."
+    """Compare inlay on Spark with Spark's join, Delta and the pyarrow engine, by process role."""
+    yield "\n## On Spark\n\nEach session on `local[*]` is warm: it ran the same merge before the measurement."
     found = {name: summary(raw["workloads"][name]) for name in ON_SPARK if name in raw["workloads"]}
     for name, results in found.items():
         rows = [row for row in ROWS_ON_SPARK if _ok(results, row) and "cpu_by" in results[row]]
@@ -262,49 +262,52 @@ def _versions(raw: Raw) -> str:
 
 
 METHOD = """
-## How it is measured
+## How the figures are measured
 
-- Every contestant runs in a fresh process on a fresh copy of the dataset; contestants of one workload take
-  turns. Imports, a rehearsal on 20 rows (which loads what libraries load lazily), loading the source into
-  memory, making the Delta or Iceberg table from the same files, and verification are outside the clock. The
-  best of the repeats counts, figure by figure.
-- CPU is user + system time of the process and all processes below it, such as Spark's JVM and Python workers. On
-  a busy machine trust CPU, not wall; differences under 40 % can be noise. Ratios in brackets are to inlay.
-- Peak RSS is VmHWM, reset before the clock starts, and includes the source table and the loaded libraries;
-  growth is what the timed call added. With other processes below it is the largest sum of their resident
-  memory, looked at ten times a second; what forked workers share is counted once for each. Written is what the
-  processes handed to write and copy calls (`wchar`), copied row groups and sockets between them included.
-- Spark sessions have 4 GB for the driver and else inlay's settings; they have done the same merge into two copies
-  of the dataset before the clock starts, so that the JVM has compiled what it runs. Spark's own join and rewrite
-  reads its source from a Parquet file, inlay has it in memory as an Arrow table.
-- Only inlay forces its files to disk (fsync) before it answers; the wall time of the others has none of that.
-- A result counts only if its fingerprint (count and sum of row hashes, computed by DuckDB over the resulting
-  files) equals that of the expected state computed by DuckDB from target and source.
-- Files are snappy. Upserts have 90 % hits and 10 % new keys; every column of a hit but its key changes, the
-  least favourable case for copying unchanged columns. In the strings workload no statistics help; new keys of
-  the others lie above all old ones. Of a full_merge's changed rows 81 % are replaced, 9 % deleted, 10 % new.
-- DuckLake and Lance write changed rows into new files and mark the old ones as deleted, which their readers then
-  skip; inlay and delta-rs leave no marks. A plain reader of Parquet sees the result of inlay, of the reference and of
-  the rewrites. What DuckLake and Lance hold is written out as Parquet for the verification, after the clock stopped.
+- Each contestant runs in a new process on a new copy of the dataset, and the contestants of a workload take turns.
+  The measurement excludes imports, a rehearsal on 20 rows (for lazy imports), loading the source into memory,
+  creating the Delta or Iceberg table from the same files, and verification. Each figure is the minimum over the
+  repeats.
+- CPU is the user and system time of the process and its descendants, such as Spark's JVM and Python workers. On a
+  busy machine, trust CPU rather than wall time; differences under 40% can be noise. Ratios in parentheses are
+  relative to inlay.
+- Peak RSS is VmHWM, reset before the measurement. It includes the source table and the loaded libraries; growth is
+  the part that the measured call added. With descendants, it is the largest sum of their resident memory, sampled
+  ten times a second; memory that forked workers share counts once for each worker. Written is the number of bytes in
+  write and copy calls (`wchar`), including copied row groups and sockets between processes.
+- Spark sessions have 4 GB for the driver, and otherwise inlay's settings. They ran the same merge into two copies of
+  the dataset before the measurement, so that the JVM has compiled the code. Spark's join and rewrite reads its
+  source from a Parquet file; inlay has the source in memory as an Arrow table.
+- Only inlay forces its files to disk (fsync) before it returns. The wall time of the others includes no fsync.
+- A result counts only if its fingerprint (the count and the sum of row hashes, computed by DuckDB over the resulting
+  files) equals the fingerprint of the expected state, computed by DuckDB from target and source.
+- Files are compressed with snappy. In an upsert, 90% of the keys exist and 10% are new. Every column of an
+  existing row except its key changes, which is the worst case for copying unchanged columns. In the strings
+  workload, statistics exclude no file; in the others, new keys are larger than all old keys. A full_merge replaces
+  81% of its changed rows, deletes 9% and adds 10%.
+- DuckLake and Lance write changed rows into new files and mark the old rows as deleted, so that their readers skip
+  them; inlay and delta-rs leave no marks. A plain Parquet reader can read the result of inlay, of the reference and
+  of the rewrites. For verification, the tables of DuckLake and Lance are written as Parquet after the measurement.
 - `limit` merges nothing: it reads the touched files, writes the same bytes and forces them to disk.
-- For full_merge "read all, anti-join, rewrite all" shrinks to writing the snapshot, which is what DuckDB and
-  polars do there. The reference is told the touched files and the range of new keys.
+- For a full_merge, DuckDB and polars only write the snapshot instead of reading and joining. The reference gets the
+  list of touched files and the range of new keys.
 """
 
 
 def _document(raw: Raw) -> Iterator[str]:
     yield "# Merge benchmarks\n"
-    yield "Written by `python -m benchmarks.run`; raw figures in [merge.json](merge.json).\n"
+    yield "This report compares the CPU time, wall time, memory and written bytes of merges in inlay and other tools."
+    yield "`make bench` reproduces it; the raw figures are in [merge.json](merge.json).\n"
     host = raw["machine"]
     yield f"- Machine: {host['cpu']}, {host['cores']} cores, {host['memory']}, {host['kernel']}"
     yield f"- Versions: {_versions(raw)}\n- Report of {dt.datetime.now(dt.UTC).date().isoformat()}\n"
     yield "![CPU seconds per workload](merge.svg)"
-    yield from _bars(raw)
+    yield from _goals(raw)
     yield from _on_spark(raw)
     yield "\n## Workloads"
-    for name in sorted(_of_merges(raw), key=list(WORKLOADS).index):
+    for name in sorted(_merge_workloads(raw), key=list(WORKLOADS).index):
         yield from _section(name, raw["workloads"][name])
-    yield "\n## Contestants\n\n| name | what it does |\n|---|---|"
+    yield "\n## Contestants\n\n| name | method |\n|---|---|"
     for name, entry in CONTESTANTS.items():
         yield f"| {name} | {entry.about} |"
     yield METHOD
@@ -322,8 +325,8 @@ def _plot(raw: Raw, file: Path) -> None:
     width = 0.8 / len(shown)
     for index, contestant in enumerate(shown):
         bars = [(i, m[contestant]["cpu"]) for i, m in enumerate(merges.values()) if _ok(m, contestant)]
-        places = [i + (index - len(shown) / 2 + 0.5) * width for i, _ in bars]
-        axes.bar(places, [cpu for _, cpu in bars], width, label=contestant)
+        positions = [i + (index - len(shown) / 2 + 0.5) * width for i, _ in bars]
+        axes.bar(positions, [cpu for _, cpu in bars], width, label=contestant)
     axes.set_yscale("log")
     axes.set_ylabel("CPU seconds (log scale)")
     axes.set_xticks(range(len(merges)), list(merges), rotation=20, ha="right")
@@ -335,11 +338,11 @@ def _plot(raw: Raw, file: Path) -> None:
 
 
 def write(raw: Raw, out: Path) -> None:
-    """All files, after every workload: an interrupted run loses nothing."""
+    """Write all files. The runner does this after each workload, so an interrupted run loses nothing."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "merge.json").write_text(json.dumps(raw, indent=1) + "\n")
-    if _of_merges(raw):
+    if _merge_workloads(raw):
         (out / "merge.md").write_text("\n".join(_document(raw)))
         _plot(raw, out / "merge.svg")
-    if len(_of_merges(raw)) < len(raw["workloads"]):
+    if len(_merge_workloads(raw)) < len(raw["workloads"]):
         report_scaling.write(raw, out)

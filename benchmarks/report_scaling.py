@@ -1,4 +1,4 @@
-"""Cost against size: `scaling.md` and `scaling.svg`, from what the scaling workloads measured step by step."""
+"""The report of cost against size: `scaling.md` and `scaling.svg`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = [(engine, step) for engine in SCALING for step in STEPS]
 
 
 def seconds(raw: Raw, workload: str, engine: str, step: str) -> float | None:
-    """CPU seconds of a step, the least of the repeats; None where it was not measured or went wrong."""
+    """Return the minimum CPU seconds of a step over the repeats, or None if a run failed or is missing."""
     runs = raw["workloads"].get(workload, {}).get("results", {}).get(engine, [])
     if not runs or any(run["status"] != "ok" for run in runs):
         return None
@@ -23,7 +23,7 @@ def seconds(raw: Raw, workload: str, engine: str, step: str) -> float | None:
 
 
 def per_file(raw: Raw, engine: str, few: str, many: str, files: int) -> float | None:
-    """CPU seconds that each of `files` more files adds to a plan with cached footers."""
+    """Return the CPU seconds that each of `files` additional files adds to a plan with cached footers."""
     low, high = seconds(raw, few, engine, "again"), seconds(raw, many, engine, "again")
     return None if low is None or high is None else (high - low) / files
 
@@ -42,19 +42,20 @@ def _table(raw: Raw, axis: Axis) -> Iterator[str]:
 
 
 def _growth(raw: Raw) -> Iterator[str]:
-    yield "\n## What a file adds to a plan\n"
-    yield "With cached footers, between the ends of the first two tables. It must hold that a file in which nothing"
-    yield "changes adds at most a twentieth of what a changed one adds: then planning follows the changed files.\n"
-    yield "| engine | a file in which nothing changes | a changed file | |\n|---|---:|---:|---|"
+    yield "\n## Cost of one more file in a plan\n"
+    yield "CPU time with cached footers, from the first and last rows of the first two tables. The goal is that an"
+    yield "unchanged file adds at most a twentieth of the cost of a changed file, so that the cost of a plan follows"
+    yield "the changed files.\n"
+    yield "| engine | unchanged file | changed file | |\n|---|---:|---:|---|"
     for engine in SCALING:
         idle = per_file(raw, engine, "files-100", "files-10000", 9_900)
         changed = per_file(raw, engine, "files-10000", "changed-400", 390)
         if idle is not None and changed is not None:
-            word = "holds" if 20 * idle <= changed else "**does not hold**"
-            yield f"| {engine} | {idle * 1e6:,.0f} µs | {changed * 1e6:,.0f} µs | {word} |"
+            status = "met" if 20 * idle <= changed else "**missed**"
+            yield f"| {engine} | {idle * 1e6:,.0f} µs | {changed * 1e6:,.0f} µs | {status} |"
 
 
-def _troubles(raw: Raw) -> Iterator[str]:
+def _failures(raw: Raw) -> Iterator[str]:
     for name in dict.fromkeys(name for axis in AXES for name in axis.points):
         for engine, runs in raw["workloads"].get(name, {}).get("results", {}).items():
             yield from (f"- {name}, {engine}: {r['status']}: {r['reason']}" for r in runs if r["status"] != "ok")
@@ -70,18 +71,20 @@ def _facts(raw: Raw) -> str:
 def _document(raw: Raw) -> Iterator[str]:
     host = raw["machine"]
     yield "# Cost against size\n"
-    yield "Written by `python -m benchmarks.run --workloads scaling`; raw figures in [merge.json](merge.json).\n"
+    yield "This report shows how the CPU time of planning and merging grows with the number of files and source rows."
+    yield "`make bench BENCH_ARGS='--workloads scaling --keep'` reproduces it; the raw figures are in"
+    yield "[merge.json](merge.json).\n"
     yield f"- Machine: {host['cpu']}, {host['cores']} cores, {host['memory']}, {host['kernel']}"
     yield f"- {_facts(raw)}"
     yield "- Measured as in [merge.md](merge.md): CPU of all processes, warm Spark session, results verified by their"
-    yield "  fingerprint. Each plan twice, the cheaper one counts; then the merge, which finds the footers cached.\n"
+    yield "  fingerprint. Each plan runs twice, and the minimum counts. The merge then uses the cached footers.\n"
     yield "![CPU seconds against size](scaling.svg)"
     yield from _growth(raw)
     for axis in AXES:
         yield from _table(raw, axis)
-    if troubles := list(_troubles(raw)):
+    if failures := list(_failures(raw)):
         yield "\n## Not measured\n"
-        yield from troubles
+        yield from failures
     yield ""
 
 

@@ -1,4 +1,4 @@
-"""Run the benchmarks: every contestant of a workload in turn, each in a fresh process on a fresh copy."""
+"""Run the merge benchmarks: each contestant in a new process on a new copy of the dataset."""
 
 from __future__ import annotations
 
@@ -21,50 +21,58 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for the whole run."""
+    """Settings of the whole run."""
 
     interpreters: dict[str, Path]
     data: Path
     repeats: int
     time_limit: float
-    contestants: list[str] | None  # None: whoever takes part in a workload
+    contestants: list[str] | None  # None: all contestants of each workload
     runs: Path
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     add = parser.add_argument
-    add("--workloads", help="names, comma-separated, or merge, scaling (default: all; 'list' shows them)")
-    add("--contestants", help="names, comma-separated (default: all)")
-    add("--scale", type=float, default=1.0, help="share of the rows and keys (default 1.0)")
-    add("--repeats", type=int, default=2, help="runs per contestant; the minimum counts (default 2)")
-    add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="where the report goes")
-    add("--data", type=Path, default=Path(tempfile.gettempdir()) / "inlay-benchmarks", help="generated data")
+    add(
+        "--workloads",
+        help="workloads or groups (merge, scaling), separated by commas; 'list' prints them (default: all)",
+    )
+    add("--contestants", help="contestants, separated by commas (default: all)")
+    add("--scale", type=float, default=1.0, help="fraction of the rows and keys (default: 1.0)")
+    add("--repeats", type=int, default=2, help="runs per contestant; the minimum counts (default: 2)")
+    add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="directory of the report")
+    add(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "inlay-benchmarks",
+        help="directory of generated data",
+    )
     add("--inlay-python", type=Path, default=ROOT / ".venv" / "bin" / "python")
     bench = os.environ.get("INLAY_BENCH_PYTHON", ROOT / ".venv-bench" / "bin" / "python")
     add("--bench-python", type=Path, default=Path(bench))
-    add("--time-limit", type=float, default=600, help="seconds per run, set-up included (default 600)")
-    add("--keep", action="store_true", help="keep what an earlier report has and is not run now")
+    add("--time-limit", type=float, default=600, help="seconds per run, including setup (default: 600)")
+    add("--keep", action="store_true", help="keep figures of an earlier report that this run does not measure")
     return parser.parse_args(argv)
 
 
 def _use_bench_environment(python: Path, argv: list[str]) -> None:
-    """The harness needs the peers' packages too: start over in their environment unless there already."""
+    """Restart in the environment of the peers, whose packages the harness needs too."""
     if not python.exists():
-        raise SystemExit("no environment with the peers: `make bench` makes one, or give --bench-python")
+        raise SystemExit("No environment for the peers. Run `make bench` to create it, or pass --bench-python.")
     if Path(sys.prefix) != python.absolute().parent.parent:
         os.chdir(ROOT)
         os.execv(python, [str(python), "-m", "benchmarks.run", *argv])
 
 
 def _copy(source: str, target: Path) -> None:
-    """A fresh copy, written back before the clock starts."""
+    """Copy a dataset and flush it to disk before the measurement."""
     subprocess.run(["cp", "-r", "--reflink=auto", source, str(target)], check=True)
     os.sync()
 
 
 def _spawn(settings: Settings, environment: str, module: str, spec: Result) -> Result:
-    """Run a contestant script to its JSON answer, or to the time limit."""
+    """Run a contestant script and return its JSON result, or stop it at the time limit."""
     command = [str(settings.interpreters[environment]), "-m", f"benchmarks.contestants.{module}"]
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
@@ -79,7 +87,7 @@ def _spawn(settings: Settings, environment: str, module: str, spec: Result) -> R
     try:
         out, err = process.communicate(timeout=settings.time_limit)
     except subprocess.TimeoutExpired:
-        return {"status": "timeout", "reason": f"not done after {settings.time_limit:.0f} s"}
+        return {"status": "timeout", "reason": f"not finished after {settings.time_limit:.0f} s"}
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -87,19 +95,19 @@ def _spawn(settings: Settings, environment: str, module: str, spec: Result) -> R
     if process.returncode or not out:
         last = (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         return {"status": "failed", "reason": last[:500]}
-    answer: Result = json.loads(out)
-    return answer
+    result: Result = json.loads(out)
+    return result
 
 
 def _hide_paths(settings: Settings, result: Result) -> Result:
     if "reason" in result:
-        for path, word in ((settings.data, "<data>"), (ROOT, "<repository>"), (Path.home(), "~")):
-            result["reason"] = result["reason"].replace(str(path), word)
+        for path, name in ((settings.data, "<data>"), (ROOT, "<repository>"), (Path.home(), "~")):
+            result["reason"] = result["reason"].replace(str(path), name)
     return result
 
 
 class Case:
-    """One workload at one scale: its data, and how a contestant is run and verified on it."""
+    """One workload at one scale: generates its data, and runs and verifies contestants."""
 
     def __init__(self, settings: Settings, name: str, scale: float) -> None:
         from benchmarks import data, fingerprint
@@ -118,8 +126,8 @@ class Case:
             self.after = fingerprint.expected(self.dataset, self.workload, target, self.delta.source)
 
     def spec(self, work: Path, options: Result) -> Result:
-        told = {k: v for k, v in asdict(self.delta).items() if k != "touched_row_groups"}
-        return told | {
+        delta = {k: v for k, v in asdict(self.delta).items() if k != "touched_row_groups"}
+        return delta | {
             "target": str(work / "target"),
             "work": str(work),
             "strategy": self.workload.strategy,
@@ -146,48 +154,48 @@ class Case:
                 result |= {"status": "WRONG", "reason": f"fingerprint {found} instead of {wanted}"}
 
     def replan(self) -> dict[str, Result]:
-        """Read all footers, plan cold, plan again: three fresh processes, one copy of the files."""
+        """Read all footers, plan, and plan again, in three new processes on one copy of the files."""
         steps = {"pyarrow-footers": {"footers": True}, "inlay-cold": {}, "inlay-again": {}}
         with tempfile.TemporaryDirectory(dir=self.settings.runs) as folder:
             work = Path(folder)
             _copy(self.delta.target, work / "target")
-            (work / ".target.txn").mkdir()  # as every dataset has that inlay wrote to before
-            answers = {
+            (work / ".target.txn").mkdir()  # every dataset that inlay wrote to has a sidecar
+            results = {
                 name: _spawn(self.settings, "inlay", "replan", self.spec(work, options))
                 for name, options in steps.items()
             }
-        for answer in answers.values():
-            answer.pop("files", None)
-        return {name: _hide_paths(self.settings, answer) for name, answer in answers.items()}
+        for result in results.values():
+            result.pop("files", None)
+        return {name: _hide_paths(self.settings, result) for name, result in results.items()}
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{dt.datetime.now(dt.UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
-def _told(result: Result) -> str:
+def _describe(result: Result) -> str:
     if result["status"] != "ok":
         return f"{result['status']}: {result['reason']}"
     return f"cpu {result['cpu']:.2f} s, wall {result['wall']:.2f} s, peak {result['peak_mb']:.0f} MB"
 
 
 def _interleaved(case: Case, contestants: list[str], repeats: int) -> dict[str, list[Result]]:
-    """Contestants in turn, then again; one that could not do it is not asked again."""
+    """Run all contestants in turn, `repeats` times. A contestant that failed does not run again."""
     results: dict[str, list[Result]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, earlier in results.items():
             if all(r["status"] == "ok" for r in earlier):
                 earlier.append(case.run(name))
-                _say(f"  {name}: {_told(earlier[-1])}")
+                _log(f"  {name}: {_describe(earlier[-1])}")
     return results
 
 
 def _reduced(settings: Settings, name: str, scale: float, results: dict[str, list[Result]]) -> Result | None:
-    """Who ran into the time limit is measured beside inlay on a tenth of the data."""
+    """Measure contestants that timed out again, beside inlay, on a tenth of the data."""
     late = [c for c, runs in results.items() if runs[-1]["status"] == "timeout" and c != "inlay"]
     if not late or scale < 0.05:
         return None
-    _say(f"  again at {scale * REDUCED:g} scale: {', '.join(late)}")
+    _log(f"  again at {scale * REDUCED:g} scale: {', '.join(late)}")
     case = Case(settings, name, scale * REDUCED)
     return {"scale": scale * REDUCED, "results": _interleaved(case, ["inlay", *late], settings.repeats)}
 
@@ -201,10 +209,10 @@ def _participants(settings: Settings, case: Case) -> list[str]:
 
 
 def _measure(settings: Settings, name: str, scale: float) -> Result:
-    _say(name)
+    _log(name)
     case = Case(settings, name, scale)
     kind = case.workload.kind
-    # A scaling run measures each step more than once by itself.
+    # A scaling contestant repeats each step itself.
     repeats = 1 if kind == "scaling" else settings.repeats
     entry: Result = {
         "title": case.workload.title,
@@ -221,7 +229,7 @@ def _measure(settings: Settings, name: str, scale: float) -> Result:
         rounds = [case.replan() for _ in range(repeats)]
         entry["results"] = {step: [r[step] for r in rounds] for step in rounds[0]}
         for step, runs in entry["results"].items():
-            _say(f"  {step}: {_told(runs[-1])}")
+            _log(f"  {step}: {_describe(runs[-1])}")
         return entry
     entry["results"] = _interleaved(case, _participants(settings, case), repeats)
     entry["reduced"] = _reduced(settings, name, scale, entry["results"])
@@ -229,7 +237,7 @@ def _measure(settings: Settings, name: str, scale: float) -> Result:
 
 
 def with_earlier(entry: Result, earlier: Result | None) -> Result:
-    """Contestants that an earlier run of the workload measured and this one did not, marked as such."""
+    """Add the contestants that only an earlier run of the workload measured, and mark them."""
     if earlier is None or earlier["scale"] != entry["scale"]:
         return entry
     kept = {name: runs for name, runs in earlier["results"].items() if name not in entry["results"]}
@@ -242,9 +250,9 @@ def with_earlier(entry: Result, earlier: Result | None) -> Result:
 
 
 def chosen(text: str | None, known: list[str], groups: dict[str, list[str]]) -> list[str]:
-    """Names from a comma-separated list, in which the name of a group stands for its members."""
-    given = text.split(",") if text else known
-    names = [name for word in given for name in groups.get(word, [word])]
+    """Parse a comma-separated list of names. The name of a group stands for its members."""
+    requested = text.split(",") if text else known
+    names = [name for entry in requested for name in groups.get(entry, [entry])]
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join([*groups, *known])}")
     return list(dict.fromkeys(names))
@@ -266,8 +274,8 @@ def main(argv: list[str]) -> None:
     )
     interpreters = {"inlay": options.inlay_python.absolute(), "bench": options.bench_python.absolute()}
     for name in ("ducklake", "delta"):
-        given = os.environ.get(f"INLAY_BENCH_{name.upper()}_PYTHON", options.inlay_python)
-        interpreters[name] = Path(given).absolute()
+        python = os.environ.get(f"INLAY_BENCH_{name.upper()}_PYTHON", options.inlay_python)
+        interpreters[name] = Path(python).absolute()
     contestants = chosen(options.contestants, list(CONTESTANTS), {}) if options.contestants else None
     options.data.mkdir(parents=True, exist_ok=True)
     raw = report.load(options.out) if options.keep else report.empty()
@@ -277,7 +285,7 @@ def main(argv: list[str]) -> None:
             earlier = raw["workloads"].get(name)
             raw["workloads"][name] = with_earlier(_measure(settings, name, options.scale), earlier)
             report.write(raw, options.out)
-    _say("done")
+    _log("done")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A service of our own, with its defaults, for benchmarks that ask it."""
+"""A running service with default settings, for benchmarks that send requests."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 class Service(NamedTuple):
     client: httpx.Client
     pid: int
-    answered_after: float  # seconds until /healthz
+    answered_after: float  # seconds from start to the first response of /healthz
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Service]:
-    """A service of our own with its defaults."""
+    """Run a service with default settings, and stop it at the end of the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,5 +49,5 @@ def _wait(ready: Callable[[], bool], seconds: float = 120.0) -> None:
             if ready():
                 return
         if time.monotonic() > deadline:
-            raise TimeoutError("the service does not get ready")
+            raise TimeoutError("the service is not ready")
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What all contestants on Spark share: one session with the same settings, warm before the clock starts."""
+"""The Spark session of all contestants on Spark, and its warm-up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WARM_UPS = 2
 
 
 def session() -> Any:
-    """The session that inlay makes; Spark's own contestant runs in it too."""
+    """Return the session that inlay creates. The contestant `spark` uses it too."""
     os.environ.setdefault("INLAY_SPARK_CONF", json.dumps(SETTINGS))
-    from inlay.engines.spark_session import current_session, get_session
+    from inlay.engines.spark.session import current_session, get_session
 
     return current_session() or get_session(MASTER)
 
 
 def warm(spec: Spec, merge: Callable[[str], Any]) -> None:
-    """The same merge into copies first: a JVM that never ran the code costs several times as much."""
+    """Run the same merge into copies first, because a cold JVM needs several times the CPU time."""
     for _ in range(0 if spec.rehearsal else WARM_UPS):
         copy = Path(spec.work, "warm", "target")
-        shutil.copytree(spec.target, copy, copy_function=os.link)  # nobody here writes into an existing file
+        shutil.copytree(spec.target, copy, copy_function=os.link)  # no contestant writes into an existing file
         merge(str(copy))
         shutil.rmtree(copy.parent)
     os.sync()

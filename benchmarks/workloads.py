@@ -1,4 +1,4 @@
-"""The workloads, as data: which datasets exist and which deltas are merged into them."""
+"""The datasets and workloads of the merge benchmarks, as data."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STRINGS: Columns = (("tenant", "tenant"), ("order_no", "order"), *SIX[1:])
 
 
 def wide(count: int) -> Columns:
-    """`count` columns: the key and a fixed rotation of the value kinds (floats most frequent)."""
+    """Return `count` columns: the key, then a fixed rotation of value kinds, mostly floats."""
     kinds: tuple[Kind, ...] = ("float", "int", "text", "float", "low", "int", "float", "text", "float", "ts")
     return (("id", "id"), *((f"c{i:02}", kinds[i % len(kinds)]) for i in range(1, count)))
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A target: `files` files of `rows` rows in `row_groups` row groups; row n has a key derived from n."""
+    """A target of `files` files with `rows` rows in `row_groups` row groups; row n has a key derived from n."""
 
     name: str
     files: int
@@ -55,7 +55,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Workload:
-    """A delta: `keys` source rows, `hits` of them existing keys, in a share `touched` of files."""
+    """A source of `keys` rows, a fraction `hits` of them existing keys, in a fraction `touched` of the files."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ WORKLOADS = {
         Workload("small", "2M rows in 2,000 files, 10k keys in 200 files", "small", touched=0.1),
         Workload(
             "full-clustered",
-            "full_merge of a 10M-row snapshot, 1 % changed, all in 1 of 100 row groups",
+            "full_merge of a 10M-row snapshot, 1% changed, all in 1 of 100 row groups",
             "flat",
             touched=0.01,
             keys=100_000,
@@ -112,7 +112,7 @@ WORKLOADS = {
         ),
         Workload(
             "full-scattered",
-            "full_merge of a 10M-row snapshot, 1 % changed, spread over all 100 row groups",
+            "full_merge of a 10M-row snapshot, 1% changed, spread over all 100 row groups",
             "flat",
             keys=100_000,
             strategy="full_merge",
@@ -156,7 +156,7 @@ WORKLOADS = {
 
 
 class Axis(NamedTuple):
-    """A row of scaling workloads that differ in one number."""
+    """A series of scaling workloads that differ in one number."""
 
     title: str
     label: str

@@ -1,7 +1,7 @@
-"""Writes the parts of the documentation that come from the code: `python docs/generate.py`.
+"""Generate the parts of the documentation that come from the code: `python docs/generate.py`.
 
-A generated part stands between `<!-- generated: name -->` and `<!-- end -->`. `tests/test_docs.py` fails when one
-of them is not up to date.
+Each generated part is between `<!-- generated: name -->` and `<!-- end -->`. `tests/test_docs.py` fails if a part is
+out of date.
 """  # noqa: INP001  (a script)
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import inspect
 import json
 import pydoc
 import re
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -31,7 +33,7 @@ WIDTH = 100
 
 # ---------------------------------------------------------------------------------------------------------- strategies
 def strategies() -> Iterator[str]:
-    yield "| strategy | key in both | key only in source | key only in target | in one sentence |"
+    yield "| strategy | key in both | key only in source | key only in target | summary |"
     yield "|---|---|---|---|---|"
     for strategy in STRATEGIES.values():
         both = "keep target" if strategy.in_both == "keep" else strategy.in_both
@@ -41,61 +43,90 @@ def strategies() -> Iterator[str]:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------- the library
+# -------------------------------------------------------------------------------------------------- the Python library
 def library() -> Iterator[str]:
     yield from _entries(inlay, [name for name in inlay.__all__ if not name.startswith("__")])
 
 
 def core() -> Iterator[str]:
     shared = [name for name in incremental.__all__ if name in inlay.__all__]
-    yield f"These are the names above as well: {', '.join(f'`{name}`' for name in shared)}."
+    links = ", ".join(f"[`{name}`](#{name.lower()})" for name in shared)
+    yield f"`inlay.incremental` also exports these names, described above: {links}."
     yield ""
     yield from _entries(incremental, [name for name in incremental.__all__ if name not in shared])
 
 
 def _entries(module: Any, names: list[str]) -> Iterator[str]:
-    for name in names:
+    described: dict[Any, str] = {}  # functions and classes, and the heading under which the page describes each
+    for name in sorted(names, key=lambda name: inspect.isclass(getattr(module, name))):  # functions before classes
         value = getattr(module, name)
         yield f"### `{name}`"
         yield ""
-        yield from _described(name, value)
+        if inspect.isclass(value) and value in described:
+            yield f"Another name for {_link(described[value])}."
+        elif inspect.isclass(value):
+            described[value] = name
+            yield from _class(name, value, described)
+        else:
+            yield from _function_or_constant(name, value)
         yield ""
 
 
-def _described(name: str, value: Any) -> Iterator[str]:
-    if inspect.isclass(value):
-        yield from _class(value)
-    elif inspect.isfunction(value):
-        yield from _fenced([_signature(name, value)])
+def _link(heading: str) -> str:
+    return f"[`{heading}`](#{heading.lower().replace('.', '')})"
+
+
+def _function_or_constant(name: str, value: Any) -> Iterator[str]:
+    if inspect.isfunction(value):
+        yield from _fenced([_signature(name, value)], "pyi")
         yield ""
-        yield _doc(value)
-    elif get_args(value):
-        yield "A type with these values: " + ", ".join(f"`{choice!r}`" for choice in get_args(value)) + "."
+        yield from markdown(_docstring(value))
+    elif get_origin(value) is Literal:
+        yield "One of the strings " + ", ".join(f"`{choice!r}`" for choice in get_args(value)) + "."
+    elif isinstance(value, Mapping):
+        kind = type(next(iter(value.values()))).__name__
+        yield f"A mapping of names to {_link(kind)} values: {', '.join(f'`{key}`' for key in value)}."
     else:
-        yield f"A `{type(value).__name__}` of the names {', '.join(f'`{key}`' for key in value)}."
+        yield f"A type alias for `{value}`."
 
 
-def _class(kind: type) -> Iterator[str]:
-    yield _doc(kind)
-    lines = [*_fields(kind), *_properties(kind), *_methods(kind)]
-    if lines:
+def _class(name: str, kind: type, described: dict[Any, str]) -> Iterator[str]:
+    if _has_constructor(kind):
+        yield from _fenced([_signature(name, kind.__init__, returns=False)], "pyi")  # type: ignore[misc]
         yield ""
-        yield from _fenced(lines)
+    yield from markdown(_docstring(kind), skip=["Attributes"])
+    if _has_constructor(kind):
+        yield from markdown(_docstring(kind.__init__))  # type: ignore[misc]
+    attributes = [*_fields(kind), *_properties(kind), *_other_attributes(kind)]
+    if attributes:
+        yield "**Attributes**"
+        yield ""
+        yield from attributes
+        yield ""
+    yield from _methods(name, kind, described)
+
+
+def _has_constructor(kind: type) -> bool:
+    """Return True if callers construct the class with arguments that its fields do not show already."""
+    if dataclasses.is_dataclass(kind) or issubclass(kind, Exception) or getattr(kind, "_is_protocol", False):
+        return False
+    return getattr(kind.__init__, "__module__", "").startswith("inlay.")  # type: ignore[misc]
 
 
 def _fields(kind: type) -> Iterator[str]:
     if not dataclasses.is_dataclass(kind):
         return
+    texts = _attribute_texts(kind)
     for field in dataclasses.fields(kind):
         default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-        comment = _comment(kind, field.name)
-        yield f"{field.name}: {field.type}{default}{comment}"
+        meaning = texts.get(field.name) or _comment(kind, field.name)
+        yield f"- `{field.name}: {field.type}{default}`" + (f": {meaning}" if meaning else "")
 
 
 def _comment(kind: type, field: str) -> str:
-    """The remark beside a field in the source."""
+    """Return the comment beside a field in the source code."""
     for owner in kind.__mro__[:-1]:
-        found = re.search(rf"^    {field}: [^\n#]*(  # .*)$", inspect.getsource(owner), re.MULTILINE)
+        found = re.search(rf"^    {field}: [^\n#]*  # (.*)$", inspect.getsource(owner), re.MULTILINE)
         if found:
             return found[1]
     return ""
@@ -105,26 +136,55 @@ def _properties(kind: type) -> Iterator[str]:
     for name, member in inspect.getmembers(kind):
         getter = getattr(member, "fget", None) or getattr(member, "func", None)
         if getter is not None and not name.startswith("_"):
-            remark = inspect.getdoc(getter)
-            yield f"{name}: {inspect.signature(getter).return_annotation}" + (f"  # {remark}" if remark else "")
+            meaning = _docstring(getter).replace("\n", " ") or _attribute_texts(kind).get(name, "")
+            returns = inspect.signature(getter).return_annotation
+            yield f"- `{name}: {returns}`" + (f": {meaning}" if meaning else "")
 
 
-def _methods(kind: type) -> Iterator[str]:
+def _other_attributes(kind: type) -> Iterator[str]:
+    """List the attributes that only the docstring names, such as those of an exception."""
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    properties = {name for name, member in inspect.getmembers(kind) if isinstance(member, property | cached_property)}
+    for name, meaning in _attribute_texts(kind).items():
+        if name not in fields | properties:
+            yield f"- `{name}`: {meaning}"
+
+
+def _methods(owner: str, kind: type, described: dict[Any, str]) -> Iterator[str]:
+    """Describe each public method. A method that another class describes already gets a link."""
+    repeated = []
+    for name, member in public_methods(kind):
+        function = getattr(member, "__func__", member)
+        if function in described:
+            repeated.append(_link(described[function]))
+            continue
+        described[function] = f"{owner}.{name}"
+        yield f"#### `{owner}.{name}`"
+        yield ""
+        yield from _fenced([_signature(name, member)], "pyi")
+        yield ""
+        yield from markdown(_docstring(member))
+    if repeated:
+        yield f"Methods that work the same: {', '.join(repeated)}."
+        yield ""
+
+
+def public_methods(kind: type) -> Iterator[tuple[str, Any]]:
     for name, member in inspect.getmembers(kind):
         if name.startswith("_") or not (inspect.isfunction(member) or inspect.ismethod(member)):
             continue
         if member.__module__.startswith("inlay."):
-            yield _signature(name, member)
+            yield name, member
 
 
-def _signature(name: str, function: Any) -> str:
+def _signature(name: str, function: Any, *, returns: bool = True) -> str:
     signature = inspect.signature(function)
     shown = [parameter for parameter in _parameters(signature) if parameter != "self"]
-    returns = f" -> {_text(signature.return_annotation)}"
-    line = f"{name}({', '.join(shown)}){returns}"
+    arrow = f" -> {_text(signature.return_annotation)}" if returns else ""
+    line = f"{name}({', '.join(shown)}){arrow}"
     if len(line) <= WIDTH:
         return line
-    return "\n".join([f"{name}(", *(f"    {parameter}," for parameter in shown), f"){returns}"])
+    return "\n".join([f"{name}(", *(f"    {parameter}," for parameter in shown), f"){arrow}"])
 
 
 def _parameters(signature: inspect.Signature) -> Iterator[str]:
@@ -143,16 +203,99 @@ def _text(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
 
 
-def _doc(value: Any) -> str:
-    own = value.__doc__ if "__doc__" in vars(value) or not inspect.isclass(value) else None
-    text = inspect.cleandoc(own or "")
-    return re.sub(r"(?m)^(>>> .*\n(?:(?!\n).*\n?)*)", lambda m: f"```text\n{m.group().rstrip()}\n```", text)
-
-
-def _fenced(lines: list[str]) -> Iterator[str]:
-    yield "```text"
+def _fenced(lines: list[str], language: str = "text") -> Iterator[str]:
+    yield f"```{language}"
     yield from lines
     yield "```"
+
+
+# ---------------------------------------------------------------------------------------------------------- docstrings
+SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples?|Notes?):$")
+ENTRY_SECTIONS = {"Args": "Parameters", "Attributes": "Attributes", "Raises": "Raises"}
+ENTRY = re.compile(r"^(?P<name>\*{0,2}[\w.]+(?:, [\w.]+)*)(?: \([^)]*\))?: ?(?P<text>.*)$")
+DOCTEST = re.compile(r"^>>> (?:.+\n?)+(?:\n+>>> (?:.+\n?)+)*", re.MULTILINE)
+
+
+def _docstring(value: Any) -> str:
+    """Return the cleaned docstring. A method inherits its docstring, a class and a constructor do not."""
+    inherits = not inspect.isclass(value) and getattr(value, "__name__", "") != "__init__"
+    own = inspect.getdoc(value) if inherits else value.__dict__.get("__doc__", value.__doc__)
+    return inspect.cleandoc(own or "")
+
+
+def markdown(docstring: str, *, skip: Collection[str] = ()) -> Iterator[str]:
+    """Render a Google style docstring as Markdown, without the sections in `skip`."""
+    for title, lines in _sections(docstring):
+        if title in skip or not any(lines):
+            continue
+        if title:
+            yield f"**{ENTRY_SECTIONS.get(title, title)}**"
+            yield ""
+        yield from _entry_list(lines) if title in ENTRY_SECTIONS else _prose(lines)
+        yield ""
+
+
+def _sections(docstring: str) -> Iterator[tuple[str, list[str]]]:
+    """Split a docstring into its description, titled "", and its titled sections."""
+    title, lines = "", list[str]()
+    for line in docstring.splitlines():
+        if found := SECTION.match(line):
+            yield title, _dedented(lines)
+            title, lines = found[1], []
+        else:
+            lines.append(line)
+    yield title, _dedented(lines)
+
+
+def _dedented(lines: list[str]) -> list[str]:
+    return textwrap.dedent("\n".join(lines)).strip("\n").splitlines()
+
+
+def _prose(lines: list[str]) -> list[str]:
+    """Fence doctests. Doctests with only blank lines in between share one fence."""
+    text = DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", "\n".join(lines))
+    return text.strip("\n").splitlines()
+
+
+def _entry_list(lines: list[str]) -> Iterator[str]:
+    """Render `name: text` entries, whose further lines are indented by 4, as a Markdown list."""
+    nested = True  # the line may start a nested list: Markdown wants a blank line before it
+    for line in lines:
+        if found := ENTRY.match(line):
+            yield f"- {_entry_name(found['name'])}: {found['text']}".rstrip()
+            nested = False
+            continue
+        bullet = line.lstrip().startswith("- ")
+        if bullet and not nested:
+            yield ""
+        nested = nested or bullet or not line
+        yield line
+
+
+def _entry_name(name: str) -> str:
+    return f"[`{name}`](errors.md)" if name in errors.__all__ else f"`{name}`"
+
+
+def _attribute_texts(kind: type) -> dict[str, str]:
+    """Collect what the docstrings of a class and its bases say about each attribute."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        for title, lines in _sections(_docstring(owner)) if owner.__module__.startswith("inlay.") else ():
+            if title == "Attributes":
+                texts |= _entry_texts(lines)
+    return texts
+
+
+def _entry_texts(lines: list[str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        if found := ENTRY.match(line):
+            name = found["name"]
+            texts[name] = found["text"]
+        elif name:
+            texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts
 
 
 # ----------------------------------------------------------------------------------------------------- the command line
@@ -173,7 +316,7 @@ def commands() -> Iterator[str]:
 
 
 def every_command(group: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Commands by what is typed, also those of groups."""
+    """Yield every command with its full name, including the commands of groups."""
     for name, command in (group or typer.main.get_command(app)).commands.items():
         if hasattr(command, "commands"):
             yield from every_command(command, f"{path}{name} ")
@@ -213,17 +356,17 @@ def settings() -> Iterator[str]:
 
 # ---------------------------------------------------------------------------------------------------------------- types
 def types() -> Iterator[str]:
-    yield "| type | also | in Arrow and Parquet |"
+    yield "| type | aliases | in Arrow and Parquet |"
     yield "|---|---|---|"
-    for kind, (name, *others) in type_grammar._PLAIN.items():  # noqa: SLF001  (no code needs these but its own)
+    for kind, (name, *others) in type_grammar._PLAIN.items():  # noqa: SLF001  (only this table needs the names)
         yield f"| `{name}` | {', '.join(f'`{other}`' for other in others)} | {kind} |"
     for name, others, kind in _BUILT_TYPES:
         yield f"| `{name}` | {others} | {kind} |"
 
 
 _BUILT_TYPES = (
-    ("decimal(p,s)", "`numeric(p,s)`, `dec(p,s)`", "decimal128, from 39 digits on decimal256"),
-    ("timestamp(d)", "", "timestamp with 0, 3, 6 or 9 digits after the second, also `with time zone`"),
+    ("decimal(p,s)", "`numeric(p,s)`, `dec(p,s)`", "decimal128; decimal256 from 39 digits"),
+    ("timestamp(d)", "", "timestamp with 0, 3, 6 or 9 fractional digits; add `with time zone` for UTC"),
     ("list<t>", "`array<t>`, `t[]`", "list"),
     ("map<k,v>", "", "map"),
     ("struct<name: t, ...>", "", "struct"),
@@ -240,12 +383,12 @@ def http() -> Iterator[str]:
             yield ""
             yield from _parameter_table(operation.get("parameters", ()))
             yield from _body(operation.get("requestBody"))
-            yield f"Answers: {'; '.join(_answer(*each) for each in operation['responses'].items())}."
+            yield f"Responses: {'; '.join(_response(*each) for each in operation['responses'].items())}."
             yield ""
 
 
 def openapi() -> dict[str, Any]:
-    """The document as the service shows it; for that, no workspace is opened."""
+    """Return the OpenAPI document of the service, without opening a workspace."""
     return create_app(_no_workspace).openapi()
 
 
@@ -258,7 +401,7 @@ def _sentence(text: str) -> str:
 
 
 def _parameter_table(parameters: Any) -> Iterator[str]:
-    """Those of the path explain themselves."""
+    """List the query and header parameters. The names of path parameters explain themselves."""
     shown = [each for each in parameters if each["in"] != "path"]
     if not shown:
         return
@@ -278,13 +421,13 @@ def _body(body: Any) -> Iterator[str]:
         yield ""
 
 
-def _answer(status: str, answer: Any) -> str:
-    """Problems are alike everywhere, so their status is enough."""
-    forms = answer.get("content", {})
-    if "application/problem+json" in forms or not forms:
+def _response(status: str, response: Any) -> str:
+    """Describe a response. An error shows only its status, because all errors have the same form."""
+    contents = response.get("content", {})
+    if "application/problem+json" in contents or not contents:
         return status
-    kinds = dict.fromkeys(_type(form["schema"]) for form in forms.values() if form.get("schema"))
-    others = [f"`{media}`" for media in forms if media != "application/json"]
+    kinds = dict.fromkeys(_type(content["schema"]) for content in contents.values() if content.get("schema"))
+    others = [f"`{media}`" for media in contents if media != "application/json"]
     return " ".join([status, *kinds, *([f"({', '.join(others)})"] if others else [])])
 
 
@@ -295,7 +438,8 @@ def http_documents() -> Iterator[str]:
         if "description" in model:
             yield model["description"]
             yield ""
-        required = model.get("required", ()) if model.get("additionalProperties") is False else ()  # of requests
+        # Only request models forbid additional properties. Clients need not know which response fields are required.
+        required = model.get("required", ()) if model.get("additionalProperties") is False else ()
         yield "| field | type | default | meaning |"
         yield "|---|---|---|---|"
         for field, schema in model["properties"].items():
@@ -305,7 +449,7 @@ def http_documents() -> Iterator[str]:
 
 
 def _type(schema: Any) -> str:
-    """A JSON schema in words."""
+    """Describe a JSON schema in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -330,47 +474,47 @@ def _json_default(schema: Any) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- limits
 def limits() -> Iterator[str]:
-    yield "| what | at most | set by |"
+    yield "| limit | maximum | setting |"
     yield "|---|---|---|"
-    for what, value in _SET_LIMITS.items():
+    for limit, value in _SET_LIMITS.items():
         default = next(each.default for each in dataclasses.fields(Settings) if each.name == value)
-        yield f"| {what} | {_amount(value, default)} | `{value}` |"
-    for what, (place, name) in _FIXED_LIMITS.items():
-        yield f"| {what} | {_amount(name, _value(place, name))} | |"
+        yield f"| {limit} | {_amount(value, default)} | `{value}` |"
+    for limit, (owner, name) in _FIXED_LIMITS.items():
+        yield f"| {limit} | {_amount(name, _value(owner, name))} | |"
 
 
 _SET_LIMITS = {
-    "an upload, as it is sent": "max_upload_bytes",
-    "data within a request": "max_inline_bytes",
-    "a query's time": "query_timeout_seconds",
-    "a query's memory": "query_memory_bytes",
-    "rows of an answer; more are cut off, and the answer says so": "query_max_rows",
-    "jobs side by side": "concurrent_jobs",
+    "size of an upload, as sent": "max_upload_bytes",
+    "size of inline data in a request": "max_inline_bytes",
+    "run time of a query": "query_timeout_seconds",
+    "memory of a query": "query_memory_bytes",
+    "rows of a query result; inlay truncates a longer result and says so": "query_max_rows",
+    "concurrent jobs": "concurrent_jobs",
 }
 _FIXED_LIMITS = {
-    "an upload, decompressed": ("inlay.pipeline.options.Limits", "decoded_bytes"),
-    "how much decompression may make of a large upload, as a factor": ("inlay.pipeline.options.Limits", "ratio"),
-    "one record of CSV or JSON": ("inlay.pipeline.options.Limits", "record_bytes"),
-    "bad cells that an error lists": ("inlay.pipeline.rejects", "MAX_SHOWN"),
-    "a body that is not an upload": ("inlay.server.middleware", "MAX_BODY_BYTES"),
-    "the headers of a request": ("inlay.server.middleware", "MAX_HEADER_BYTES"),
-    "silence in the middle of a body": ("inlay.server.middleware", "IDLE_SECONDS"),
-    "SQL text": ("inlay.query.engine", "_MAX_SQL_BYTES"),
-    "the answer of a query": ("inlay.query.engine.QueryEngine", "max_result_bytes"),
-    "disk that a query may spill to": ("inlay.query.engine.QueryEngine", "spill_limit_bytes"),
-    "queries side by side; others wait": ("inlay.query.engine.QueryEngine", "concurrency"),
-    "characters of a table name": ("inlay.catalog.names", "LONGEST_NAME"),
-    "characters of a label": ("inlay.catalog.datasets", "_LONGEST_LABEL"),
+    "size of an upload, decompressed": ("inlay.pipeline.options.Limits", "decoded_bytes"),
+    "compression ratio of a large upload": ("inlay.pipeline.options.Limits", "ratio"),
+    "size of one CSV or JSON record": ("inlay.pipeline.options.Limits", "record_bytes"),
+    "invalid cells that an error lists": ("inlay.pipeline.reader", "MAX_BAD_CELLS"),
+    "size of a request body other than an upload": ("inlay.server.middleware", "MAX_BODY_BYTES"),
+    "size of the headers of a request": ("inlay.server.middleware", "MAX_HEADER_BYTES"),
+    "pause while a client sends a body": ("inlay.server.middleware", "IDLE_SECONDS"),
+    "size of an SQL statement": ("inlay.query.engine", "_MAX_SQL_BYTES"),
+    "size of a query result": ("inlay.query.engine.QueryEngine", "max_result_bytes"),
+    "disk space that a query may spill to": ("inlay.query.engine.QueryEngine", "spill_limit_bytes"),
+    "concurrent queries; further queries wait": ("inlay.query.engine.QueryEngine", "concurrency"),
+    "length of a table name, in characters": ("inlay.catalog.names", "MAX_NAME_LENGTH"),
+    "length of a label, in characters": ("inlay.catalog.datasets", "MAX_LABEL_LENGTH"),
 }
 
 
-def _value(place: str, name: str) -> Any:
-    """A constant of a module, a field of a class, or the default of an argument."""
-    holder = pydoc.locate(place)
-    if hasattr(holder, name) or not inspect.isclass(holder):
-        found = getattr(holder, name)
-        return found if isinstance(found, int | float) else getattr(holder(), name)
-    return inspect.signature(holder).parameters[name].default
+def _value(owner: str, name: str) -> Any:
+    """Return a constant of a module, a field of a class, or the default of a constructor argument."""
+    found = pydoc.locate(owner)
+    if hasattr(found, name) or not inspect.isclass(found):
+        value = getattr(found, name)
+        return value if isinstance(value, int | float) else getattr(found(), name)
+    return inspect.signature(found).parameters[name].default
 
 
 def _amount(name: str, value: float) -> str:
@@ -385,22 +529,25 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 # --------------------------------------------------------------------------------------------------------------- errors
 def error_codes() -> Iterator[str]:
-    yield "| code | class | also a | exit code | HTTP status |"
+    yield "| code | class | meaning | exit code | HTTP status |"
     yield "|---|---|---|---|---|"
-    for name in sorted(errors.__all__, key=lambda name: (_depth(name), name)):
-        kind = getattr(errors, name)
-        builtin = next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
-        also = "" if builtin == "Exception" else f"`{builtin}`"
-        yield f"| `{kind.code}` | `{name}` | {also} | {kind.exit_code} | {kind.http_status} |"
-
-
-def _depth(name: str) -> int:
-    return len([base for base in getattr(errors, name).__mro__ if issubclass(base, errors.InlayError)])
+    for kind in sorted((getattr(errors, name) for name in errors.__all__), key=lambda kind: kind.code):
+        meaning = inspect.cleandoc(kind.__doc__).partition("\n")[0].replace("|", r"\|")
+        yield f"| `{kind.code}` | `{kind.__name__}` | {meaning} | {kind.exit_code} | {kind.http_status} |"
 
 
 def error_tree() -> Iterator[str]:
-    tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
-    yield from _fenced([inspect.cleandoc(tree)])
+    yield from _fenced([*_error_branch(errors.InlayError, "", "")])
+
+
+def _error_branch(kind: type[errors.InlayError], head: str, indent: str) -> Iterator[str]:
+    """Draw an error class and its subclasses, with the built-in classes that they also derive from."""
+    builtins = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins" and base is not Exception]
+    yield f"{head}{kind.__name__}{''.join(f' ({name})' for name in builtins)}"
+    children = [child for child in kind.__subclasses__() if child.__name__ in errors.__all__]
+    for child in children:
+        last = child is children[-1]
+        yield from _error_branch(child, f"{indent}{'└' if last else '├'}── ", f"{indent}{' ' if last else '│'}   ")
 
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
@@ -423,8 +570,13 @@ def documents() -> list[Path]:
 
 
 def regenerated(text: str) -> str:
-    """The text with every generated part as it should be."""
-    return BLOCK.sub(lambda m: m[1] + "\n".join(BLOCKS[m["name"]]()).rstrip() + "\n" + m[3], text)
+    """Return the text with every generated part brought up to date."""
+    return BLOCK.sub(lambda found: found[1] + _block(found["name"]) + found[3], text)
+
+
+def _block(name: str) -> str:
+    text = "\n".join(BLOCKS[name]()).strip()
+    return re.sub(r"\n{3,}", "\n\n", text) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Apply a stream of changes (CDC): several events for one key, in any order, deletions among them.
+"""Apply a change stream (CDC) with several events per key, out of order, with deletions.
 
 python examples/cdc_deduplicate.py [FOLDER]
 """
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 import inlay
 
-# What a database tells about its rows. `lsn` is its log sequence number: the larger, the later.
-# The events come as they were read from several queues, so not in that order.
+# The change events of a database. `lsn` is the log sequence number: a larger number is a later event.
+# The events come from several queues, so they are not sorted by `lsn`.
 EVENTS = pa.table(
     {
         "customer": [1, 2, 1, 3, 2, 1],
@@ -31,18 +31,18 @@ def main(folder: Path) -> None:
     before = {"customer": [1, 4], "city": ["Köln", "Hof"], "lsn": [90, 91], "deleted": [False, False]}
     inlay.write_dataset(pa.table(before), path)
 
-    # `deduplicate` keeps one event of each key, the one with the largest lsn, and upserts it.
+    # `deduplicate` keeps the event with the largest lsn for each key, and upserts it.
     result = inlay.merge(EVENTS, path, "deduplicate", ["customer"], dedup_order_by="lsn")
     print(f"{result.source_count} events: {result.inserted} customers inserted, {result.updated} updated")
 
-    # A deletion is an event like any other: the row stays and is marked. Readers leave it out.
-    living = inlay.read_parquet(path, filter=~pc.field("deleted"))
-    for row in living.sort_by("customer").to_pylist():
+    # A deletion marks the row as deleted, and readers filter marked rows out.
+    active = inlay.read_parquet(path, filter=~pc.field("deleted"))
+    for row in active.sort_by("customer").to_pylist():
         print(f"  customer {row['customer']} lives in {row['city']} (as of lsn {row['lsn']})")
 
-    # To be rid of the marked rows, make the dataset equal to the others, while nobody else writes to it.
-    swept = inlay.merge(living, path, "full_merge", ["customer"])
-    print(f"{swept.deleted} marked row removed, {swept.target_count_after} left")
+    # To delete the marked rows, make the dataset equal to the active rows while no other writer runs.
+    cleanup = inlay.merge(active, path, "full_merge", ["customer"])
+    print(f"{cleanup.deleted} marked row deleted, {cleanup.target_count_after} rows left")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The HTTP API with Python: upload a file, make it a table, ask SQL, load a correction by key, undo it.
+"""Use the HTTP API with Python: upload a file, create a dataset, query it, load a correction, and undo it.
 
     make serve                                     # in another terminal
-    python examples/http_api.py [URL]              # http://127.0.0.1:8000 unless given
+    python examples/http_api.py [URL]              # default: http://127.0.0.1:8000
 
-A service that asks for a key finds it in INLAY_API_KEY. /docs of the service describes every request.
+If the service requires an API key, set INLAY_API_KEY. /docs of the service describes every request.
 Needs: pip install httpx
 """
 
@@ -19,26 +19,26 @@ SALES = "id,name,amount\n1,ann,10.50\n2,bob,7.25\n"
 CORRECTION = "id,name,amount\n2,bob,8.00\n3,cy,1.00\n"
 
 
-def told(answer: httpx.Response) -> Any:
-    """The JSON of an answer. An error is a problem document: it says what is wrong and often what to do."""
-    if answer.is_error:
-        problem = answer.json()
+def parse(response: httpx.Response) -> Any:
+    """Return the JSON of a response, or exit with the message and the hint of an error."""
+    if response.is_error:
+        problem = response.json()
         raise SystemExit(f"{problem['code']}: {problem['detail']} {problem.get('hint') or ''}")
-    return answer.json() if answer.content else None
+    return response.json() if response.content else None
 
 
 def main(url: str) -> None:
     key = os.environ.get("INLAY_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=120) as http:
-        # The bytes first. An upload is used once.
-        upload = told(http.post("/v1/files", content=SALES.encode(), headers={"Content-Type": "text/csv"}))
+        # Upload the file. An upload can be used once.
+        upload = parse(http.post("/v1/files", content=SALES.encode(), headers={"Content-Type": "text/csv"}))
 
-        # What would become of it? Types are inferred; those that are given win.
-        preview = told(http.post(f"/v1/files/{upload['id']}/preview", json={}))
-        print("found:", ", ".join(f"{column['name']} {column['type']}" for column in preview["columns"]))
+        # Preview the columns and their inferred types. Types that you set override inferred types.
+        preview = parse(http.post(f"/v1/files/{upload['id']}/preview", json={}))
+        print("columns:", ", ".join(f"{column['name']} {column['type']}" for column in preview["columns"]))
 
-        dataset = told(
+        dataset = parse(
             http.post(
                 "/v1/datasets",
                 json={
@@ -48,29 +48,29 @@ def main(url: str) -> None:
                 },
             )
         )
-        here, table = f"/v1/datasets/{dataset['id']}", dataset["table_name"]
-        print(f"{dataset['row_count']} rows are now the table datasets.{table}")
+        path, table = f"/v1/datasets/{dataset['id']}", dataset["table_name"]
+        print(f"created the table datasets.{table} with {dataset['row_count']} rows")
 
-        def ask(sql: str) -> Any:
-            return told(http.post("/v1/query", json={"sql": sql}))["rows"]
+        def query(sql: str) -> Any:
+            return parse(http.post("/v1/query", json={"sql": sql}))["rows"]
 
-        print("total:", ask(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608  (our own table)
+        print("total:", query(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608  (the service chose the table name)
 
-        # A load brings rows in by key. With dry_run it only says what it would do.
+        # A load merges rows by key. With dry_run, it only reports what it would change.
         load = {
             "source": {"inline": {"format": "csv", "content": CORRECTION}},
             "strategy": "upsert",
             "key_columns": ["id"],
         }
-        plan = told(http.post(f"{here}/loads", json=load | {"dry_run": True}))
-        print(f"the load would insert {plan['inserted']} and update {plan['updated']}")
-        told(http.post(f"{here}/loads", json=load))
-        print("total:", ask(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608
+        plan = parse(http.post(f"{path}/loads", json=load | {"dry_run": True}))
+        print(f"the load would insert {plan['inserted']} row and update {plan['updated']} row")
+        parse(http.post(f"{path}/loads", json=load))
+        print("total:", query(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608
 
-        # Every load is a version; going back moves no data.
-        told(http.post(f"{here}/restore", json={"version": 1}))
-        print("after going back:", ask(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608
-        told(http.delete(here))
+        # Each load creates a version. A restore copies no data.
+        parse(http.post(f"{path}/restore", json={"version": 1}))
+        print("after the restore:", query(f"SELECT sum(amount) FROM datasets.{table}"))  # noqa: S608
+        parse(http.delete(path))
         print("deleted")
 
 
@@ -79,4 +79,4 @@ if __name__ == "__main__":
     try:
         main(service)
     except httpx.ConnectError:
-        raise SystemExit(f"Nobody answers at {service}. Is the service running? `make serve` starts it.") from None
+        raise SystemExit(f"No service responds at {service}. Start one with `make serve`.") from None

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The HTTP API with curl: upload a file, make it a table, ask SQL, load a correction by key, undo it.
+# Use the HTTP API with curl: upload a file, create a dataset, query it, load a correction, and undo it.
 #
 #     make serve                       # in another terminal
-#     bash examples/http_api.sh [URL]  # http://127.0.0.1:8000 unless given
+#     bash examples/http_api.sh [URL]  # default: http://127.0.0.1:8000
 #
-# A service that asks for a key finds it in INLAY_API_KEY. /docs of the service describes every request.
+# If the service requires an API key, set INLAY_API_KEY. /docs of the service describes every request.
 set -euo pipefail
 
 url=${1:-http://127.0.0.1:8000}
@@ -13,26 +13,26 @@ json=(-H 'Content-Type: application/json')
 key=()
 [[ -z ${INLAY_API_KEY:-} ]] || key=(-H "Authorization: Bearer $INLAY_API_KEY")
 
-# request METHOD PATH [MORE OF CURL]: the answer; an error ends the script with the problem as the service tells it
+# request METHOD PATH [CURL OPTIONS]: prints the response; exits with the error of the service if there is one
 request() {
-    local answer method=$1 path=$2
+    local response method=$1 path=$2
     shift 2
-    answer=$(curl -sS --fail-with-body -X "$method" "${key[@]}" "$@" "$url$path") || { echo "$answer" >&2; exit 1; }
-    echo "$answer"
+    response=$(curl -sS --fail-with-body -X "$method" "${key[@]}" "$@" "$url$path") || { echo "$response" >&2; exit 1; }
+    echo "$response"
 }
 
-# field NAME: that field of the JSON on stdin (jq would do as well)
+# field NAME: prints a field of the JSON document on standard input, as jq would
 field() {
     python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"
 }
 
-# The bytes first. An upload is used once.
+# Upload the file. An upload can be used once.
 sales=$'id,name,amount\n1,ann,10.50\n2,bob,7.25\n'
 upload=$(request POST /v1/files -H 'Content-Type: text/csv' --data-binary "$sales")
 upload_id=$(field id <<<"$upload")
 echo "uploaded as $upload_id"
 
-# What they are to become. Types are inferred; those that are given win.
+# Create a dataset from the upload. inlay infers the types that you don't set.
 dataset=$(request POST /v1/datasets "${json[@]}" -d '{
     "label": "Sales by curl",
     "source": {"upload_id": "'"$upload_id"'"},
@@ -40,27 +40,27 @@ dataset=$(request POST /v1/datasets "${json[@]}" -d '{
 }')
 id=$(field id <<<"$dataset")
 table=$(field table_name <<<"$dataset")
-echo "$(field row_count <<<"$dataset") rows are now the table datasets.$table"
+echo "created the table datasets.$table with $(field row_count <<<"$dataset") rows"
 
 total() {
-    local answer
-    answer=$(request POST /v1/query "${json[@]}" -d '{"sql": "SELECT sum(amount) FROM datasets.'"$table"'"}')
-    field rows <<<"$answer"
+    local result
+    result=$(request POST /v1/query "${json[@]}" -d '{"sql": "SELECT sum(amount) FROM datasets.'"$table"'"}')
+    field rows <<<"$result"
 }
 echo "total: $(total)"
 
-# A load brings rows in by key. With "dry_run": true it would only say what it would do.
+# A load merges rows by key. With "dry_run": true, it only reports what it would change.
 load=$(request POST "/v1/datasets/$id/loads" "${json[@]}" -d '{
     "source": {"inline": {"format": "csv", "content": "id,name,amount\n2,bob,8.00\n3,cy,1.00\n"}},
     "strategy": "upsert",
     "key_columns": ["id"]
 }')
-echo "the load inserted $(field inserted <<<"$load") and updated $(field updated <<<"$load")"
+echo "the load inserted $(field inserted <<<"$load") row and updated $(field updated <<<"$load") row"
 echo "total: $(total)"
 
-# Every load is a version; going back moves no data.
+# Each load creates a version. A restore copies no data.
 request POST "/v1/datasets/$id/restore" "${json[@]}" -d '{"version": 1}' >/dev/null
-echo "after going back: $(total)"
+echo "after the restore: $(total)"
 
 request DELETE "/v1/datasets/$id" >/dev/null
 echo "deleted"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inlay.engines.arrow import ArrowEngine
-from inlay.engines.base import Written
+from inlay.engines.base import StageResult
+from inlay.engines.local import ArrowEngine
 
 
 class Listening(ArrowEngine):
@@ -16,11 +16,11 @@ class Listening(ArrowEngine):
         super().__init__(1)
         self.told: dict[str, Any] = {}
 
-    def working_at(self, location: Any, operation: str) -> Any:
-        self.told["working_at"] = (location.path, operation)
+    def bind(self, location: Any, operation: str) -> Any:
+        self.told["bind"] = (location.path, operation)
         return self
 
-    def watched(self, watch: Any) -> Any:
+    def with_progress(self, watch: Any) -> Any:
         watch(1, 1)
         return self
 
@@ -43,7 +43,7 @@ class Lying(ArrowEngine):
         yield from map(_one_more, super().combine(*arguments))
 
 
-def _one_more(written: Written) -> Written:
+def _one_more(written: StageResult) -> StageResult:
     return replace(written, rows=written.rows + 1)
 
 

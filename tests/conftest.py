@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -14,7 +17,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from inlay.engines import get_engine
 
 if TYPE_CHECKING:
-    from tests.spark.cluster import Cluster, ConnectServer
+    from playwright.sync_api import Browser
+
+    from tests.spark.cluster import Cluster
 
 # Every engine that the suite knows, with the marks of its tests.
 ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
@@ -66,6 +71,33 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Run one browser for all tests of a process. Its driver keeps an event loop running in the main thread."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium")
+        assert path, "Debian's chromium is missing; `make setup-test` installs it"
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def replace_sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], object]], None]:
+    """Replace `time.sleep` in the test's own thread; threads of a Spark session keep sleeping."""
+    test, sleep = threading.get_ident(), time.sleep
+
+    def replace(replacement: Callable[[float], object]) -> None:
+        def chosen(seconds: float) -> None:
+            (replacement if threading.get_ident() == test else sleep)(seconds)
+
+        monkeypatch.setattr(time, "sleep", chosen)
+
+    return replace
+
+
 @pytest.fixture
 def memory() -> Iterator[MemoryFileSystem]:
     """The object store of fsspec that lives in this process, with nothing in it before and after."""
@@ -98,28 +130,49 @@ def standalone() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def connect() -> Iterator[ConnectServer]:
-    """A Connect server for all tests that do it no harm."""
+def connect() -> str:
+    """The address of a Connect server for all tests that do it no harm."""
     from tests.spark import cluster
 
-    with cluster.connect_server() as server:
-        yield server
+    return cluster.local_connect_url()
 
 
-# Files that wait for processes more than they compute: begun first, so that they do not run alone at the end.
-_BEGUN_FIRST = ("test_service_kills.py", "test_engine_cluster.py", "test_large_source_cluster.py", "test_cluster.py")
+# Files that wait for processes more than they compute. They start first, so that none of them runs alone at the end,
+# but not on all workers, so that the cores have work meanwhile.
+_STARTED_FIRST = ("test_service_kills.py", "test_engine_cluster.py")
 
 
+@pytest.hookimpl(trylast=True)  # after the folders' own hooks have added the mark `spark`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests are deselected, not skipped: a skip in the report always means something is missing."""
-    items.sort(key=lambda item: item.path.name not in _BEGUN_FIRST)
-    if os.environ.get("INLAY_TEST_LONG") == "1":
-        return
-    if long := [item for item in items if _is_long(item)]:
+    """Deselect long tests, and start with the longest files.
+
+    Long tests are not skipped: a skip in the report always means that something is missing.
+    """
+    if os.environ.get("INLAY_TEST_LONG") != "1":
+        long = [item for item in items if _is_long(item)]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not _is_long(item)]
+    on_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: (item.path.name not in _STARTED_FIRST, item.path not in on_spark))
 
 
 def _is_long(item: pytest.Item) -> bool:
-    marks = {mark.name for mark in item.iter_markers()}
-    return "long" in marks or {"long_on_spark", "spark"} <= marks
+    return (
+        item.get_closest_marker("long") is not None
+        or (_runs_on_servers(item) and item.get_closest_marker("on_servers") is None)
+        or any(_engine(item) in mark.args for mark in item.iter_markers("long_on"))
+    )
+
+
+def _engine(item: pytest.Item) -> object:
+    return item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+
+
+def _runs_on_servers(item: pytest.Item) -> bool:
+    """Return whether a test of the service or of its workspace runs on PostgreSQL and S3.
+
+    Short runs try every catalog operation on PostgreSQL in tests/catalog and every storage operation on S3 in
+    tests/test_object_stores.py. So one test per kind of request is enough to show that a service uses both.
+    """
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgresql-s3" in [value for value in parameters if isinstance(value, str)]

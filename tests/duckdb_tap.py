@@ -1,4 +1,4 @@
-"""A DuckDB connection that remembers what was asked of it, and may claim to be of another version."""
+"""A DuckDB connection that records its statements and can report another version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import duckdb
 
 
 class Tap:
-    """Stands for a connection and all its cursors."""
+    """Wraps a connection and all its cursors."""
 
     def __init__(self, version: str | None = None, connection: Any = None, log: Tap | None = None) -> None:
         self.connection = connection or duckdb.connect()
@@ -41,15 +41,15 @@ class Tap:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.connection, name)
 
-    def asked(self, words: str) -> list[str]:
-        return [statement for statement in self.statements if words in statement]
+    def executed(self, text: str) -> list[str]:
+        return [statement for statement in self.statements if text in statement]
 
 
-def belongings(connection: duckdb.DuckDBPyConnection) -> dict[str, list[Any]]:
-    """All that a connection has: settings, tables, views."""
+def state_of(connection: duckdb.DuckDBPyConnection) -> dict[str, list[Any]]:
+    """Return the settings, tables and views of a connection."""
     queries = {
         "settings": "SELECT name, value FROM duckdb_settings() ORDER BY name",
         "tables": "SELECT database_name, schema_name, table_name FROM duckdb_tables() ORDER BY ALL",
         "views": "SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal ORDER BY ALL",
     }
-    return {what: connection.execute(query).fetchall() for what, query in queries.items()}
+    return {kind: connection.execute(query).fetchall() for kind, query in queries.items()}

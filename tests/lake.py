@@ -1,4 +1,4 @@
-"""Small datasets on disk for the tests: written, read back as plain rows, photographed."""
+"""Small datasets on disk for the tests: write them, read them as plain rows, photograph their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 86_400_000_000_000
 
 
 def plain(scalar: pa.Scalar) -> Any:
-    """A Python value without loss: temporal values become nanoseconds, structs dicts, maps lists of pairs."""
+    """Convert a scalar to Python without loss: times to nanoseconds, structs to dicts, maps to lists of pairs."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -55,7 +55,7 @@ def same_rows(left: list[oracle.Row], right: list[oracle.Row], *, ordered: bool 
 
 
 def read_file(path: str | Path) -> pa.Table:
-    """One file as it is, without partition columns from its path.
+    """Read one file without the partition columns of its path.
 
     By row groups, since pyarrow cannot read a list of dictionaries across several.
     """
@@ -69,7 +69,7 @@ def footer(path: str | Path) -> pq.FileMetaData:
 
 
 def write(root: Path, files: Mapping[str, pa.Table], **options: Any) -> str:
-    """Write {relative path: table} below root with pyarrow; the dataset's path."""
+    """Write {relative path: table} to `root` with pyarrow and return the dataset's path."""
     for name, table in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def write(root: Path, files: Mapping[str, pa.Table], **options: Any) -> str:
 
 
 def names(root: str | Path) -> list[str]:
-    """The data files, as relative paths in listing order."""
+    """List the data files as relative paths."""
     return sorted(path.relative_to(root).as_posix() for path in Path(root).rglob("*.parquet"))
 
 
@@ -95,7 +95,7 @@ def all_rows(root: str | Path) -> list[oracle.Row]:
 
 
 def photograph(root: str | Path) -> dict[str, tuple[bytes, int, int]]:
-    """Every file below root with its bytes, mtime and inode; directories count too."""
+    """Return the bytes, mtime and inode of every file and directory below `root`."""
     seen: dict[str, tuple[bytes, int, int]] = {}
     for folder, _, files in os.walk(root):
         seen[os.path.relpath(folder, root) + "/"] = (b"", 0, 0)
@@ -107,7 +107,7 @@ def photograph(root: str | Path) -> dict[str, tuple[bytes, int, int]]:
 
 
 def chunk_range(path: str | Path, row_group: int, column: int) -> slice:
-    """Where the encoded pages of one column chunk lie."""
+    """Return the byte range of the encoded pages of one column chunk."""
     chunk = footer(path).row_group(row_group).column(column)
     start = chunk.data_page_offset
     if chunk.has_dictionary_page:
@@ -120,7 +120,7 @@ def chunk_bytes(path: str | Path, row_group: int, column: int) -> bytes:
 
 
 def spoil(path: Path, *row_groups: int) -> None:
-    """Overwrite the pages of these row groups (of all, if none is named) and leave the footer as it is."""
+    """Overwrite the pages of some row groups (all by default) and keep the footer."""
     data = bytearray(path.read_bytes())
     meta = footer(path)
     for group in row_groups or range(meta.num_row_groups):
@@ -135,7 +135,7 @@ def id_values(rows: list[oracle.Row]) -> list[tuple[Any, Any]]:
 
 
 def table(ids: Any, values: Any = None, **more: Any) -> pa.Table:
-    """A table of int64 `id` and string `v` (f"v{id}" unless given)."""
+    """Build a table of int64 `id` and string `v` (f"v{id}" by default)."""
     ids = list(ids)
     values = [f"v{i}" for i in ids] if values is None else values
     columns = {"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string())}

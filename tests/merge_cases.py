@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from inlay.pyarrow_features import WRITES_BLOOM_FILTERS
 from tests import oracle
 from tests.arrow_types import SCALARS, TYPES, array_of
 
-WRITERS = ["pyarrow v1", "pyarrow v2", "polars", "duckdb"]
+# DuckDB writes Bloom filters, which inlay refuses to rewrite with a pyarrow that cannot write them.
+WRITERS = ["pyarrow v1", "pyarrow v2", "polars", *(["duckdb"] if WRITES_BLOOM_FILTERS else [])]
 SIMPLE = [
     "int8",
     "int16",
@@ -54,7 +56,7 @@ def _decimal(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
 
 
 def _key_values(name: str, kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """Values of a scalar type, of one Python type each so that equal keys are equal values."""
+    """Draw values of a scalar type, all of one Python type, so that equal keys are equal values."""
     if pa.types.is_integer(kind):
         bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
         return st.integers(-(2 ** (bits - 1)) if signed else 0, 2 ** (bits - signed) - 1)
@@ -93,7 +95,7 @@ class Case:
     type_names: frozenset[str]
 
     def write(self, root: Path) -> dict[str, Any]:
-        """Write the target; relative path -> partition value."""
+        """Write the target and return the partition value of each relative path."""
         where = {}
         for number, (part, table) in enumerate(self.files):
             folder = f"p={'__HIVE_DEFAULT_PARTITION__' if part is None else part}/" if self.partitions else ""
@@ -125,7 +127,7 @@ def canonical(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @dataclass
 class Columns:
-    """The drawn schema: key columns k0.., value columns c0.., and what values they take."""
+    """The drawn schema: key columns k0, k1, ..., value columns c0, c1, ..., and their possible values."""
 
     key_types: list[str]
     value_types: list[str]
@@ -134,7 +136,7 @@ class Columns:
     palettes: list[list[Any]]  # values per value column
 
     def table(self, rows: Sequence[tuple[int | None, tuple[int, ...]]]) -> pa.Table:
-        """Rows as (index into pool, or None for NULL keys; index into each palette)."""
+        """Draw rows as (index into pool, or None for a NULL key; index into each palette)."""
         arrays, fields = [], []
         for i, name in enumerate(self.key_types):
             values = [None if k is None else self.pool[k % len(self.pool)][i] for k, _ in rows]
@@ -170,7 +172,7 @@ def rows(width: int, least: int, most: int, *, nulls: bool) -> st.SearchStrategy
 
 
 def _files(drawn: Sequence[Any], shape: Columns, parts: Sequence[Any], per_file: int) -> list[tuple[Any, pa.Table]]:
-    """Rows go to the partition of their key, and there into files of `per_file` rows."""
+    """Split rows by the partition of their key, then into files of `per_file` rows."""
     by_part: dict[Any, list[Any]] = {}
     for row in drawn:
         where = parts[0] if row[0] is None else parts[row[0] % len(shape.pool) % len(parts)]
@@ -183,7 +185,7 @@ def _files(drawn: Sequence[Any], shape: Columns, parts: Sequence[Any], per_file:
 
 
 def _source(shape: Columns, drawn: Sequence[Any], parts: Sequence[Any], fault: str, kind: Any) -> pa.Table:
-    """The source table, with a NULL key or a moved row when the fault says so."""
+    """Build the source table, with a NULL key or a moved row if `fault` requires it."""
     chosen = list(drawn)
     if fault == "null" and chosen:
         chosen[0] = (None, chosen[0][1])

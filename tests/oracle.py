@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Outcome:
-    """What the dataset must look like afterwards."""
+    """The rows and files of the dataset after the merge."""
 
     files: dict[str, list[Row]] = field(default_factory=dict)  # every old file -> its rows, in order
     inserts: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)  # by partition, in source order
@@ -58,17 +58,17 @@ class Outcome:
 
     @property
     def untouched(self) -> set[str]:
-        """Files that must stay byte-identical."""
+        """Files that must not change."""
         return set(self.files) - self.touched
 
     @property
     def emptied(self) -> set[str]:
-        """Touched files that are left without rows."""
+        """Touched files without rows."""
         return {path for path in self.touched if not self.files[path]}
 
     @property
     def one_empty_file_stays(self) -> bool:
-        """Nothing else would carry the schema, so one of the emptied files must."""
+        """True if one empty file must be kept for the schema."""
         return bool(self.emptied) and self.emptied == set(self.files) and not self.inserts
 
     @property
@@ -83,7 +83,7 @@ class Outcome:
 
 
 def exact(value: Any) -> Any:
-    """A hashable stand-in that is equal only for bit-equal values."""
+    """Return a hashable value that is equal only for bit-equal values."""
     if isinstance(value, float):
         return ("float", struct.pack(">d", value))
     if isinstance(value, dict):
@@ -94,19 +94,19 @@ def exact(value: Any) -> Any:
 
 
 def exact_row(row: Row) -> tuple[tuple[str, Any], ...]:
-    """A row as a comparable value that does not depend on the order of columns."""
+    """Return a comparable value of a row that does not depend on the order of columns."""
     return tuple(sorted((name, exact(value)) for name, value in row.items()))
 
 
 def key_part(value: Any) -> Any:
-    """Key equality: NaN is NaN, -0.0 is 0.0, strings are bytes."""
+    """Normalize a key value: NaN equals NaN, -0.0 equals 0.0, strings compare as bytes."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value.encode() if isinstance(value, str) else value
 
 
 def key_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...] | None:
-    """The key tuple, or None when a part is NULL and the row can match nothing."""
+    """Return the key tuple, or None if a part is NULL and the row cannot match."""
     values = [row[name] for name in keys]
     return None if any(value is None for value in values) else tuple(map(key_part, values))
 
@@ -120,7 +120,7 @@ def _rank(value: Any) -> tuple[bool, Any]:
 
 
 def deduplicated(source: Sequence[Row], keys: Sequence[str], order_by: Sequence[str]) -> list[Row]:
-    """One row per key: the last by `order_by` (NULLs lowest), ties and no order by source order."""
+    """Keep one row per key: the last by `order_by` (NULLs lowest), then by source order."""
     ranked = sorted(range(len(source)), key=lambda i: [_rank(source[i][name]) for name in order_by])
     winner = {key_of(source[i], keys): i for i in ranked}
     return [source[i] for i in sorted(winner.values())]
@@ -171,13 +171,13 @@ def merge(
     partitions: Sequence[str] = (),
     dedup_order_by: Sequence[str] = (),
 ) -> Outcome:
-    """The outcome of merging `source` into `files`, or RefusedError."""
-    given = list(source)
-    wanted = checked_source(given, keys, strategy, dedup_order_by)
+    """Merge `source` into `files` and return the outcome. Raises RefusedError."""
+    source_rows = list(source)
+    wanted = checked_source(source_rows, keys, strategy, dedup_order_by)
     by_key = {key_of(row, keys): row for row in wanted}
     if strategy != "insert":
         _refuse_moves(files, by_key, keys, partitions)
-    out = Outcome(source_count=len(given), before=sum(len(rows) for _, rows in files))
+    out = Outcome(source_count=len(source_rows), before=sum(len(rows) for _, rows in files))
     for path, rows in files:
         _merge_file(path, rows, by_key, strategy, keys, out)
     if TRUTH[strategy][1] == "insert":

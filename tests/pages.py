@@ -30,7 +30,7 @@ from inlay.cli import run
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN_ALONE, RUN_WITH_A_SERVICE = ("python", "sh", "output"), ("bash", "sql")
-NOT_RUN = ("text", "toml", "ini", "nginx")
+NOT_RUN = ("text", "toml", "ini", "nginx", "pyi", "pycon")
 ADDRESS = "http://127.0.0.1:8000"  # where a service is unless it is told otherwise
 
 

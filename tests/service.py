@@ -15,9 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from inlay.server import create_app
-from inlay.server.run import server_for
-from inlay.server.service import Service
+from inlay.server import create_app, make_server
+from inlay.server.dependencies import Service
 from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.spark import cluster
@@ -86,7 +85,7 @@ class Api:
 
     def files(self) -> set[str]:
         """Everything in the storage."""
-        return {file.path for top in ("uploads", "datasets") for file in self.workspace.places.files_below(top)}
+        return {file.path for top in ("uploads", "datasets") for file in self.workspace.storage.files_below(top)}
 
 
 def source_of(source: str | dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) ->
     if mounted is not None:
         app.mount("/", mounted)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = server_for(app)
+    server = make_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -78,18 +78,18 @@ def test_cpu_and_memory_of_a_live_child_count(child: Child) -> None:
     assert result["peak_mb"] > own
 
 
-def test_what_a_live_child_did_before_does_not_count(child: Child) -> None:
+def test_earlier_work_of_a_live_child_does_not_count(child: Child) -> None:
     child.work(0.3)
     assert measure(lambda: None)["cpu_by"]["workers"] < 0.1
 
 
-def test_a_child_that_ends_meanwhile_counts() -> None:
+def test_a_child_that_ends_during_the_measurement_counts() -> None:
     script = "import time\nwhile time.process_time() < 0.3: pass"
     result = measure(lambda: subprocess.run([sys.executable, "-c", script], check=True) and None)
     assert result["cpu"] >= 0.28
 
 
-def test_a_grandchild_that_nobody_waited_for_counts() -> None:
+def test_an_orphaned_grandchild_counts() -> None:
     """As Spark's Python daemon, which ignores SIGCHLD: the time of its workers is added to nobody's."""
     forgetful = Child(FORGETFUL)
     try:
@@ -118,7 +118,7 @@ def write(folder: Path, *tables: pa.Table) -> list[str]:
     return [str(folder / f"{at}.parquet") for at in range(len(tables))]
 
 
-def test_a_fingerprint_sees_rows_and_not_their_order_or_files(tmp_path: Path) -> None:
+def test_a_fingerprint_ignores_row_order_and_files(tmp_path: Path) -> None:
     rows = data.table(SMALL, np.arange(40), "one")
     whole = fingerprint.of_files(SMALL, write(tmp_path / "whole", rows))
     parts = [rows.slice(25).take(pa.array(np.arange(15)[::-1])), rows.slice(0, 25)]
@@ -129,7 +129,7 @@ def test_a_fingerprint_sees_rows_and_not_their_order_or_files(tmp_path: Path) ->
     assert fingerprint.of_files(SMALL, write(tmp_path / "twice", rows, rows.slice(0, 1))) != whole
 
 
-def test_the_expected_state_is_the_target_with_the_source_in_place_of_its_keys(tmp_path: Path) -> None:
+def test_the_expected_state_replaces_matching_keys(tmp_path: Path) -> None:
     workload = replace(WORKLOADS["keys-100"], keys=10)
     delta = data.make(SMALL, workload, tmp_path)
     with pa.OSFile(delta.source, "rb") as file:
@@ -153,30 +153,30 @@ def merged(**results: float) -> dict[str, Any]:
     return {**facts, "results": runs, "repeats": 1, "date": "2026-01-01", "load_average": 0.0}
 
 
-@pytest.mark.parametrize(("on_spark", "own", "holds"), [(1.5, 4.5, [True, True]), (1.6, 4.7, [False, False])])
-def test_bars_on_spark(on_spark: float, own: float, holds: list[bool]) -> None:
+@pytest.mark.parametrize(("on_spark", "own", "met"), [(1.5, 4.5, [True, True]), (1.6, 4.7, [False, False])])
+def test_goals_on_spark(on_spark: float, own: float, met: list[bool]) -> None:
     raw = {"workloads": {"random-1m": merged(inlay=1.0, inlay_spark=on_spark, spark=own)}}
-    found = {v.bar: v.holds for v in report.verdicts(raw) if v.bar.startswith("on Spark")}
+    found = {v.goal: v.met for v in report.verdicts(raw) if v.goal.startswith("on Spark")}
     assert found == {
-        "on Spark at least 3x less CPU than its own join and rewrite": holds[1],
-        "on Spark at most 1.5x of the pyarrow engine's CPU": holds[0],
+        "on Spark, at least 3x less CPU than Spark's join and rewrite": met[1],
+        "on Spark, at most 1.5x the CPU of the pyarrow engine": met[0],
     }
 
 
-def test_the_best_of_the_repeats_counts_and_a_failure_is_the_answer() -> None:
+def test_the_best_repeat_counts_and_a_failure_is_reported() -> None:
     assert report.minimum([ran(2.0), ran(1.0)])["cpu_by"]["driver"] == 1.0
     failed = {"status": "WRONG", "reason": "fingerprint"}
     assert report.minimum([ran(1.0), failed]) == failed
 
 
-def test_contestants_of_an_earlier_run_stay_and_are_named() -> None:
+def test_results_of_earlier_runs_are_kept_and_named() -> None:
     entry = run.with_earlier(merged(inlay=1.0), merged(inlay=5.0, polars=2.0))
     assert entry["results"]["inlay"][0]["cpu"] == 1.0
     assert entry["earlier"] == ["polars"]
     assert "polars" not in run.with_earlier(merged(inlay=1.0), {**merged(polars=2.0), "scale": 0.1})["results"]
 
 
-def test_documents_are_made_of_any_subset() -> None:
+def test_documents_are_generated_from_any_subset() -> None:
     raw = report.empty()
     raw["workloads"]["random-1m"] = merged(inlay=1.0, inlay_spark=1.4, spark=5.0)
     raw["workloads"]["files-100"] = {**merged(), "kind": "scaling"}
@@ -198,7 +198,7 @@ def test_the_cost_of_a_file_is_the_slope_between_two_sizes() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- selection
-def test_names_and_groups_are_chosen_in_order() -> None:
+def test_names_and_groups_are_selected_in_order() -> None:
     known, groups = ["a", "b", "c"], {"both": ["b", "c"]}
     assert run.chosen(None, known, groups) == known
     assert run.chosen("both,a,b", known, groups) == ["b", "c", "a"]
@@ -206,7 +206,7 @@ def test_names_and_groups_are_chosen_in_order() -> None:
         run.chosen("d", known, groups)
 
 
-def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_of_contestants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INLAY_BENCH_DELTA_JARS", raising=False)
     assert takes_part("inlay-spark", "keys-1", "merge")
     assert takes_part("spark", ON_SPARK[0], "merge")

@@ -1,4 +1,4 @@
-"""What a merge may cost: bytes read, files opened, bytes kept, and memory."""
+"""Limits of a merge: bytes read, files opened, bytes copied, and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inlay.incremental import confirm_affected_files
 from inlay.storage import LocalStore
 from tests import lake
 
-# ---------------------------------------------------------------------------------------------- what is read from files
+# ------------------------------------------------------------------------------------------------------------ reads
 FOOTER = 1 << 16  # pyarrow reads this much of a file's end to find its footer
 HEADERS = 8192  # new files are written like the first one: the headers of its first pages say how that is
 
@@ -30,8 +30,8 @@ class Read(NamedTuple):
     end: int
 
 
-class Watch:
-    """Notes every range of bytes that is read from any data file, and by which phase of a merge."""
+class Recorder:
+    """Record every byte range that is read from a data file."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads: list[Read] = []
@@ -39,7 +39,7 @@ class Watch:
 
         def open_read(_: LocalStore, path: str) -> Any:
             self.opened.append(path)
-            return Watched(open(path, "rb"), path, self.reads)
+            return RecordedFile(open(path, "rb"), path, self.reads)
 
         def open_arrow(store: LocalStore, path: str) -> pa.NativeFile:
             return pa.PythonFile(open_read(store, path), mode="r")
@@ -66,8 +66,8 @@ class Watch:
         return total
 
 
-class Watched:
-    """A file that notes what is read from it."""
+class RecordedFile:
+    """A file that records its reads."""
 
     def __init__(self, file: Any, path: str, reads: list[Read]) -> None:
         self._file, self._path, self._reads = file, path, reads
@@ -84,7 +84,7 @@ class Watched:
     def __del__(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> RecordedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,8 +92,8 @@ class Watched:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    return Watch(monkeypatch)
+def watch(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
 
 
 GROUPS, GROUP = 4, 2000
@@ -113,15 +113,15 @@ def lake_path(tmp_path: Path) -> str:
     return lake.write(tmp_path / "d", files, row_group_size=GROUP, use_dictionary=False)
 
 
-def payload_read(watch: Watch, path: str, names: list[str]) -> int:
+def payload_read(watch: Recorder, path: str, names: list[str]) -> int:
     return sum(watch.bytes_of(f"{path}/{name}", column) for name in names for column in ("payload", "last"))
 
 
 ALL = ["0.parquet", "1.parquet", "2.parquet"]
 
 
-def test_the_watch_sees_what_is_read(lake_path: str, watch: Watch) -> None:
-    """Where the payload is read, the tests below would notice."""
+def test_the_recorder_counts_reads(lake_path: str, watch: Recorder) -> None:
+    """The recorder detects reads of the payload column."""
     inlay.merge(wide(0, 1).set_column(2, "code", pa.array(["new"])), lake_path, "upsert", ["id"])
     assert watch.bytes_of(f"{lake_path}/1.parquet", "payload") == 0
     watch.clear()
@@ -135,7 +135,9 @@ def test_the_watch_sees_what_is_read(lake_path: str, watch: Watch) -> None:
     (["code"], ["code 7999", "code 15000", "none"]),
     (["id", "code"], [(7999, "code 7999"), (15_000, "code 15000"), (7999, "code 1")]),
 ])  # fmt: skip
-def test_confirmation_reads_key_columns_only(lake_path: str, watch: Watch, keys: list[str], source: list[Any]) -> None:
+def test_confirmation_reads_key_columns_only(
+    lake_path: str, watch: Recorder, keys: list[str], source: list[Any]
+) -> None:
     files = [f"{lake_path}/{name}" for name in ALL]
     assert confirm_affected_files(files, keys, source) == files[:2]
     assert sum(watch.bytes_of(file, column) for file in files[:2] for column in keys) > 0
@@ -144,14 +146,14 @@ def test_confirmation_reads_key_columns_only(lake_path: str, watch: Watch, keys:
     assert total < sum(os.path.getsize(file) for file in files) / 4
 
 
-def test_confirmation_reads_the_row_groups_that_statistics_leave(lake_path: str, watch: Watch) -> None:
+def test_confirmation_reads_row_groups_that_statistics_do_not_exclude(lake_path: str, watch: Recorder) -> None:
     file = f"{lake_path}/0.parquet"
     assert confirm_affected_files([file], ["id"], [2 * GROUP + 5]) == [file]
     assert watch.bytes_of(file, "id", [2]) > 0
     assert watch.bytes_of(file, "id", [0, 1, 3]) == 0
 
 
-def phases(watch: Watch, found: dict[str, tuple[int, int]], path: str) -> Callable[[inlay.Progress], None]:
+def phases(watch: Recorder, found: dict[str, tuple[int, int]], path: str) -> Callable[[inlay.Progress], None]:
     """Notes at the start of every phase what the one before it read: bytes of the payload, and of all."""
     before = ["load"]
 
@@ -166,9 +168,7 @@ def phases(watch: Watch, found: dict[str, tuple[int, int]], path: str) -> Callab
 
 @pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
 @pytest.mark.parametrize("keys", [["id"], ["code", "id"]])
-def test_the_match_phase_of_a_merge_reads_key_columns_only(
-    lake_path: str, watch: Watch, strategy: str, keys: list[str]
-) -> None:
+def test_match_phase_reads_key_columns_only(lake_path: str, watch: Recorder, strategy: str, keys: list[str]) -> None:
     source = pa.concat_tables([wide(100, 3), wide(15_000, 3), wide(500_000, 3)])
     found: dict[str, tuple[int, int]] = {}
     watch.clear()
@@ -179,7 +179,7 @@ def test_the_match_phase_of_a_merge_reads_key_columns_only(
         assert found["rewrite"][0] > 0
 
 
-def test_a_merge_decodes_only_the_row_groups_with_matches(lake_path: str, watch: Watch) -> None:
+def test_merge_decodes_only_row_groups_with_matches(lake_path: str, watch: Recorder) -> None:
     file = f"{lake_path}/0.parquet"
     spoiled = Path(file)
     lake.spoil(spoiled, 0, 1, 3)  # whoever decodes these fails
@@ -190,14 +190,14 @@ def test_a_merge_decodes_only_the_row_groups_with_matches(lake_path: str, watch:
     assert table.slice(5, 1).column("code").to_pylist() == ["new"]
 
 
-def test_a_merge_that_inserts_nothing_else_reads_no_row(lake_path: str, watch: Watch) -> None:
+def test_a_pure_insert_reads_no_rows(lake_path: str, watch: Recorder) -> None:
     result = inlay.merge(wide(500_000, 10), lake_path, "upsert", ["id"])
     assert result.inserted == 10
     assert payload_read(watch, lake_path, ALL) < HEADERS
     assert sum(watch.bytes_of(f"{lake_path}/{name}", "id") for name in ALL) < HEADERS
 
 
-# ------------------------------------------------------------------------------------------ what is kept as it is
+# ---------------------------------------------------------------------------------------------------------- copies
 def test_untouched_files_keep_bytes_inode_and_mtime(lake_path: str) -> None:
     before = lake.photograph(lake_path)
     source = pa.concat_tables([wide(15_000, 2), wide(700_000, 2)]).set_column(2, "code", pa.array(["new"] * 4))
@@ -221,7 +221,7 @@ def test_untouched_row_groups_and_columns_are_copied_byte_for_byte(lake_path: st
     assert result.bytes_copied > 0.9 * os.path.getsize(file)
 
 
-def test_a_snapshot_with_few_changes_rewrites_few_row_groups(tmp_path: Path) -> None:
+def test_snapshot_with_few_changes_rewrites_few_row_groups(tmp_path: Path) -> None:
     files = {f"{n}.parquet": lake.table(range(n * 1000, n * 1000 + 1000)) for n in range(10)}
     path = lake.write(tmp_path / "d", files, row_group_size=100)
     before = lake.photograph(path)
@@ -239,7 +239,7 @@ def chunk(table: pa.Table, folder: Path) -> slice:
     return lake.chunk_range(folder / "again.parquet", 2, 1)
 
 
-def test_an_append_reads_no_rows_of_the_files_that_are_there(lake_path: str, watch: Watch) -> None:
+def test_an_append_reads_no_existing_rows(lake_path: str, watch: Recorder) -> None:
     before = lake.photograph(lake_path)
     inlay.write_dataset(wide(900_000, 5), lake_path)
     after = lake.photograph(lake_path)
@@ -248,7 +248,7 @@ def test_an_append_reads_no_rows_of_the_files_that_are_there(lake_path: str, wat
 
 
 # ------------------------------------------------------------------------------------------------------- planning again
-def test_planning_again_reads_no_footers(tmp_path: Path, watch: Watch) -> None:
+def test_planning_again_reads_no_footers(tmp_path: Path, watch: Recorder) -> None:
     count = 2000
     (tmp_path / "d").mkdir()
     pq.write_table(lake.table([0]), tmp_path / "first.parquet")
@@ -341,8 +341,8 @@ def change_a_large_file(tmp_path: Path, rows: int, changed: int, group: int) -> 
     return used
 
 
-def test_a_large_file_is_merged_in_bounded_memory(tmp_path: Path) -> None:
-    """A tenth of the long one."""
+def test_large_file_is_merged_in_bounded_memory(tmp_path: Path) -> None:
+    """A tenth of the long test."""
     used = change_a_large_file(tmp_path, 2_000_000, 10_000, 100_000)
     assert used < 320
 
@@ -359,8 +359,8 @@ def small_target(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("strategy", ["update", "upsert"])
-def test_a_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> None:
-    """400 MB of rows, of which never more than a part is in memory."""
+def test_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> None:
+    """The source has 400 MB of rows, more than fits in the limit at once."""
     assert run("stream", small_target(tmp_path), 400_000, 1000, strategy) < 450
 
 
@@ -368,13 +368,13 @@ def test_a_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", ["update", "upsert"])
 @pytest.mark.parametrize(("rows", "width"), [(3_000_000, 1000), (30_000_000, 80)])
-def test_a_stream_of_three_gigabytes_is_merged_in_bounded_memory(
+def test_stream_of_three_gigabytes_is_merged_in_bounded_memory(
     tmp_path: Path, strategy: str, rows: int, width: int
 ) -> None:
     assert run("stream", small_target(tmp_path), rows, width, strategy) < LIMIT
 
 
-def test_files_larger_than_the_limit_are_a_source_too(tmp_path: Path) -> None:
+def test_source_files_larger_than_the_memory_limit(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     rows, per_file = 400_000, 50_000

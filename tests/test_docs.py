@@ -14,7 +14,7 @@ import typer
 import inlay
 from inlay import errors, incremental
 from inlay.cli.commands import app
-from inlay.server.metrics import Metrics
+from inlay.server.middleware import Metrics
 from inlay.server.routes import about
 from inlay.settings import Settings
 from tests.pages import (
@@ -51,14 +51,14 @@ def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)
-def test_every_snippet_is_one_that_runs_or_says_that_it_does_not(path: Path) -> None:
+def test_every_snippet_runs_or_is_marked(path: Path) -> None:
     kinds = {snippet.kind for snippet in snippets(path)}
     assert kinds <= {*RUN_ALONE, *RUN_WITH_A_SERVICE, *NOT_RUN}
     assert FENCE.sub("", path.read_text()).count("```") == 0, "a fence that is not at the start of its line"
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)
-def test_commands_that_are_only_shown_exist(path: Path) -> None:
+def test_commands_in_unexecuted_snippets_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for program, *arguments in shown_commands(path):
         if program == "make":
@@ -78,13 +78,13 @@ def require_command(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)
-def test_commands_that_are_named_in_text_exist(path: Path) -> None:
+def test_commands_named_in_text_exist(path: Path) -> None:
     for named in re.findall(r"`inlay ([a-z]+(?: [a-z]+)?)", FENCE.sub("", path.read_text())):
         assert any(named in (name, name.split()[0]) or named.startswith(f"{name} ") for name in commands()), named
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_settings_files_that_are_shown_can_be_read(path: Path, tmp_path: Path) -> None:
+def test_settings_files_in_the_documentation_are_valid(path: Path, tmp_path: Path) -> None:
     for snippet in snippets(path):
         if snippet.kind == "toml":
             (tmp_path / "inlay.toml").write_text(snippet.body)
@@ -114,9 +114,72 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_says_what_it_is(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     entry = reference("python").split(f"### `{name}`\n")[1].split("\n### ")[0].split("\n## ")[0]
     assert re.search(r"[a-z]{3,} ", re.sub(r"```.*?```", "", entry, flags=re.DOTALL)), entry
+
+
+CLASSES = [name for name in PUBLIC if isinstance(getattr(incremental, name, None) or getattr(inlay, name), type)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_method_is_documented(name: str) -> None:
+    kind = getattr(incremental, name, None) or getattr(inlay, name)
+    entry = reference("python").split(f"### `{name}`\n")[1].split("\n### ")[0]
+    for method, _ in GENERATOR.public_methods(kind):
+        assert re.search(rf"`\w+\.{method}`", entry) or "Another name for" in entry, method
+
+
+GOOGLE_STYLE = """Join the parts.
+
+Args:
+    parts: What to join, one of:
+        - a list
+        - a tuple,
+          which may be empty
+    sep: The separator.
+
+Raises:
+    ValueError: A part is empty.
+    NullKeyError: A part is None.
+
+Example:
+    >>> join(["a", "b"])
+    'a, b'
+
+    >>> join([])
+    ''
+"""
+RENDERED = """Join the parts.
+
+**Parameters**
+
+- `parts`: What to join, one of:
+
+    - a list
+    - a tuple,
+      which may be empty
+- `sep`: The separator.
+
+**Raises**
+
+- `ValueError`: A part is empty.
+- [`NullKeyError`](errors.md): A part is None.
+
+**Example**
+
+```pycon
+>>> join(["a", "b"])
+'a, b'
+
+>>> join([])
+''
+```
+"""
+
+
+def test_google_style_docstrings_render_as_markdown() -> None:
+    assert list(GENERATOR.markdown(GOOGLE_STYLE)) == [*RENDERED.splitlines(), ""]
 
 
 def commands() -> dict[str, Any]:
@@ -145,7 +208,7 @@ def test_every_error_class_is_exported_and_has_a_code_of_its_own() -> None:
     assert len({kind.code for kind in defined}) == len(defined)
 
 
-def test_every_request_is_documented_with_its_parameters_and_answers() -> None:
+def test_every_request_is_documented_with_its_parameters_and_responses() -> None:
     """By the OpenAPI document, read in another way than the generator reads it."""
     document = GENERATOR.openapi()
     for path, operations in document["paths"].items():
@@ -153,8 +216,8 @@ def test_every_request_is_documented_with_its_parameters_and_answers() -> None:
             part = reference("http").split(f"### `{method.upper()} {path}`\n")[1].split("\n### ")[0]
             for parameter in operation.get("parameters", ()):
                 assert parameter["in"] == "path" or f"| `{parameter['name']}` |" in part
-            answers = part.partition("Answers: ")[2]
-            assert re.findall(r"(?:^|; )(\d{3})", answers) == list(operation["responses"])
+            responses = part.partition("Responses: ")[2]
+            assert re.findall(r"(?:^|; )(\d{3})", responses) == list(operation["responses"])
 
 
 def test_every_path_that_openapi_leaves_out_is_documented() -> None:
@@ -186,7 +249,7 @@ def test_every_environment_variable_is_documented(name: str) -> None:
     assert re.search(rf"^\|[^|]*\|?[^|]*`{name}`", reference("settings"), re.MULTILINE)
 
 
-def test_every_environment_variable_that_is_named_exists() -> None:
+def test_documented_environment_variables_exist() -> None:
     code = [path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     known = variables().union(*(OURS.findall(path.read_text()) for path in code))
     for path in WRITTEN:
@@ -208,12 +271,22 @@ def test_every_hint_of_inspect_is_documented() -> None:
         assert f"| `{code}` | {severity} |" in reference("command-line")
 
 
-def test_what_the_tutorial_tells_people_to_click_is_on_the_page() -> None:
+def test_buttons_named_in_the_tutorial_exist() -> None:
     told = (ROOT / "docs/tutorial/service.md").read_text().split("## On the page\n")[1].split("\n## ")[0]
     labels = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", told)
     pages = "\n".join(path.read_text() for path in (ROOT / "src/inlay/web").rglob("*.py"))
     assert len(labels) >= 9
     assert [label for label in labels if f'"{label}"' not in pages] == []
+
+
+ELSEWHERE = re.compile("core|utils")  # folders of the package that the requirement documents name
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_source_files_named_in_text_exist(path: Path) -> None:
+    for named in re.findall(r"`((?:\w+/)+\w+\.py)`", path.read_text()):
+        homes = (ROOT, ROOT / "src", ROOT / "src/inlay")
+        assert ELSEWHERE.match(named) or any((home / named).exists() for home in homes), named
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -234,14 +307,14 @@ def folders(place: Path) -> set[str]:
     return {path.parent.name for path in place.glob("*/__init__.py")}
 
 
-def test_the_map_of_the_architecture_shows_what_there_is() -> None:
+def test_the_architecture_page_lists_every_module() -> None:
     package = ROOT / "src/inlay"
     modules = {f"inlay/{path.name}" for path in package.glob("*.py") if not path.name.startswith("__")}
     assert set(mapped()) == modules | {f"inlay/{name}/" for name in folders(package)}
 
 
 @pytest.mark.parametrize("folder", [name for name in mapped() if name.endswith("/")])
-def test_the_map_names_parts_that_are_there_and_every_folder_among_them(folder: str) -> None:
+def test_modules_named_in_the_architecture_page_exist(folder: str) -> None:
     place = ROOT / "src" / folder
     there = {path.stem for path in place.iterdir()}
     named = set(mapped()[folder])

@@ -50,9 +50,9 @@ def run(name: str, *arguments: str, environment: dict[str, str] | None = None, c
 # ------------------------------------------------------------------------------------------------------- on one machine
 def test_daily_upsert(tmp_path: Path) -> None:
     printed = run("daily_upsert.py", str(tmp_path))
-    assert "2 corrected, 2 new, 29 files not touched" in printed
-    assert re.findall(r"would be rewritten: (\S+)", printed) == ["day=2025-01-30", "day=2025-01-31"]
-    assert "once more: 4 of 4 were equal already, 0 bytes written" in printed
+    assert "2 corrected, 2 new, 29 files untouched" in printed
+    assert re.findall(r"to be rewritten: (\S+)", printed) == ["day=2025-01-30", "day=2025-01-31"]
+    assert "second run: 4 of 4 rows unchanged, 0 bytes written" in printed
     orders = pl.scan_parquet(tmp_path / "orders/**/*.parquet", hive_partitioning=True).collect()
     assert orders.height == 31_002
     assert orders.filter(pl.col("order_id").is_in([29_007, 31_001])).sort("order_id")["amount"].to_list() == [99.0, 8.0]
@@ -61,12 +61,12 @@ def test_daily_upsert(tmp_path: Path) -> None:
 def test_cdc_deduplicate(tmp_path: Path) -> None:
     printed = run("cdc_deduplicate.py", str(tmp_path))
     assert "6 events: 2 customers inserted, 1 updated" in printed
-    assert "1 marked row removed, 3 left" in printed
+    assert "1 marked row deleted, 3 rows left" in printed
     rows = pl.read_parquet(tmp_path / "customers/*.parquet").sort("customer")
     assert rows.rows() == [(1, "Kiel", 107, False), (3, "Jena", 104, False), (4, "Hof", 91, False)]
 
 
-def test_an_example_makes_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_an_example_creates_its_own_directory(tmp_path: Path) -> None:
     printed = run("daily_upsert.py", environment=os.environ | {"TMPDIR": str(tmp_path)})
     [made] = tmp_path.iterdir()
     assert str(made / "orders") in printed
@@ -77,7 +77,7 @@ def test_s3_dataset(s3: S3Server) -> None:  # noqa: F811
     bucket = s3.bucket()
     printed = run("s3_dataset.py", f"{bucket}/shop", environment=os.environ | s3.environment())
     assert "2 updated, 1 inserted" in printed
-    assert int(re.findall(r"(\d+)% of what was written was copied", printed)[0]) > 50
+    assert int(re.findall(r"(\d+)% of the written bytes were copied", printed)[0]) > 50
     assert "rows now: 10,001" in printed
     stock = inlay.read_parquet(f"{bucket}/shop/stock")
     assert stock.num_rows == 10_001
@@ -85,14 +85,14 @@ def test_s3_dataset(s3: S3Server) -> None:  # noqa: F811
     assert changed == {"A00007": 9, "A09999": 0, "B00001": 40}
 
 
-def test_s3_dataset_says_what_it_needs() -> None:
+def test_s3_dataset_names_missing_settings() -> None:
     assert "AWS_ENDPOINT_URL" in run("s3_dataset.py", code=1)
 
 
 def check_spark_example(folder: Path, *arguments: str) -> str:
     settings = cluster.spark_environment(INLAY_SPARK_CONF=json.dumps(cluster.DRIVER_CONF))
     printed = run("spark_cluster.py", *arguments, str(folder), environment=settings)
-    assert "from the driver: 1 updated, 1 inserted, 7 files not touched" in printed
+    assert "from the driver: 1 updated, 1 inserted, 7 files untouched" in printed
     assert "from a DataFrame: 160 updated in 8 files, 160,001 rows" in printed
     prices = pl.read_parquet(folder / "prices/*.parquet")
     assert prices.height == 160_001
@@ -100,12 +100,12 @@ def check_spark_example(folder: Path, *arguments: str) -> str:
     return printed
 
 
-@pytest.mark.long
 @pytest.mark.spark
 def test_spark_on_this_machine(tmp_path: Path) -> None:
     assert "written on local[2]" in check_spark_example(tmp_path)
 
 
+@pytest.mark.long  # short runs run the example on this machine; tests/spark runs merges on clusters
 @pytest.mark.spark
 def test_spark_cluster(tmp_path: Path, standalone: cluster.Cluster) -> None:
     printed = check_spark_example(tmp_path, "--master", standalone.master)
@@ -129,10 +129,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 def test_http_api(service: Api, name: str) -> None:
     environment = os.environ | {"INLAY_API_KEY": "open-sesame"}
     printed = run(name, service.url, environment=environment).splitlines()
-    assert [line for line in printed if "total" in line or "back" in line] == [
+    assert [line for line in printed if "total" in line or "restore" in line] == [
         "total: [['17.75']]",
         "total: [['19.50']]",
-        "after going back: [['17.75']]",
+        "after the restore: [['17.75']]",
     ]
     assert printed[-1] == "deleted"
     service.http.headers["Authorization"] = "Bearer open-sesame"
@@ -140,18 +140,18 @@ def test_http_api(service: Api, name: str) -> None:
 
 
 @pytest.mark.spark
-def test_http_api_tells_problems(service: Api) -> None:
+def test_http_api_reports_problems(service: Api) -> None:
     assert "unauthorized" in run("http_api.py", service.url, code=1)
     assert "unauthorized" in run("http_api.sh", service.url, code=1)
 
 
 def test_http_api_without_a_service() -> None:
-    assert "Nobody answers at http://127.0.0.1:1." in run("http_api.py", "http://127.0.0.1:1", code=1)
+    assert "No service responds at http://127.0.0.1:1." in run("http_api.py", "http://127.0.0.1:1", code=1)
     assert "127.0.0.1" in run("http_api.sh", "http://127.0.0.1:1", code=1)
 
 
 # ------------------------------------------------------------------------------------------------------- all of them
-def test_every_example_is_in_the_index_and_here() -> None:
+def test_every_example_is_indexed_and_tested() -> None:
     index = (EXAMPLES / "README.md").read_text()
     for script in SCRIPTS:
         assert f"[{script.name}]({script.name})" in index

@@ -1,4 +1,4 @@
-"""A name that is written wrong is answered with the one that was probably meant, in one wording everywhere."""
+"""Misspelled names: every error suggests the closest known name in the same words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inlay
-from inlay.errors import InlayError, InvalidArgumentError, SchemaMismatchError, closest, did_you_mean, unknown
+from inlay.errors import InlayError, InvalidArgumentError, SchemaMismatchError, close_matches, did_you_mean, unknown
 from inlay.incremental import confirm_affected_files, validate_no_null_keys
 from inlay.pipeline.options import ReadOptions
 from inlay.settings import Settings
@@ -31,7 +31,7 @@ def write(path: str, **options: Any) -> Any:
     return inlay.write_dataset(ROWS, path, **options)
 
 
-#: call -> what was written, what was meant
+#: Argument -> (call, misspelled name, expected name).
 ARGUMENTS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "strategy": (lambda d: merge(d, strategy="upsrt"), "upsrt", "upsert"),
     "strategy, case": (lambda d: merge(d, strategy="FULL-MERGE"), "FULL-MERGE", "full_merge"),
@@ -88,7 +88,7 @@ def failure(call: Callable[[], Any], kind: type[InlayError]) -> InlayError:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_an_argument_that_is_written_wrong(path: str, name: str) -> None:
+def test_misspelled_argument(path: str, name: str) -> None:
     call, written, meant = ARGUMENTS[name]
     error = failure(lambda: call(path), InvalidArgumentError)
     assert written in error.message
@@ -96,83 +96,83 @@ def test_an_argument_that_is_written_wrong(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_column_that_is_written_wrong(path: str, name: str) -> None:
+def test_misspelled_column(path: str, name: str) -> None:
     call, written, meant = COLUMNS[name]
     error = failure(lambda: call(path), SchemaMismatchError)
     assert repr(written) in error.message
     assert error.hint == f"Did you mean {meant!r}?"
 
 
-def test_a_column_that_is_like_no_other_is_told_the_columns(path: str) -> None:
+def test_unknown_column_without_a_match_lists_the_columns(path: str) -> None:
     error = failure(lambda: inlay.read_parquet(path, columns=["zebra"]), SchemaMismatchError)
     assert error.message == "The column 'zebra' does not exist in the dataset."
-    assert error.hint == "Columns: id, price, day."
+    assert error.hint == "The columns are: id, price, day."
 
 
-def test_a_column_of_the_source_that_the_dataset_spells_otherwise(path: str) -> None:
+def test_misspelled_column_of_the_source(path: str) -> None:
     error = failure(lambda: inlay.merge(ROWS.rename_columns(["id", "day", "prize"]), path, "upsert", ["id"]),
                     SchemaMismatchError)  # fmt: skip
     assert "'prize' (did you mean 'price'?)" in error.message
 
 
-def test_a_nested_column_is_no_unknown_one(tmp_path: Path) -> None:
+def test_nested_column_is_known(tmp_path: Path) -> None:
     rows = pa.table({"place": [{"city": "Ulm"}]})
     inlay.write_dataset(rows, str(tmp_path / "places"))
     assert inlay.read_parquet(str(tmp_path / "places"), columns=["place.city"])["city"].to_pylist() == ["Ulm"]
 
 
-def test_other_partitions_than_the_paths_have(path: str) -> None:
+def test_partition_columns_that_do_not_match_the_paths(path: str) -> None:
     error = failure(lambda: merge(path, partition_columns=[]), InvalidArgumentError)
-    assert error.hint == "Without partition_columns the paths say it."
+    assert error.hint == "Omit partition_columns to keep the partition columns of the dataset."
 
 
-def test_a_setting_that_is_written_wrong(tmp_path: Path) -> None:
+def test_misspelled_setting(tmp_path: Path) -> None:
     file = tmp_path / "inlay.toml"
     file.write_text("prot = 9000\n")
     error = failure(lambda: Settings.load(file=file), InvalidArgumentError)
     assert error.hint == "Did you mean 'port'?"
 
 
-# ---------------------------------------------------------------------------------------------------------- the helper
-def test_what_is_not_known_is_told_what_is() -> None:
+# --------------------------------------------------------------------------------------------------------- helpers
+def test_unknown_lists_the_known_names() -> None:
     error = unknown("fruit", "aple", ["apple", "pear"])
     assert str(error) == "Unknown fruit 'aple'; known: apple, pear.\nHint: Did you mean 'apple'?"
     assert str(unknown("fruit", "nut", ["apple", "pear"])) == "Unknown fruit 'nut'; known: apple, pear."
     assert str(unknown("fruit", None, [])) == "Unknown fruit None; known: none."
 
 
-def test_several_may_be_meant() -> None:
+def test_hint_can_list_several_names() -> None:
     assert did_you_mean("orders", ["orders_1", "orders_2", "x"], 3, str.upper) == "Did you mean ORDERS_2 or ORDERS_1?"
 
 
 @pytest.mark.parametrize("name", [None, 5, ["id"], b"id", "x" * 201], ids=repr)
-def test_what_is_no_name_is_like_no_other(name: object) -> None:
-    assert closest(name, ["id", "x" * 200]) == []
+def test_values_that_are_not_names_match_nothing(name: object) -> None:
+    assert close_matches(name, ["id", "x" * 200]) == []
 
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), max_size=6, unique_by=str.casefold)
 
 
 @given(name=st.text(max_size=12), known=NAMES)
-def test_only_known_names_are_meant(name: str, known: list[str]) -> None:
-    meant = closest(name, known, 3)
+def test_matches_are_known_names(name: str, known: list[str]) -> None:
+    meant = close_matches(name, known, 3)
     assert set(meant) <= set(known)
     assert len(meant) <= 3
     for each in known:
-        assert closest(each, known) == [each]
+        assert close_matches(each, known) == [each]
 
 
 @given(
     known=st.lists(st.from_regex("[a-z_]{5,12}", fullmatch=True), min_size=1, max_size=6, unique=True), data=st.data()
 )
-def test_one_wrong_letter_or_another_case_is_forgiven(known: list[str], data: Any) -> None:
+def test_one_wrong_letter_or_another_case_matches(known: list[str], data: Any) -> None:
     meant = data.draw(st.sampled_from(known))
     at = data.draw(st.integers(0, len(meant) - 1))
     for written in (meant.upper(), meant[:at] + meant[at + 1 :], meant[:at] + "é" + meant[at:]):
-        assert meant in closest(written, known, len(known))
+        assert meant in close_matches(written, known, len(known))
 
 
-def test_nothing_was_written_beside_the_dataset(path: str) -> None:
+def test_rejected_calls_write_nothing(path: str) -> None:
     for call, _, _ in (*ARGUMENTS.values(), *COLUMNS.values()):
         failure(lambda call=call: call(path), InlayError)  # type: ignore[misc]
     assert sorted(name for name in os.listdir(os.path.dirname(path)) if not name.startswith(".")) == ["d"]

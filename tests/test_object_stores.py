@@ -56,7 +56,7 @@ def endpoint() -> Iterator[str]:
 
 @dataclass
 class Place:
-    """Where a dataset lies, and how inlay is told."""
+    """The location of a dataset, and the arguments that select it."""
 
     path: str
     options: dict[str, Any]  # storage_options
@@ -130,7 +130,7 @@ def numbers(result: Any) -> tuple[int, ...]:
 
 # --------------------------------------------------------------------------------------------------- the same results
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_merges_give_the_same_as_on_a_local_disk(place: Place, tmp_path: Path, strategy: str) -> None:
+def test_merges_match_a_local_disk(place: Place, tmp_path: Path, strategy: str) -> None:
     place.write(TARGET, row_group_size=5)
     lake.write(tmp_path / "d", TARGET, row_group_size=5)
     source = pa.concat_tables([SOURCE, SOURCE.slice(4)]) if strategy == "deduplicate" else SOURCE
@@ -144,7 +144,7 @@ def test_merges_give_the_same_as_on_a_local_disk(place: Place, tmp_path: Path, s
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_partitioned_merges_give_the_same_as_on_a_local_disk(place: Place, tmp_path: Path, strategy: str) -> None:
+def test_partitioned_merges_match_a_local_disk(place: Place, tmp_path: Path, strategy: str) -> None:
     target = {f"p={p}/q=a b/x.parquet": lake.table(range(10 * p, 10 * p + 10)) for p in range(4)}
     source = lake.table(
         [5, 15, 45], ["n5", "n15", "n45"], p=pa.array([0, 1, 4]), q=pa.array(["a b", "a b", None], pa.string())
@@ -161,14 +161,14 @@ def test_partitioned_merges_give_the_same_as_on_a_local_disk(place: Place, tmp_p
         assert "p=4/q=__HIVE_DEFAULT_PARTITION__" in found
 
 
-def test_a_new_dataset_is_made(place: Place) -> None:
+def test_a_new_dataset_is_created(place: Place) -> None:
     result = place.merge(SOURCE, "upsert", ["id"])
     assert (result.inserted, result.target_count_before) == (5, 0)
     assert rows(place.read()) == rows(SOURCE)
     assert place.merge(SOURCE, "update", ["id"]).updated == 5
 
 
-def test_a_plan_changes_nothing_and_tells_the_truth(place: Place) -> None:
+def test_a_plan_changes_nothing_and_matches_the_merge(place: Place) -> None:
     place.write(TARGET, row_group_size=5)
     before = place.everything()
     plan = inlay.plan_merge(SOURCE, place.path, "upsert", ["id"], storage_options=place.options)
@@ -179,7 +179,7 @@ def test_a_plan_changes_nothing_and_tells_the_truth(place: Place) -> None:
     assert len(plan.new_files) == len(result.inserted_files)
 
 
-def test_what_surgery_refuses_can_be_planned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_surgery_rejects_can_be_planned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise SpliceRefused("as files of some old writers are")
 
@@ -190,7 +190,7 @@ def test_what_surgery_refuses_can_be_planned(place: Place, monkeypatch: pytest.M
     assert (plan.inserted, plan.updated) == (result.inserted, result.updated) == (2, 3)
 
 
-def test_a_store_that_refuses_is_told_in_our_words() -> None:
+def test_errors_of_a_store_are_reported_by_inlay() -> None:
     class Refusing(MemoryFileSystem):  # type: ignore[misc]
         def info(self, path: str, **_: Any) -> Any:
             raise PermissionError(errno.EACCES, "Access Denied", path)
@@ -226,7 +226,7 @@ def test_columns_and_filters_are_read(place: Place) -> None:
     assert place.read(columns=["id", "p"], filter=ds.field("p") == 2).to_pylist() == [{"id": 3, "p": 2}]
 
 
-def test_recovery_finds_nothing_to_do_and_says_so(place: Place) -> None:
+def test_recover_reports_nothing_to_do(place: Place) -> None:
     place.write(TARGET)
     place.merge(SOURCE, "upsert", ["id"])
     report = inlay.recover(place.path, storage_options=place.options)
@@ -234,7 +234,7 @@ def test_recovery_finds_nothing_to_do_and_says_so(place: Place) -> None:
     assert place.read().num_rows == 62
 
 
-def test_metadata_and_confirmation_work_there_too(place: Place) -> None:
+def test_metadata_and_confirmation_on_object_stores(place: Place) -> None:
     place.write(TARGET)
     client = place.client
     files = list_dataset_files(place.path, client)
@@ -288,7 +288,7 @@ def test_rewritten_files_get_new_names_and_others_keep_theirs(place: Place) -> N
     assert len(place.names()) == 3
 
 
-def test_nothing_but_the_log_remains_beside_the_data(place: Place) -> None:
+def test_only_the_log_remains_next_to_the_data(place: Place) -> None:
     place.write(TARGET)
     for n in range(3):
         place.merge(lake.table([n], [f"turn {n}"]), "upsert", ["id"])
@@ -298,7 +298,7 @@ def test_nothing_but_the_log_remains_beside_the_data(place: Place) -> None:
     assert all(name.endswith(".parquet") for name in place.names())
 
 
-def test_a_merge_without_changes_writes_nothing(place: Place) -> None:
+def test_merge_without_changes_writes_nothing(place: Place) -> None:
     place.write(TARGET)
     before = place.everything()
     result = place.merge(lake.table([5, 45]), "upsert", ["id"])
@@ -320,7 +320,7 @@ def test_other_readers_see_the_result(endpoint: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- many writers
 def add(place: Place, writer: int, turns: int) -> None:
-    """Every turn updates one shared row and inserts one row of its own."""
+    """Update one shared row and insert one new row in each round."""
     for turn in range(turns):
         for _ in range(200):
             try:
@@ -338,7 +338,7 @@ def own_rows(writers: int, turns: int) -> list[int]:
 
 
 @pytest.mark.timeout(600)
-def test_threads_that_write_at_once_lose_nothing(place: Place) -> None:
+def test_concurrent_threads_lose_no_rows(place: Place) -> None:
     place.write({"a.parquet": lake.table(range(20))})
     writers, turns = 3, 3
     failures: list[BaseException] = []
@@ -362,8 +362,8 @@ def test_threads_that_write_at_once_lose_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("phase", ["match", "rewrite", "append", "commit"])
-def test_a_merge_that_is_overtaken_plans_again(place: Place, phase: str) -> None:
-    """Meanwhile another writer replaces the very file: it is not there any more, or the log has moved on."""
+def test_a_merge_plans_again_after_a_conflict(place: Place, phase: str) -> None:
+    """Another writer replaces the same file during the merge."""
     place.write(TARGET)
     overtaken: list[str] = []
 
@@ -380,7 +380,7 @@ def test_a_merge_that_is_overtaken_plans_again(place: Place, phase: str) -> None
     assert len(found) == 61
 
 
-def test_a_compaction_that_is_overtaken_says_so(place: Place) -> None:
+def test_a_compaction_reports_a_conflict(place: Place) -> None:
     place.write(TARGET)
 
     def progress(_: inlay.Progress) -> None:
@@ -410,7 +410,7 @@ for turn in range(turns):
 
 
 @pytest.mark.timeout(600)
-def test_processes_that_write_at_once_lose_nothing(endpoint: str) -> None:
+def test_concurrent_processes_lose_no_rows(endpoint: str) -> None:
     place = Place("s3://bucket/processes/d", {"key": "k", "secret": "s", "endpoint_url": endpoint})
     place.write({"p=0/a.parquet": lake.table([1])})
     command = [sys.executable, "-c", WRITER, endpoint]
@@ -425,8 +425,8 @@ def test_processes_that_write_at_once_lose_nothing(endpoint: str) -> None:
     ]
 
 
-def test_an_object_that_came_after_a_listing_is_found(endpoint: str) -> None:
-    """A client remembers listings; files of a managed dataset are opened by name, without one."""
+def test_an_object_created_after_a_listing_is_found(endpoint: str) -> None:
+    """Clients cache listings, but files of a managed dataset are opened without a listing."""
     options: dict[str, Any] = {"key": "k", "secret": "s", "endpoint_url": endpoint}
     name = f"s3://bucket/late-{next(_NUMBERS)}"
     location = locate(name, storage_options=options)
@@ -441,8 +441,8 @@ def test_an_object_that_came_after_a_listing_is_found(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 12 << 20], ids=["small", "in parts"])
-def test_an_object_that_is_not_whole_does_not_appear(endpoint: str, size: int) -> None:
-    """Somebody else's object under this name stays."""
+def test_an_incomplete_object_is_not_visible(endpoint: str, size: int) -> None:
+    """An existing object with this name is kept."""
     options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
     location = locate(f"s3://bucket/broken-{next(_NUMBERS)}", storage_options=options)
     name = location.full("x")
@@ -460,8 +460,8 @@ def test_an_object_that_is_not_whole_does_not_appear(endpoint: str, size: int) -
     assert location.store.read_bytes(name) == b"whole"
 
 
-def test_a_name_that_another_tool_uses_again_is_given_once(place: Place) -> None:
-    """`a.parquet` became `a-inlay-x.parquet`, and there is an `a.parquet` again."""
+def test_a_name_that_another_tool_reuses_is_unique(place: Place) -> None:
+    """`a.parquet` was replaced by `a-inlay-x.parquet`, and another tool has written `a.parquet` again."""
     place.write({"a.parquet": lake.table([1])})
     assert place.merge(lake.table([1], ["x"]), "update", ["id"]).updated == 1
     place.write({"a.parquet": lake.table([2])})
@@ -471,6 +471,6 @@ def test_a_name_that_another_tool_uses_again_is_given_once(place: Place) -> None
 
 
 @pytest.mark.parametrize("name", ["LastModified", "last_modified", "mtime", "updated", "created", "creation_time"])
-def test_listings_say_in_their_own_words_when_an_object_was_written(name: str) -> None:
+def test_modification_times_of_every_listing_format(name: str) -> None:
     when = dt.datetime(2024, 1, 31, tzinfo=dt.UTC)
     assert _object_stat("x", {"size": 1, name: when}).mtime_ns == int(when.timestamp()) * 10**9

@@ -59,7 +59,7 @@ def test_refusals(source, kind):
         oracle.merge(TARGET, source, "upsert", ["id"], partitions=["v"])
 
 
-def test_insert_meets_a_key_of_another_partition():
+def test_insert_with_a_key_of_another_partition():
     assert oracle.merge(TARGET, [{"id": 1, "v": "elsewhere"}], "insert", ["id"], ["v"]).inserted == 0
 
 

@@ -1,4 +1,4 @@
-"""The public names: complete, importable at no cost, with the signatures that were promised."""
+"""The public names: complete, fast to import, with the signatures of the requirements."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def modules() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", list(modules()))
-def test_every_module_has_what_it_says_it_has(name: str) -> None:
+def test_every_name_in_all_exists(name: str) -> None:
     module = importlib.import_module(name)
     missing = [public for public in getattr(module, "__all__", []) if not hasattr(module, public)]
     assert missing == []
@@ -108,7 +108,7 @@ HEAVY = CLIENTS | {"pyarrow", "numpy", "fsspec", "sqlite3"}
 
 
 def loaded(code: str, names: set[str]) -> list[str]:
-    """Which of these modules a fresh process has imported after this code."""
+    """Return the modules among `names` that a new process has imported after running the code."""
     command = f"import sys\n{code}\nprint(*sorted({names!r} & set(sys.modules)))"
     child = [sys.executable, "-W", "error", "-c", command]
     return subprocess.run(child, capture_output=True, text=True, check=True, timeout=120).stdout.split()
@@ -380,27 +380,27 @@ def test_errors_carry_their_message_and_hint(kind: type[InlayError]) -> None:
     assert str(kind("It broke.")) == "It broke."
     found = error.to_dict()
     assert (found["code"], found["message"], found["hint"]) == (kind.code, "It broke.", "Mend it.")
-    assert f"{kind.__name__}" in (errors.__doc__ or "")
+    assert kind.__doc__
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_errors_can_be_told_from_one_process_to_another(kind: type[InlayError]) -> None:
+def test_errors_survive_serialization(kind: type[InlayError]) -> None:
     error = kind("It broke.", hint="Mend it.")
-    again = errors.error_from(error.to_dict() | {"files": ["a"]})
+    again = errors.error_from_dict(error.to_dict() | {"files": ["a"]})
     assert type(again) is kind
     assert (str(again), again.hint, vars(again)["files"]) == (str(error), "Mend it.", ["a"])
 
 
-def test_a_position_survives_the_telling() -> None:
+def test_the_position_of_an_error_survives_serialization() -> None:
     error = QueryError("Not SQL.", position=(1, 8))
-    assert errors.error_from(error.to_dict()).to_dict() == error.to_dict()
+    assert errors.error_from_dict(error.to_dict()).to_dict() == error.to_dict()
 
 
-def test_an_unknown_error_is_still_an_error() -> None:
-    assert str(errors.error_from({"code": "of_the_future", "message": "Oh."})) == "Oh."
+def test_an_unknown_error_code_is_an_inlay_error() -> None:
+    assert str(errors.error_from_dict({"code": "of_the_future", "message": "Oh."})) == "Oh."
 
 
-def test_merge_errors_say_what_was_being_done() -> None:
+def test_merge_errors_name_the_operation() -> None:
     error = DatasetMergeError("x", operation="commit", strategy="upsert", key_columns=("a",), files=("f",))
     assert error.to_dict() == {
         "code": "merge_failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_no_tracked_file_contains(what: str) -> None:
         ("a path of one machine", "`/ho" + "me/someone/x`"),
     ],
 )
-def test_the_patterns_find_what_they_forbid(what: str, text: str) -> None:
+def test_the_patterns_match_forbidden_text(what: str, text: str) -> None:
     assert FORBIDDEN[what].search(text)
 
 
@@ -99,6 +100,79 @@ def test_every_pin_is_exact_and_hashed(lock: Path) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), f"{requirement} has no hash"
 
 
+def installed_requirements(environment: Path) -> dict[tuple[str, str], list[Requirement]]:
+    """Read the requirements of every package that is installed in a virtual environment, by name and version."""
+    folders = [str(path) for path in environment.glob("lib/python*/site-packages")]
+    return {
+        (canonicalize_name(found.name), found.version): [Requirement(text) for text in found.requires or []]
+        for found in metadata.distributions(path=folders)
+    }
+
+
+def python_of(environment: Path) -> dict[str, str]:
+    """Return the values of the markers that depend on the Python of an environment."""
+    version = re.search(r"^version(?:_info)? = (3\.\d+)(\S*)", (environment / "pyvenv.cfg").read_text(), re.MULTILINE)
+    assert version
+    return {"python_version": version[1], "python_full_version": version[1] + version[2]}
+
+
+def missing_requirements(lock: Path, environment: Path) -> list[str]:
+    """Name each requirement of a locked package, with the extras that the lock asks for, that the lock lacks."""
+    packages = pins(lock)
+    known, python = installed_requirements(environment), python_of(environment)
+    problems = []
+    for pin, _ in (pin for found in packages.values() for pin in found):
+        if pin.marker and not pin.marker.evaluate(python):
+            continue  # not installed on this platform
+        installed = known.get((canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")))
+        if installed is None:
+            problems.append(f"{pin} is not installed in {environment.name}")
+            continue
+        for needed in installed:
+            if needed.marker and not any(
+                needed.marker.evaluate(python | {"extra": extra}) for extra in {"", *pin.extras}
+            ):
+                continue
+            locked = [candidate for candidate, _ in packages.get(canonicalize_name(needed.name), [])]
+            if not any(needed.extras <= candidate.extras for candidate in locked):
+                problems.append(f"{pin.name} needs {needed}")
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("lock", "environment"),
+    [
+        ("lock.txt", ".venv"),
+        ("serve.txt", ".venv"),
+        ("build.txt", ".venv"),
+        # `make test-all` installs the environments of the benchmarks; `make test` does not.
+        pytest.param("bench.txt", ".venv-bench", marks=pytest.mark.long),
+        pytest.param("ducklake.txt", ".venv-ducklake", marks=pytest.mark.long),
+        pytest.param("compat-oldest.txt", ".venv-compat-oldest", marks=pytest.mark.long),
+        pytest.param("compat-newest.txt", ".venv-compat-newest", marks=pytest.mark.long),
+    ],
+)
+def test_the_lock_holds_every_requirement_of_its_packages(lock: str, environment: str) -> None:
+    if "compat" in lock and not (ROOT / environment).exists():
+        pytest.skip(f"{environment} is missing: `make compat` found no Python for it")
+    assert not missing_requirements(ROOT / "requirements" / lock, ROOT / environment)
+
+
+def test_a_lock_that_lost_an_extra_is_found(tmp_path: Path) -> None:
+    text = (ROOT / "requirements/lock.txt").read_text()
+    stripped = tmp_path / "lock.txt"
+    stripped.write_text(text.replace("coverage[toml]==", "coverage=="))
+    problems = missing_requirements(stripped, ROOT / ".venv")
+    assert [problem.split(">")[0] for problem in problems] == ["pytest-cov needs coverage[toml]"]
+
+
+def test_a_lock_that_lost_a_package_is_found(tmp_path: Path) -> None:
+    entries = re.split(r"^(?=[A-Za-z0-9])", (ROOT / "requirements/lock.txt").read_text(), flags=re.MULTILINE)
+    short = tmp_path / "lock.txt"
+    short.write_text("".join(entry for entry in entries if not entry.startswith("python-dateutil==")))
+    assert any("python-dateutil" in problem for problem in missing_requirements(short, ROOT / ".venv"))
+
+
 @pytest.mark.parametrize("requirement", declared_requirements(), ids=str)
 def test_the_lock_satisfies_pyproject(requirement: Requirement) -> None:
     found = pins(ROOT / "requirements/lock.txt").get(canonicalize_name(requirement.name))
@@ -106,6 +180,19 @@ def test_the_lock_satisfies_pyproject(requirement: Requirement) -> None:
     for pin, _ in found:
         version = Version(str(pin.specifier).removeprefix("=="))
         assert version in requirement.specifier, f"{pin} is outside {requirement}; run `make lock`"
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [Requirement(text) for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["s3"]]],
+    ids=str,
+)
+def test_the_oldest_lock_holds_the_lower_bounds(requirement: Requirement) -> None:
+    ((pin, _),) = pins(ROOT / "requirements/compat-oldest.txt")[canonicalize_name(requirement.name)]
+    (lower,) = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
+    assert Version(str(pin.specifier).removeprefix("==")) == lower, (
+        "change requirements/compat-oldest.in, run `make lock`"
+    )
 
 
 @pytest.mark.parametrize("part", ["build", "serve"])
@@ -125,5 +212,5 @@ def test_serving_installs_what_serving_needs() -> None:
 
 def test_make_help_names_every_target_people_use() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("serve", "setup", "setup-test", "test", "test-all", "lint", "format", "bench", "clean"):
+    for target in ("serve", "setup", "setup-test", "test", "test-all", "compat", "lint", "format", "bench", "clean"):
         assert f"make {target} " in shown

@@ -25,7 +25,7 @@ def chunked(values: list[Any], kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal as values: 1 is 1.0 is Decimal("1.00"), NaN is NaN, and no number is a text or a truth value."""
+    """Compare values: 1 equals 1.0 and Decimal("1.00"), NaN equals NaN, numbers never equal text or booleans."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
@@ -146,7 +146,7 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("values", "kind", "to"), FITS, ids=name_of)
-def test_values_that_fit_are_the_same_afterwards(values: list[Any], kind: pa.DataType, to: pa.DataType) -> None:
+def test_values_that_fit_are_unchanged(values: list[Any], kind: pa.DataType, to: pa.DataType) -> None:
     before = chunked(values, kind)
     after = lossless_cast(before, to, "c")
     assert after.type == to
@@ -154,7 +154,7 @@ def test_values_that_fit_are_the_same_afterwards(values: list[Any], kind: pa.Dat
 
 
 @pytest.mark.parametrize(("values", "kind", "to"), DOES_NOT_FIT, ids=name_of)
-def test_values_that_do_not_fit_are_refused_by_column(values: list[Any], kind: pa.DataType, to: pa.DataType) -> None:
+def test_values_that_do_not_fit_are_rejected(values: list[Any], kind: pa.DataType, to: pa.DataType) -> None:
     with pytest.raises(SchemaMismatchError, match="'the column'") as caught:
         lossless_cast(chunked(values, kind), to, "the column")
     assert isinstance(caught.value, ValueError)
@@ -163,7 +163,7 @@ def test_values_that_do_not_fit_are_refused_by_column(values: list[Any], kind: p
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()], ids=str)
-def test_keys_never_compare_whole_numbers_with_floats(kind: pa.DataType) -> None:
+def test_keys_are_never_cast_between_integers_and_floats(kind: pa.DataType) -> None:
     for values, source, to in (([1], pa.int64(), kind), ([1.0], kind, pa.int64())):
         assert lossless_cast(chunked(values, source), to, "id").to_pylist() == values
         with pytest.raises(SchemaMismatchError, match="'id'"):
@@ -175,12 +175,12 @@ def test_keys_of_other_types_are_cast_like_any_value() -> None:
     assert lossless_cast(chunked([0.5], pa.float32()), pa.float64(), "id", as_key=True).to_pylist() == [0.5]
 
 
-def test_the_same_type_is_the_same_object() -> None:
+def test_cast_to_the_same_type_returns_the_same_object() -> None:
     values = chunked([1, 2], pa.int64())
     assert lossless_cast(values, pa.int64(), "c") is values
 
 
-def test_columns_without_chunks_are_cast_too() -> None:
+def test_columns_without_chunks_are_cast() -> None:
     for kind, to in ((pa.uuid(), pa.binary()), (pa.binary(), pa.uuid()), (pa.int64(), TEXT8.index_type)):
         after = lossless_cast(pa.chunked_array([], kind), to, "c")
         assert (len(after), after.type) == (0, to)
@@ -188,7 +188,7 @@ def test_columns_without_chunks_are_cast_too() -> None:
 
 # ------------------------------------------------------------------------------------------------- casts, at random
 def leaf_values(kind: pa.DataType) -> st.SearchStrategy[Any] | None:
-    """Random values of number types, where casts are likely to go wrong."""
+    """Generate values of number types, including those that casts are likely to change."""
     if pa.types.is_integer(kind):
         signed = pa.types.is_signed_integer(kind)
         return st.integers(-(2 ** (kind.bit_width - 1)) if signed else 0, 2 ** (kind.bit_width - signed) - 1)
@@ -224,7 +224,7 @@ def test_a_cast_of_numbers_returns_equal_values_or_raises(before: pa.ChunkedArra
 
 @given(columns(NUMBERS), st.sampled_from(NUMBERS))
 def test_a_cast_of_nested_numbers_returns_equal_values_or_raises(before: pa.ChunkedArray, name: str) -> None:
-    """Numbers in lists in structs are as safe as bare ones, and are accepted exactly when those are."""
+    """Nested numbers are accepted exactly when plain numbers are."""
     kind, to = before.type, TYPES[name][0]
     rows = before.to_pylist()
     source, wanted = (pa.struct([("n", pa.list_(leaf))]) for leaf in (kind, to))
@@ -300,7 +300,7 @@ def test_common_type(left: pa.DataType, right: pa.DataType, expected: pa.DataTyp
 
 
 @given(columns(list(TYPES)), columns(list(TYPES)))
-def test_a_common_type_holds_the_values_of_both(left: pa.ChunkedArray, right: pa.ChunkedArray) -> None:
+def test_common_type_represents_the_values_of_both(left: pa.ChunkedArray, right: pa.ChunkedArray) -> None:
     wide = common_type(left.type, right.type)
     back = common_type(right.type, left.type)
     assert (wide is None) == (back is None)
@@ -310,7 +310,7 @@ def test_a_common_type_holds_the_values_of_both(left: pa.ChunkedArray, right: pa
 
 
 def fits_the_unit(values: pa.ChunkedArray, wide: pa.DataType) -> bool:
-    """A finer unit reaches less far, and a dictionary has room for so many values: then the cast says so."""
+    """Allow casts to fail if a finer unit has a smaller range, or a dictionary has too many values."""
     if pa.types.is_dictionary(wide):
         return len(values) < 100
     unit = getattr(storage_type(wide), "unit", None)
@@ -327,14 +327,14 @@ def test_unify_widens_keeps_order_and_adds_columns_as_nullable() -> None:
     assert all(field.nullable for field in result)
 
 
-def test_unify_keeps_not_null_where_all_files_say_so() -> None:
+def test_unify_keeps_not_null_if_all_files_have_it() -> None:
     required = pa.schema([pa.field("a", pa.int8(), nullable=False)])
     assert not unify([required, required], ["x", "y"]).field("a").nullable
     assert unify([required, pa.schema([("a", pa.int8())])], ["x", "y"]).field("a").nullable
     assert unify([required, pa.schema([("b", pa.int8())])], ["x", "y"]).field("a").nullable
 
 
-def test_unify_names_the_files_that_disagree() -> None:
+def test_unify_names_files_with_incompatible_types() -> None:
     schemas = [pa.schema([("a", kind)]) for kind in (pa.int8(), pa.int16(), pa.string())]
     with pytest.raises(SchemaMismatchError, match=r"'a'.*'one'.*'three'"):
         unify(schemas, ["one", "two", "three"])
@@ -346,7 +346,7 @@ def test_unify_of_one_schema_is_that_schema() -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_belongs_to_the_family_of_its_storage(name: str) -> None:
+def test_every_type_has_the_family_of_its_storage(name: str) -> None:
     kind = TYPES[name][0]
     plain_type = storage_type(kind)
     assert not isinstance(plain_type, pa.BaseExtensionType)

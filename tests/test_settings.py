@@ -1,4 +1,4 @@
-"""Flags over environment over file over defaults."""
+"""Settings: precedence of flags, environment, file and defaults, and their validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inlay.errors import InvalidArgumentError
 from inlay.settings import Settings, is_loopback
 
 
-def test_defaults_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.load(environ={})
     assert (settings.host, settings.port, settings.spark_master) == ("127.0.0.1", 8000, "local[*]")
@@ -20,7 +20,9 @@ def test_defaults_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert settings.is_loopback
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inlay.toml").write_text('port = 1\nhost = "h1"\ndata_dir = "d1"\napi_keys = ["a", "b"]\n')
     environ = {"INLAY_PORT": "2", "INLAY_HOST": "h2"}
@@ -30,7 +32,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, m
     assert "api_keys" not in repr(settings)
 
 
-def test_keys_come_separated_by_commas() -> None:
+def test_api_keys_are_separated_by_commas() -> None:
     assert Settings.load(environ={"INLAY_API_KEYS": "one, two,,"}).api_keys == ("one", "two")
 
 
@@ -47,7 +49,7 @@ def test_keys_come_separated_by_commas() -> None:
         ({"INLAY_LEASE_SECONDS": "0"}, "must be at least 1"),
     ],
 )
-def test_nonsense_is_refused_with_its_origin(environ: dict[str, str], message: str) -> None:
+def test_invalid_value_is_rejected_and_its_origin_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Settings.load(environ=environ)
 
@@ -56,22 +58,22 @@ def test_nonsense_is_refused_with_its_origin(environ: dict[str, str], message: s
     ("content", "message"),
     [("prot = 1", "Unknown setting 'prot'"), ("port = ", "Cannot read"), ("port = true", "must be a whole number")],
 )
-def test_a_file_with_mistakes_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_settings_file_is_rejected(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "other.toml").write_text(content)
     with pytest.raises(InvalidArgumentError, match=message):
         Settings.load(environ={}, file=tmp_path / "other.toml")
 
 
-def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="no settings file"):
+def test_explicit_settings_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="does not exist"):
         Settings.load(environ={}, file=tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "a.localhost"])
-def test_loopback(host: str) -> None:
+def test_loopback_addresses(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1234:1", "localhost.example.com", "127.example.com", "", "h"])
-def test_other_addresses_only_look_like_loopback(host: str) -> None:
+def test_addresses_that_only_resemble_loopback(host: str) -> None:
     assert not is_loopback(host)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 from tests.pages import ROOT
 
@@ -49,7 +49,7 @@ def test_the_navigation_has_every_page_once() -> None:
     assert set(named) == pages - set(SETTINGS["not_in_nav"].split())
 
 
-def test_only_pages_and_what_they_show_or_link_to_are_in_it(site: Path) -> None:
+def test_the_site_contains_only_pages_and_their_files(site: Path) -> None:
     kinds = {path.suffix for path in site.rglob("*") if path.is_file() and "assets" not in path.parts}
     assert kinds <= {".html", ".svg", ".png", ".css", ".json", ".xml"}
 
@@ -70,14 +70,10 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_browser_that_reads_every_page_talks_to_nobody_else(site: Path, address: str) -> None:
+def test_no_page_contacts_another_host(site: Path, address: str, chromium: Browser) -> None:
     elsewhere: list[str] = []
     failed: list[str] = []
-    program = shutil.which("chromium")
-    assert program, "Debian's chromium is missing; `make setup-test` installs it"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
+    with chromium.new_page(viewport={"width": 390, "height": 844}) as page:
         page.on("request", lambda request: _note_stranger(request.url, address, elsewhere))
         page.on("response", lambda answer: failed.append(answer.url) if answer.status >= 400 else None)
         for path in sorted(site.rglob("*.html")):
@@ -85,7 +81,6 @@ def test_a_browser_that_reads_every_page_talks_to_nobody_else(site: Path, addres
             page.goto(f"{address}/{name}")
             overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert overflow <= 0, f"{name} is wider than a phone"
-        browser.close()
     assert (elsewhere, failed) == ([], [])
 
 

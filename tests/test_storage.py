@@ -27,14 +27,14 @@ from inlay.storage import (
     ObjectStore,
     PathValidator,
     expand_glob,
-    filesystem_of,
     locate,
+    resolve_filesystem,
 )
 from tests import lake
 
 
 def private_memory() -> MemoryFileSystem:
-    """A store in memory that no other test sees."""
+    """Create an in-memory store that no other test uses."""
 
     class Private(MemoryFileSystem):
         store: dict[str, Any] = {}  # noqa: RUF012
@@ -48,8 +48,8 @@ def listed(location: Location) -> list[str]:
     return [file.path for file in data_files(location)]
 
 
-# ------------------------------------------------------------------------------------------------------ finding it
-def test_local_paths_are_absolute_and_shown_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# --------------------------------------------------------------------------------------------------------- locating
+def test_local_paths_become_absolute_and_keep_their_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for given, path in {
@@ -66,7 +66,7 @@ def test_local_paths_are_absolute_and_shown_as_given(tmp_path: Path, monkeypatch
         location = locate(given)
         assert isinstance(location.store, LocalStore)
         assert location.path == str(path.resolve())
-        assert location.given.rstrip("/") == given.rstrip("/")
+        assert location.uri.rstrip("/") == given.rstrip("/")
     assert locate(tmp_path / "d").path == str(tmp_path / "d")
 
 
@@ -82,14 +82,14 @@ def test_local_paths_are_absolute_and_shown_as_given(tmp_path: Path, monkeypatch
         ("s3a://bucket/d", "bucket/d"),
     ],
 )
-def test_urls_are_object_stores(given: str, path: str) -> None:
+def test_urls_select_object_stores(given: str, path: str) -> None:
     location = locate(given)
     assert isinstance(location.store, ObjectStore)
     assert not location.store.is_local
     assert location.path == path
 
 
-def test_storage_options_reach_the_client_and_ours_do_not() -> None:
+def test_storage_options_reach_the_client_except_those_of_inlay() -> None:
     options = {"key": "k", "secret": "s", "single_writer": True}
     location = locate("s3://bucket/d", storage_options=options)
     assert isinstance(location.store, ObjectStore)
@@ -99,17 +99,17 @@ def test_storage_options_reach_the_client_and_ours_do_not() -> None:
 
 
 @pytest.mark.parametrize("url", ["nope://bucket/d", "gs://bucket/d"])
-def test_an_unknown_or_missing_client_is_a_wrong_argument(url: str) -> None:
+def test_unknown_protocol_is_an_invalid_argument(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match=url):
         locate(url)
 
 
-def test_a_path_with_a_nul_character_is_refused() -> None:
+def test_path_with_a_nul_character_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="NUL"):
         locate("a\0b")
 
 
-#: filesystems that are the local disk in disguise: (filesystem, path on it) of a directory
+#: Filesystems that wrap the local disk: functions from a directory to (filesystem, path on it).
 LOCAL_FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
     "fsspec": lambda folder: (LocalFileSystem(), str(folder)),
     "fsspec with a URL": lambda folder: (LocalFileSystem(), f"file://{folder}"),
@@ -124,7 +124,7 @@ LOCAL_FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize("kind", LOCAL_FILESYSTEMS)
-def test_a_local_filesystem_is_the_local_store(tmp_path: Path, kind: str) -> None:
+def test_local_filesystems_select_the_local_store(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "d"
     filesystem, path = LOCAL_FILESYSTEMS[kind](folder)
     location = locate(path, filesystem)
@@ -136,7 +136,7 @@ def test_a_local_filesystem_is_the_local_store(tmp_path: Path, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["fsspec", "part of fsspec", "pyarrow around fsspec"])
-def test_other_filesystems_are_object_stores(kind: str) -> None:
+def test_other_filesystems_select_an_object_store(kind: str) -> None:
     memory = private_memory()
     filesystem, path = {
         "fsspec": (memory, "/top/d"),
@@ -150,10 +150,10 @@ def test_other_filesystems_are_object_stores(kind: str) -> None:
     assert location.store.read_bytes(location.full("a.parquet")) == b"x"
     with location.store.open_arrow(location.full("a.parquet")) as file:
         assert file.read() == b"x"
-    assert location.shown("a.parquet") == f"{path}/a.parquet"
+    assert location.display("a.parquet") == f"{path}/a.parquet"
 
 
-def test_paths_inside_a_dataset_are_found_however_they_are_written(tmp_path: Path) -> None:
+def test_relative_path_does_not_depend_on_the_spelling(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     location = locate(tmp_path / "link")
@@ -165,11 +165,11 @@ def test_paths_inside_a_dataset_are_found_however_they_are_written(tmp_path: Pat
         assert location.relative(str(shown)) == "p=1/f.parquet"
     assert locate("memory://d").relative("memory://d/p=1/f.parquet") == "p=1/f.parquet"
     for elsewhere in (tmp_path / "other/f.parquet", tmp_path / "real2/f.parquet"):
-        with pytest.raises(InvalidArgumentError, match="does not lie in"):
+        with pytest.raises(InvalidArgumentError, match="is not inside the dataset"):
             location.relative(str(elsewhere))
 
 
-def test_globs_are_sorted_and_spelled_as_their_owner_spells_them(tmp_path: Path, memory: MemoryFileSystem) -> None:
+def test_glob_results_are_sorted_and_keep_the_spelling_of_the_pattern(tmp_path: Path, memory: MemoryFileSystem) -> None:
     for name in ("b.csv", "a.csv", "c.txt"):
         (tmp_path / name).touch()
     names = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
@@ -179,12 +179,12 @@ def test_globs_are_sorted_and_spelled_as_their_owner_spells_them(tmp_path: Path,
     assert [locate(path).path for path in expand_glob("memory://storage-test/x?.csv")] == ["/storage-test/x1.csv"]
 
 
-def test_the_filesystem_of_paths_as_pyarrow_takes_it(tmp_path: Path) -> None:
-    assert filesystem_of([f"file://{tmp_path}/a", str(tmp_path / "b")]) == (
+def test_resolve_filesystem_for_pyarrow(tmp_path: Path) -> None:
+    assert resolve_filesystem([f"file://{tmp_path}/a", str(tmp_path / "b")]) == (
         None,
         [str(tmp_path / "a"), str(tmp_path / "b")],
     )
-    filesystem, paths = filesystem_of(["memory://d/a"])
+    filesystem, paths = resolve_filesystem(["memory://d/a"])
     assert isinstance(filesystem, MemoryFileSystem)
     assert paths == ["/d/a"]
 
@@ -213,7 +213,7 @@ LAYOUT = {
 DATA = sorted(name for name, wanted in LAYOUT.items() if wanted)
 
 
-def test_a_local_directory_lists_its_data_files(tmp_path: Path) -> None:
+def test_walk_lists_the_data_files_of_a_local_directory(tmp_path: Path) -> None:
     for name in LAYOUT:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"xy")
@@ -227,7 +227,7 @@ def test_a_local_directory_lists_its_data_files(tmp_path: Path) -> None:
         assert file == FileStat(file.path, 2, status.st_mtime_ns, status.st_ino)
 
 
-def test_an_object_store_lists_its_data_files() -> None:
+def test_walk_lists_the_data_files_of_an_object_store() -> None:
     memory = private_memory()
     for name in LAYOUT:
         memory.pipe_file(f"/top/d/{name}", b"xy")
@@ -238,13 +238,13 @@ def test_an_object_store_lists_its_data_files() -> None:
     assert listed(locate("/top/d/day=1", memory)) == ["_hour=2/g.parquet"]
 
 
-def test_the_root_of_a_store_can_be_walked() -> None:
+def test_walk_accepts_the_root_of_a_store() -> None:
     memory = private_memory()
     memory.pipe_file("/a.parquet", b"")
     assert listed(locate("memory://", memory)) == ["a.parquet"]
 
 
-def test_what_is_not_there_has_no_files(tmp_path: Path) -> None:
+def test_walk_of_a_missing_directory_is_empty(tmp_path: Path) -> None:
     assert listed(locate(tmp_path / "missing")) == []
     assert listed(locate("/missing", private_memory())) == []
     assert LocalStore().stat(str(tmp_path / "missing")) is None
@@ -252,7 +252,7 @@ def test_what_is_not_there_has_no_files(tmp_path: Path) -> None:
     assert LocalStore().stat(str(tmp_path / "file" / "below")) is None
 
 
-def test_links_to_files_and_directories_are_followed(tmp_path: Path) -> None:
+def test_walk_follows_links_to_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "elsewhere/sub").mkdir(parents=True)
     (tmp_path / "elsewhere/sub/x.parquet").touch()
     (tmp_path / "d").mkdir()
@@ -262,7 +262,7 @@ def test_links_to_files_and_directories_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [".", "..", "../..", "../p=1", "/"])
-def test_no_directory_is_listed_twice_because_links_lead_to_it(tmp_path: Path, target: str) -> None:
+def test_walk_lists_a_linked_directory_once(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "d"
     for name in ("a=0/p=1/x.parquet", "a=0/p=1/y/z.parquet", "top.parquet"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def test_no_directory_is_listed_twice_because_links_lead_to_it(tmp_path: Path, t
     assert listed(locate(folder)) == expected
 
 
-def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
+def test_walk_ends_at_circular_links(tmp_path: Path) -> None:
     for name in ("d", "one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.parquet").touch()
@@ -284,7 +284,7 @@ def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
     assert listed(locate(tmp_path / "d")) == ["d.parquet", "one/one.parquet", "one/two/two.parquet"]
 
 
-def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_raises_if_a_directory_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     scandir = os.scandir
 
@@ -329,7 +329,7 @@ def test_both_stores_write_read_move_and_remove(tmp_path: Path) -> None:
         assert store.walk(root, lambda _: True) == []
 
 
-def test_both_stores_create_only_what_is_not_there(tmp_path: Path) -> None:
+def test_both_stores_refuse_to_create_an_existing_file(tmp_path: Path) -> None:
     for store, root in stores(tmp_path):
         store.create(f"{root}/one", b"first")
         with pytest.raises(FileExistsError):
@@ -337,7 +337,7 @@ def test_both_stores_create_only_what_is_not_there(tmp_path: Path) -> None:
         assert store.read_bytes(f"{root}/one") == b"first"
 
 
-def test_a_changed_object_has_another_identity() -> None:
+def test_changed_object_has_another_identity() -> None:
     store = ObjectStore(private_memory())
     store.create("/d/a", b"1")
     before = store.stat("/d/a")
@@ -346,7 +346,7 @@ def test_a_changed_object_has_another_identity() -> None:
     assert store.stat("/d/a") != before
 
 
-def test_local_directories_are_made_with_their_parents_and_said(tmp_path: Path) -> None:
+def test_make_directories_returns_the_created_parents(tmp_path: Path) -> None:
     made = LocalStore().make_directories(str(tmp_path / "a/b/c"))
     assert made == [str(tmp_path / name) for name in ("a", "a/b", "a/b/c")]
     assert LocalStore().make_directories(str(tmp_path / "a/b/c")) == []
@@ -364,20 +364,20 @@ class Obedient(MemoryFileSystem):
 
 
 class Heedless(Obedient):
-    """Stores that ignore If-None-Match simply write."""
+    """A store that ignores If-None-Match and overwrites."""
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         super().pipe_file(path, value, mode="overwrite", **options)
 
 
 class LooksFirst(Obedient):
-    """What fsspec does for clients that know nothing better: two writers can both find nothing, and both write."""
+    """The default of fsspec: it checks and then writes, so two writers can both succeed."""
 
     pipe_file = fsspec.AbstractFileSystem.pipe_file
 
 
 @pytest.mark.parametrize("kind", [Heedless, LooksFirst])
-def test_stores_that_let_two_writers_win_are_refused(kind: type[MemoryFileSystem]) -> None:
+def test_stores_without_conditional_create_are_rejected(kind: type[MemoryFileSystem]) -> None:
     with pytest.raises(InlayError, match="conditional writes") as caught:
         ObjectStore(kind()).require_conditional_create("/d")
     assert "single_writer" in str(caught.value.hint)
@@ -391,13 +391,13 @@ def test_stores_that_let_two_writers_win_are_refused(kind: type[MemoryFileSystem
     assert result.inserted == 1
 
 
-def test_the_probe_leaves_nothing_behind() -> None:
+def test_probe_leaves_no_objects() -> None:
     filesystem = private_memory()
     ObjectStore(filesystem).require_conditional_create("/d")
     assert filesystem.find("/") == []
 
 
-def test_of_many_writers_that_create_one_wins() -> None:
+def test_one_of_many_concurrent_creates_succeeds() -> None:
     store = ObjectStore(private_memory())
     won: list[int] = []
     ready = threading.Barrier(8)
@@ -430,7 +430,7 @@ def test_of_many_writers_that_create_one_wins() -> None:
     ],
     ids=str,
 )
-def test_every_way_to_say_exists_is_one(error: Exception) -> None:
+def test_every_error_that_means_exists_is_recognized(error: Exception) -> None:
     class Telling(Obedient):
         def pipe_file(self, *_: Any, **__: Any) -> None:
             raise error
@@ -439,13 +439,13 @@ def test_every_way_to_say_exists_is_one(error: Exception) -> None:
         ObjectStore(Telling()).create("/d/a", b"")
 
 
-# -------------------------------------------------------------------------------------------------- clients that fail
+# -------------------------------------------------------------------------------------------------- client failures
 class ClientError(Exception):
-    """Clients raise what they like: this one is no OSError."""
+    """An error of a client library that is not an OSError."""
 
 
 class Breaking(Obedient):
-    """Fails in one of its calls, or in the calls of the files that it opens."""
+    """A client that fails in one of its methods, or in a method of the files that it opens."""
 
     def __init__(self, broken: str) -> None:
         super().__init__()
@@ -494,7 +494,7 @@ CALLS: dict[str, Callable[[ObjectStore], Any]] = {
 
 
 @pytest.mark.parametrize("broken", CALLS)
-def test_whatever_a_client_raises_is_an_os_error(broken: str) -> None:
+def test_every_client_error_becomes_an_os_error(broken: str) -> None:
     Obedient().pipe_file("/d/a", b"123")
     with pytest.raises(OSError, match="ClientError: connection reset") as caught:
         CALLS[broken](ObjectStore(Breaking(broken)))
@@ -503,7 +503,7 @@ def test_whatever_a_client_raises_is_an_os_error(broken: str) -> None:
 
 
 @pytest.mark.parametrize("broken", ["find", "rb.read", "wb.write", "wb.close", "pipe_file"])
-def test_a_merge_over_a_client_that_fails_is_a_merge_error(broken: str) -> None:
+def test_client_failure_during_a_merge_is_a_merge_error(broken: str) -> None:
     path = f"/merge-{broken}"
     inlay.merge(lake.table([1, 2]), path, "insert", ["id"], filesystem=Obedient())
     before = {name: Obedient().cat_file(name) for name in Obedient().find(path)}
@@ -514,7 +514,7 @@ def test_a_merge_over_a_client_that_fails_is_a_merge_error(broken: str) -> None:
     assert {name: Obedient().cat_file(name) for name in Obedient().find(path)} == before
 
 
-def test_os_errors_of_a_client_stay_what_they_are() -> None:
+def test_os_errors_of_a_client_are_unchanged() -> None:
     store = ObjectStore(private_memory())
     with pytest.raises(FileNotFoundError):
         store.open_read("/missing")
@@ -524,7 +524,7 @@ def test_os_errors_of_a_client_stay_what_they_are() -> None:
         store.read_bytes("/missing")
 
 
-def test_interrupts_are_not_failures_of_a_client() -> None:
+def test_interrupts_are_not_client_failures() -> None:
     class Interrupted(Obedient):
         def find(self, *_: Any, **__: Any) -> Any:
             raise KeyboardInterrupt
@@ -571,13 +571,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("path", [path for path in ALLOWED if "*/" not in path and "/*" not in path])
-def test_paths_that_may_stand_in_sql(path: str) -> None:
+def test_safe_paths_are_allowed_in_sql(path: str) -> None:
     PathValidator.validate_path_for_sql(path)
     assert PathValidator.escape_for_sql(path) == path
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=ascii)
-def test_paths_that_may_not_stand_in_sql(path: str) -> None:
+def test_unsafe_paths_are_rejected_in_sql(path: str) -> None:
     for check in (PathValidator.validate_path_for_sql, PathValidator.escape_for_sql):
         with pytest.raises(InvalidArgumentError) as caught:
             check(path)
@@ -586,6 +586,6 @@ def test_paths_that_may_not_stand_in_sql(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/data/*.parquet", "/data/*/x.parquet"])
-def test_globs_read_as_comments_in_sql(path: str) -> None:
+def test_globs_that_look_like_sql_comments_are_rejected(path: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"/\*|\*/"):
         PathValidator.validate_path_for_sql(path)

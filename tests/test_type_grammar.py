@@ -1,4 +1,4 @@
-"""Types as people write them."""
+"""The type grammar: names, lengths and round trips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inlay.type_grammar import (
     with_length,
 )
 
-WRITTEN = {
+TYPES = {
     "boolean": pa.bool_(),
     "BIGINT": pa.int64(),
     " Int ": pa.int32(),
@@ -51,9 +51,9 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("text", WRITTEN)
-def test_names_are_read(text: str) -> None:
-    assert parse_type(text) == WRITTEN[text]
+@pytest.mark.parametrize("text", TYPES)
+def test_parse_type(text: str) -> None:
+    assert parse_type(text) == TYPES[text]
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,21 @@ def test_names_are_read(text: str) -> None:
      "varchar(0)",
      "list<" * 40 + "int" + ">" * 40, "decimal(99999999999999,2)", "'int'", "x" * 1000],
 )  # fmt: skip
-def test_what_is_no_type_is_refused_with_the_known_ones(text: str) -> None:
+def test_invalid_type_is_rejected_with_the_known_types(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Unknown type") as caught:
         parse_type(text)
     assert "bigint" in str(caught.value.hint)
     assert len(caught.value.message) < 300
 
 
-def test_every_type_that_is_named_as_known_is_known() -> None:
+def test_every_known_type_parses() -> None:
     plain = [name for name in KNOWN_TYPES if "(" not in name and "<" not in name]
     assert len(plain) > 10
     for name in plain:
         assert type_name(parse_type(name)) == name
 
 
-scalars = st.sampled_from([type_ for type_ in WRITTEN.values() if not pa.types.is_nested(type_)])
+scalars = st.sampled_from([type_ for type_ in TYPES.values() if not pa.types.is_nested(type_)])
 types = st.recursive(
     scalars,
     lambda inner: st.one_of(
@@ -92,12 +92,12 @@ types = st.recursive(
 
 
 @given(types)
-def test_what_is_written_can_be_read(type_: pa.DataType) -> None:
+def test_type_names_round_trip(type_: pa.DataType) -> None:
     assert parse_type(type_name(type_)) == type_
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_type_or_refused(text: str) -> None:
+def test_any_text_parses_or_is_rejected(text: str) -> None:
     try:
         type_ = parse_type(text)
     except InvalidArgumentError:
@@ -105,7 +105,7 @@ def test_any_text_is_a_type_or_refused(text: str) -> None:
     assert parse_type(type_name(type_)) == type_
 
 
-def test_a_struct_has_every_name_once() -> None:
+def test_struct_with_a_repeated_field_name_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="twice"):
         parse_type("struct<a: int, a: int>")
 
@@ -114,7 +114,7 @@ def test_a_struct_has_every_name_once() -> None:
     ("text", "length"),
     [("varchar(255)", 255), ("CHAR ( 2 )", 2), ("character varying(3)", 3), ("text", None), ("decimal(5,2)", None)],
 )
-def test_lengths_stand_beside_the_type(text: str, length: int | None) -> None:
+def test_length_is_kept_beside_the_type(text: str, length: int | None) -> None:
     field = parse_column("a", text)
     assert (field.type, length_of(field)) == (parse_type(text), length)
     assert parse_column("a", column_type_name(field)).equals(field, check_metadata=True)
@@ -123,12 +123,12 @@ def test_lengths_stand_beside_the_type(text: str, length: int | None) -> None:
 @pytest.mark.parametrize(
     "text", ["varchar(5)[]", "list<varchar(5)>", "struct<a: int, b: char(2)>", "map<text(3), int>"]
 )
-def test_only_columns_have_lengths(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="Only a column of text itself has a length"):
+def test_length_inside_a_nested_type_is_rejected(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="Only a text column can have a length"):
         parse_type(text)
 
 
-def test_a_length_leaves_other_metadata_alone() -> None:
+def test_setting_a_length_keeps_other_metadata() -> None:
     field = pa.field("a", pa.string(), metadata={"unit": "km"})
     longer = with_length(with_length(field, 2), 3)
     assert (length_of(longer), longer.metadata[b"unit"]) == (3, b"km")

@@ -1,4 +1,4 @@
-"""delta-rs: the same files turned into a Delta table in place, then one MERGE."""
+"""delta-rs: converts the files to a Delta table in place, then runs one MERGE."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Delta(Contestant):
         return " AND ".join(terms)
 
     def _literal(self) -> str:
-        """The extra condition an experienced user writes; it needs to know where the keys lie."""
+        """Return the extra condition that an experienced user adds, which needs to know the key ranges."""
         if self.spec.strategy == "full_merge":
-            raise UnsupportedError("a key range in the predicate would change what full_merge deletes")
+            raise UnsupportedError("a key range in the predicate would change the rows that full_merge deletes")
         if self.spec.days:
             return "target.day IN (" + ", ".join(f"'{day}'" for day in self.spec.days) + ")"
         if not self.spec.key_ranges:
-            raise UnsupportedError("the keys have no ranges to name")
+            raise UnsupportedError("the keys have no ranges")
         key = f"target.{self.spec.key_columns[0]}"
         ranges = (f"({key} >= {low} AND {key} <= {high})" for low, high in self.spec.key_ranges)
         return "(" + " OR ".join(ranges) + ")"

@@ -1,4 +1,4 @@
-"""DuckDB: read all, anti-join + union, rewrite all; the new directory then takes the old one's place."""
+"""DuckDB: reads everything, anti-join + union, writes a new directory that replaces the old one."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class DuckDB(Contestant):
         new, old = target.with_name("new"), target.with_name("old")
         new.mkdir()
         options = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {self.spec.row_group_size}"
-        place = new / "data.parquet"
+        output = new / "data.parquet"
         if self.spec.partition_columns:
-            place, options = new, f"{options}, PARTITION_BY ({', '.join(self.spec.partition_columns)})"
-        self.connection.execute(f"COPY ({self._merged()}) TO '{place}' ({options})")
+            output, options = new, f"{options}, PARTITION_BY ({', '.join(self.spec.partition_columns)})"
+        self.connection.execute(f"COPY ({self._merged()}) TO '{output}' ({options})")
         target.rename(old)
         new.rename(target)
         shutil.rmtree(old)

@@ -1,4 +1,4 @@
-"""DuckLake: the same files added to a table of a local catalog, then one MERGE."""
+"""DuckLake: adds the files to a table of a local catalog, then runs one MERGE."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DuckLake(Contestant):
         same = " AND ".join(f"t.{key} = s.{key}" for key in self.spec.key_columns)
         merge = f"MERGE INTO lake.target AS t USING src AS s ON {same}"
         self.connection.begin()
-        if self.spec.strategy == "full_merge":  # it takes one UPDATE or DELETE a statement
+        if self.spec.strategy == "full_merge":  # one statement can have one UPDATE or DELETE
             self.connection.execute(f"{merge} WHEN NOT MATCHED BY SOURCE THEN DELETE")
         self.connection.execute(f"{merge} WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT")
         self.connection.commit()
@@ -49,7 +49,7 @@ class DuckLake(Contestant):
         return [file for pair in listed.fetchall() for file in pair if file]
 
     def verified_files(self) -> list[str]:
-        """Deleted rows stand in files of their own: what a reader gets, as plain Parquet."""
+        """Export the table as plain Parquet, because deletions are in separate files."""
         plain = f"{self.spec.work}/plain.parquet"
         self.connection.execute(f"COPY lake.target TO '{plain}'")
         return [plain]

@@ -1,4 +1,4 @@
-"""pyiceberg: the same files added to a table of a SQLite catalog, then one upsert."""
+"""pyiceberg: adds the files to a table of a SQLite catalog, then runs one upsert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Iceberg(Contestant):
 
     def __init__(self, spec: Spec) -> None:
         if spec.strategy == "full_merge":
-            raise UnsupportedError("no delete of rows that the source lacks")
+            raise UnsupportedError("cannot delete rows that the source lacks")
         self.spec = spec
         self.source = spec.load_source()
         warehouse = Path(spec.work, "warehouse")
@@ -50,7 +50,7 @@ class Iceberg(Contestant):
     def files(self) -> list[str]:
         tasks = list(self.catalog.load_table("bench.target").scan().plan_files())
         if any(task.delete_files for task in tasks):
-            raise UnsupportedError("delete files cannot be verified by a plain read")
+            raise UnsupportedError("a plain read cannot verify delete files")
         return sorted({task.file.file_path.removeprefix("file://") for task in tasks})
 
 

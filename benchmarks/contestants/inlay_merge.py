@@ -1,4 +1,4 @@
-"""inlay itself, on any engine: a merge, or only its plan."""
+"""inlay on any engine: a merge, or only its plan."""
 
 from __future__ import annotations
 

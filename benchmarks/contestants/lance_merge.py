@@ -1,4 +1,4 @@
-"""Lance: the same rows in its own format, file by file as they were, then one merge_insert."""
+"""Lance: converts the dataset file by file to its own format, then runs one merge_insert."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class Lance(Contestant):
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.source = spec.load_source()
-        self.place = Path(spec.work, "target.lance")
+        self.path = Path(spec.work, "target.lance")
         for file in dataset_files(spec.target):
             partitioned = ds.dataset(
                 file, partitioning=ds.partitioning(flavor="hive"), partition_base_dir=spec.target
             ).to_table()
             rows = partitioned.select(self.source.column_names).cast(self.source.schema)
-            lance.write_dataset(rows, self.place, mode="append" if self.place.exists() else "create")
+            lance.write_dataset(rows, self.path, mode="append" if self.path.exists() else "create")
 
     def run(self) -> dict[str, Any]:
-        merge = lance.dataset(self.place).merge_insert(self.spec.key_columns)
+        merge = lance.dataset(self.path).merge_insert(self.spec.key_columns)
         merge = merge.when_matched_update_all().when_not_matched_insert_all()
         if self.spec.strategy == "full_merge":
             merge = merge.when_not_matched_by_source_delete()
         return dict(merge.execute(self.source))
 
     def files(self) -> list[str]:
-        return [str(file) for file in sorted(self.place.rglob("*")) if file.is_file()]
+        return [str(file) for file in sorted(self.path.rglob("*")) if file.is_file()]
 
     def verified_files(self) -> list[str]:
-        """Only Lance reads its files: what a reader gets, as plain Parquet."""
+        """Export the table as plain Parquet, because only Lance can read its files."""
         plain = f"{self.spec.work}/plain.parquet"
-        batches = lance.dataset(self.place).scanner(batch_size=100_000).to_reader()
+        batches = lance.dataset(self.path).scanner(batch_size=100_000).to_reader()
         with pq.ParquetWriter(plain, batches.schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)

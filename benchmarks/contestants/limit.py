@@ -1,4 +1,4 @@
-"""The limit: the bytes of the touched files read and written once and forced to disk, and nothing else done."""
+"""The lower limit: reads the touched files, writes the same bytes and forces them to disk."""
 
 from __future__ import annotations
 

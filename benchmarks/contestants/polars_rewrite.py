@@ -1,4 +1,4 @@
-"""polars: read all, anti-join + concat, rewrite all; the new directory then takes the old one's place."""
+"""polars: reads everything, anti-join + concat, writes a new directory that replaces the old one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Polars(Contestant):
     def run(self) -> dict[str, Any]:
         target = Path(self.spec.target)
         new, old = target.with_name("new"), target.with_name("old")
-        place: str | pl.PartitionBy = f"{new}/data.parquet"
+        output: str | pl.PartitionBy = f"{new}/data.parquet"
         if self._partitioned:
-            place = pl.PartitionBy(new, key=self.spec.partition_columns, include_key=False)
+            output = pl.PartitionBy(new, key=self.spec.partition_columns, include_key=False)
         self._merged().sink_parquet(
-            place, compression="snappy", row_group_size=self.spec.row_group_size, maintain_order=False,
+            output, compression="snappy", row_group_size=self.spec.row_group_size, maintain_order=False,
             engine="streaming", mkdir=True,
         )  # fmt: skip
         target.rename(old)

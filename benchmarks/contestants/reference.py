@@ -1,4 +1,4 @@
-"""The work without planning or surgery: rewrite whole files in place with plain pyarrow, told which."""
+"""The reference: rewrites a given list of files in full with plain pyarrow, without planning or splicing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reference(Contestant):
         return {}
 
     def _key(self, table: pa.Table) -> pa.ChunkedArray:
-        """One array that identifies the row: the key column, or the joined strings of several."""
+        """Return one array that identifies each row: the key column, or the joined key columns."""
         columns = [table[name] for name in self.spec.key_columns]
         return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "\x1f")
 
@@ -46,7 +46,7 @@ class Reference(Contestant):
         return keys.take(found.drop_null())
 
     def _near(self, old: pa.Table, first: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Source rows in the file's key range: otherwise `index_in` hashes the whole source per file."""
+        """Select source rows in the key range of the file, so that `index_in` need not hash the whole source."""
         bounds = pc.min_max(old[self.spec.key_columns[0]])
         return pc.and_(pc.greater_equal(first, bounds["min"]), pc.less_equal(first, bounds["max"]))
 
@@ -61,13 +61,13 @@ class Reference(Contestant):
         return new.filter(mask) if self.spec.strategy == "full_merge" else new
 
     def _insert(self, source: pa.Table, keys: pa.ChunkedArray, used: list[pa.ChunkedArray]) -> None:
-        """Rows met in no touched file. Of a snapshot most lie in untouched files: told how many are new."""
+        """Write the new rows. For a snapshot, the key range of the hints tells which rows are new."""
         if self.spec.strategy == "full_merge":
             low = self.spec.key_ranges[-1][0]
             new = source.filter(pc.greater_equal(source[self.spec.key_columns[0]], low))
         else:
-            met = pa.chunked_array([chunk for array in used for chunk in array.chunks], keys.type)
-            new = source.filter(pc.invert(pc.is_in(keys, value_set=met)))
+            existing = pa.chunked_array([chunk for array in used for chunk in array.chunks], keys.type)
+            new = source.filter(pc.invert(pc.is_in(keys, value_set=existing)))
         if len(new):
             folder = Path(self.spec.target, self.spec.touched_files[0]).parent
             size = self.spec.row_group_size

@@ -1,4 +1,4 @@
-"""CPU of planning over many files: cold (reads every footer) and again in a process that finds the cache."""
+"""Planning over many files: first without cached footers, then in a process that uses the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measure import Contestant, Spec, dataset_files, main
 
 
 class Replan(Contestant):
-    """One `plan_merge`; with `footers` instead every footer read by pyarrow with its key statistics."""
+    """Run `plan_merge` once; or, with `footers`, read every footer and its key statistics with pyarrow."""
 
     packages: ClassVar[tuple[str, ...]] = ("inlay", "pyarrow")
 

@@ -1,4 +1,4 @@
-"""inlay's engines step by step: a plan that reads all footers, one that finds them cached, and the merge."""
+"""inlay's engines step by step: a plan that reads all footers, a plan with cached footers, and the merge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import inlay
 from benchmarks import spark
 from benchmarks.measure import Contestant, Spec, dataset_files, main, measure
 
-PLANS = 2  # of each kind; the cheaper one counts
+PLANS = 2  # repeats of each plan; the minimum counts
 
 
 class Scaling(Contestant):
@@ -34,15 +34,15 @@ class Scaling(Contestant):
     def _plan(self) -> None:
         self._call(inlay.plan_merge, self.spec.target)
 
-    def _forget_footers(self) -> None:
-        """The place of a cache, as every dataset has one that was written to, but nothing in it."""
+    def _clear_footer_cache(self) -> None:
+        """Replace the sidecar by an empty one, so that the dataset has a sidecar but no cached footers."""
         target = Path(self.spec.target)
         cache = target.with_name(f".{target.name}.txn")
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir()
 
     def _cold(self) -> dict[str, Any]:
-        self._forget_footers()
+        self._clear_footer_cache()
         return measure(self._plan)
 
     def run(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Delta Lake's MERGE on Spark, on the same files turned into a Delta table in place.
+"""Delta Lake on Spark: converts the files to a Delta table in place, then runs one MERGE.
 
-Its jars are no Python package: INLAY_BENCH_DELTA_JARS names a directory that holds them. They fit one minor version
-of Spark only; INLAY_BENCH_DELTA_PYTHON is an interpreter with that pyspark and with pyarrow, if inlay's has another.
+The jars of Delta are not a Python package. INLAY_BENCH_DELTA_JARS names the directory of the jars, which support one
+minor version of Spark. INLAY_BENCH_DELTA_PYTHON names an interpreter with that version of pyspark and with pyarrow, if
+the interpreter of inlay has another version.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.measure import Contestant, Spec, main
 
 SETTINGS = {
     **spark.SETTINGS,
-    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks to read a log of one entry otherwise
+    "spark.databricks.delta.snapshotPartitions": "2",  # the default needs 50 tasks to read a log of one entry
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

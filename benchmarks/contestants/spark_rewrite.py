@@ -1,4 +1,4 @@
-"""Spark's own: read all, anti-join + union, rewrite all; the new directory then takes the old one's place."""
+"""Plain Spark: reads everything, anti-join + union, writes a new directory that replaces the old one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SparkRewrite(Contestant):
         self.spark = spark.session()
         rows = spec.load_source()
         self.columns = rows.column_names
-        self.source = f"{spec.work}/source.parquet"  # what Spark reads best
+        self.source = f"{spec.work}/source.parquet"  # the format that Spark reads fastest
         pq.write_table(rows, self.source, compression="snappy", row_group_size=spec.row_group_size)
         spark.warm(spec, self._merge)
 
@@ -29,19 +29,19 @@ class SparkRewrite(Contestant):
         source = self.spark.read.parquet(self.source).select(*self.columns)
         if self.spec.strategy == "full_merge":
             return source
-        keys = source.select(*self.spec.key_columns)  # Spark broadcasts them by itself
+        keys = source.select(*self.spec.key_columns)  # Spark broadcasts the keys automatically
         kept = self.spark.read.parquet(target).select(*self.columns).join(keys, self.spec.key_columns, "left_anti")
         return kept.select(*self.columns).unionByName(source)
 
     def _merge(self, target: str) -> None:
-        place = Path(target)
-        new, old = place.with_name("new"), place.with_name("old")
+        path = Path(target)
+        new, old = path.with_name("new"), path.with_name("old")
         writer = self._merged(target).write.option("compression", "snappy")
         if self.spec.partition_columns:
             writer = writer.partitionBy(*self.spec.partition_columns)
         writer.parquet(str(new))
-        place.rename(old)
-        new.rename(place)
+        path.rename(old)
+        new.rename(path)
         shutil.rmtree(old)
 
     def run(self) -> dict[str, Any]:

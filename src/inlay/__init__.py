@@ -1,6 +1,6 @@
-"""inlay keeps plain Parquet datasets current.
+"""inlay keeps plain Parquet datasets current: merges that rewrite only the row groups that change.
 
-Names are imported when they are first used, so that `import inlay` costs next to nothing.
+Each name is imported when it is first used, so that `import inlay` is fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_EXPORTS = {
     "inlay.errors": ("DatasetMergeError", "InlayError"),
     "inlay.incremental": (
         "FilePlan",
@@ -68,7 +68,7 @@ _HOMES = {
     ),
     "inlay.storage": ("PathValidator",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "DatasetMergeError",
@@ -100,9 +100,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'inlay' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Types: what two schemas have in common, and casts that never change a value."""
+"""Common types of schemas that differ, and casts that never change a value."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pyarrow.compute as pc
 from inlay.errors import SchemaMismatchError
 
 __all__ = [
-    "ROOMY_BITS",
+    "WIDE_INDEX_BITS",
     "common_type",
+    "contains_type",
     "family",
-    "holds",
     "lossless_cast",
+    "map_leaf_types",
     "storage_type",
     "unify",
-    "with_leaves",
-    "with_roomy_indices",
-    "without_copies",
+    "with_wide_indices",
+    "without_schema_copies",
 ]
 
 _is: Any = pa.types
-ROOMY_BITS = 32  # of the indices of a dictionary: a row group has no more values
+WIDE_INDEX_BITS = 32  # Dictionary indices of this width can number all values of a row group.
 
 _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("null", _is.is_null),
@@ -46,8 +46,8 @@ _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("list", lambda t: _is.is_list(t) or _is.is_large_list(t) or _is.is_fixed_size_list(t)),
     ("struct", _is.is_struct),
 )
-# casts between families that keep every value that fits; judged value by value
-_CROSSINGS = {
+# Casts between these families are allowed if every single value fits.
+_CROSS_FAMILY_CASTS = {
     ("integer", "float"),
     ("float", "integer"),
     ("integer", "decimal"),
@@ -60,7 +60,7 @@ _EXACT_FLOAT = {16: pa.float32(), 32: pa.float64()}
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
-    """The plain type under dictionaries and extension types."""
+    """Return the plain type inside dictionary and extension types."""
     while True:
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
@@ -70,22 +70,22 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
             return type_
 
 
-def with_roomy_indices(schema: pa.Schema) -> pa.Schema:
-    """Dictionaries of a dataset number the values of all its files, not only of the one that they come from."""
+def with_wide_indices(schema: pa.Schema) -> pa.Schema:
+    """Widen dictionary indices, so that they can number the values of all files of a dataset."""
 
-    def roomy(type_: pa.DataType) -> pa.DataType:
-        if not _is.is_dictionary(type_) or type_.index_type.bit_width >= ROOMY_BITS:
+    def widen(type_: pa.DataType) -> pa.DataType:
+        if not _is.is_dictionary(type_) or type_.index_type.bit_width >= WIDE_INDEX_BITS:
             return type_
         return pa.dictionary(pa.int32(), type_.value_type, type_.ordered)
 
-    return pa.schema([field.with_type(with_leaves(field.type, roomy)) for field in schema], schema.metadata)
+    return pa.schema([field.with_type(map_leaf_types(field.type, widen)) for field in schema], schema.metadata)
 
 
-def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The same type with others in the place of those that hold no further ones."""
+def map_leaf_types(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Replace the leaf types of a nested type with `change(leaf)`."""
 
     def changed(field: pa.Field) -> pa.Field:
-        return field.with_type(with_leaves(field.type, change))
+        return field.with_type(map_leaf_types(field.type, change))
 
     if _is.is_struct(type_):
         return pa.struct([changed(field) for field in type_])
@@ -100,21 +100,21 @@ def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
     return change(type_)
 
 
-def holds(type_: pa.DataType, belongs: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is such a one, or has one at any depth."""
+def contains_type(type_: pa.DataType, matches: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type or any type nested in it meets a condition."""
     plain = storage_type(type_)
     if _is.is_nested(plain):
-        return any(holds(plain.field(i).type, belongs) for i in range(plain.num_fields))
-    return belongs(plain)
+        return any(contains_type(plain.field(i).type, matches) for i in range(plain.num_fields))
+    return matches(plain)
 
 
 def family(type_: pa.DataType) -> str:
     plain = storage_type(type_)
-    return next((name for name, belongs in _FAMILIES if belongs(plain)), str(plain))
+    return next((name for name, matches in _FAMILIES if matches(plain)), str(plain))
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds every value of both; None if there is none. `left` wins where it can."""
+    """Return the narrowest type that represents all values of both types, or None. Prefer `left`."""
     if left.equals(right) or family(right) == "null":
         return left
     if family(left) == "null":
@@ -163,7 +163,7 @@ def _widen_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale)
 
 
-def _finer(
+def _widen_unit(
     make: Callable[[str, pa.DataType], pa.DataType],
 ) -> Callable[[pa.DataType, pa.DataType], pa.DataType]:
     def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -209,10 +209,10 @@ _WIDEN: dict[str, Callable[[pa.DataType, pa.DataType], pa.DataType | None]] = {
     "float": _widen_float,
     "decimal": _widen_decimal,
     "binary": _widen_binary,
-    "naive timestamp": _finer(lambda unit, _: pa.timestamp(unit)),
-    "zoned timestamp": _finer(lambda unit, like: pa.timestamp(unit, like.tz)),
-    "time": _finer(lambda unit, _: pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)),
-    "duration": _finer(lambda unit, _: pa.duration(unit)),
+    "naive timestamp": _widen_unit(lambda unit, _: pa.timestamp(unit)),
+    "zoned timestamp": _widen_unit(lambda unit, like: pa.timestamp(unit, like.tz)),
+    "time": _widen_unit(lambda unit, _: pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)),
+    "duration": _widen_unit(lambda unit, _: pa.duration(unit)),
     "list": _widen_list,
     "struct": _widen_struct,
     "map": _widen_map,
@@ -225,7 +225,7 @@ def _common_field(left: pa.Field, right: pa.Field) -> pa.Field | None:
 
 
 def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-    """One schema for files that differ: the first one's columns and order, widened losslessly by the others."""
+    """Combine the schemas of files: the columns and order of the first file, widened by the other files."""
     first = schemas[0]
     fields = {field.name: field for field in first}
     for schema, name in zip(schemas[1:], names[1:], strict=True):
@@ -234,18 +234,19 @@ def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
             merged = field.with_nullable(True) if known is None else _common_field(known, field)
             if merged is None:
                 raise SchemaMismatchError(
-                    f"The files of this dataset disagree: column {field.name!r} is {fields[field.name].type} in "
-                    f"{names[0]!r} and {field.type} in {name!r}, and no type holds both."
+                    f"Files of the dataset have incompatible types: column {field.name!r} is "
+                    f"{fields[field.name].type} in {names[0]!r} and {field.type} in {name!r}.",
+                    hint="Rewrite one of the files so that the column has the same type in both.",
                 )
             fields[field.name] = merged
         for missing in fields.keys() - set(schema.names):
             fields[missing] = fields[missing].with_nullable(True)
     unified = pa.schema(fields.values())
-    return unified.with_metadata(first.metadata if unified.equals(first) else without_copies(first.metadata))
+    return unified.with_metadata(first.metadata if unified.equals(first) else without_schema_copies(first.metadata))
 
 
-# what programs keep of the schema for themselves: they would trust it more than the schema of the file
-_COPIES = frozenset(
+# Metadata keys under which programs store a copy of the schema, which they trust more than the schema of the file.
+_SCHEMA_COPIES = frozenset(
     {
         b"ARROW:schema",
         b"pandas",
@@ -257,13 +258,13 @@ _COPIES = frozenset(
 )
 
 
-def without_copies(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
-    """What a file says about itself, without the copies of a schema that is not its own any more."""
-    return {key: value for key, value in (metadata or {}).items() if key not in _COPIES} or None
+def without_schema_copies(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+    """Remove copies of a schema that no longer matches the file from its metadata."""
+    return {key: value for key, value in (metadata or {}).items() if key not in _SCHEMA_COPIES} or None
 
 
 def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_key: bool = False) -> pa.ChunkedArray:
-    """The same values in another type, or an error that names the column; never a changed value."""
+    """Cast values to another type. Raise SchemaMismatchError if any value would change."""
     if values.type.equals(to):
         return values
     if not _is_castable(values.type, to, as_key=as_key):
@@ -271,25 +272,25 @@ def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_k
     try:
         result = _cast(values, to)
         if not _keeps_values(values, result):
-            raise pa.ArrowInvalid("values would change")
+            raise pa.ArrowInvalid("the cast changes values")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(f"{_mismatch(column, values.type, to)} ({_first_line(error)})") from error
     return result
 
 
 def _is_castable(source: pa.DataType, to: pa.DataType, *, as_key: bool = False) -> bool:
-    """Whether values can be the same in both types, down to the leaves: Arrow would also turn numbers into text."""
+    """Return whether a cast can keep values. Arrow alone would also cast numbers to text."""
     kinds = (family(source), family(to))
     if kinds[0] != kinds[1]:
-        return kinds[0] == "null" or (kinds in _CROSSINGS and not (as_key and "float" in kinds))
-    mine, theirs = storage_type(source), storage_type(to)
+        return kinds[0] == "null" or (kinds in _CROSS_FAMILY_CASTS and not (as_key and "float" in kinds))
+    old, new = storage_type(source), storage_type(to)
     if kinds[0] == "list":
-        return _is_castable(mine.value_type, theirs.value_type)
+        return _is_castable(old.value_type, new.value_type)
     if kinds[0] == "map":
-        return _is_castable(mine.key_type, theirs.key_type) and _is_castable(mine.item_type, theirs.item_type)
+        return _is_castable(old.key_type, new.key_type) and _is_castable(old.item_type, new.item_type)
     if kinds[0] == "struct":
-        return {f.name for f in mine.fields} == {f.name for f in theirs.fields} and all(
-            _is_castable(f.type, theirs.field(f.name).type) for f in mine.fields
+        return {f.name for f in old.fields} == {f.name for f in new.fields} and all(
+            _is_castable(f.type, new.field(f.name).type) for f in old.fields
         )
     return True
 
@@ -313,33 +314,37 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.ExtensionArray.from_storage(to, chunk) for chunk in storage.chunks], to)
     if _is.is_dictionary(to):
         return plain.cast(to.value_type).dictionary_encode().cast(to)
-    return plain.cast(_halfway(plain.type, to)).cast(to)
+    return plain.cast(_intermediate_type(plain.type, to)).cast(to)
 
 
-def _halfway(source: pa.DataType, to: pa.DataType) -> pa.DataType:
-    """Arrow casts integers to decimals only if the whole type would fit: through wide decimals it goes by value."""
+def _intermediate_type(source: pa.DataType, to: pa.DataType) -> pa.DataType:
+    """Return a wide decimal type between integers and decimals, and `to` otherwise.
+
+    Arrow casts integers to a decimal only if all values of the integer type fit. From a wide decimal to a narrow one
+    it checks each value.
+    """
     if _is.is_integer(source) and _is.is_decimal(to):
         scale = max(to.scale, 0)
         return pa.decimal256(min(_DIGITS[64] + scale, 76), scale)
     if family(source) != family(to) or family(to) not in _NESTED:
         return to
     if _is.is_struct(to):
-        return pa.struct([f.with_type(_halfway(source.field(f.name).type, f.type)) for f in to.fields])
+        return pa.struct([f.with_type(_intermediate_type(source.field(f.name).type, f.type)) for f in to.fields])
     if _is.is_map(to):
-        item = to.item_field.with_type(_halfway(source.item_type, to.item_type))
-        return pa.map_(to.key_field.with_type(_halfway(source.key_type, to.key_type)), item, to.keys_sorted)
-    value = to.value_field.with_type(_halfway(source.value_type, to.value_type))
+        item = to.item_field.with_type(_intermediate_type(source.item_type, to.item_type))
+        return pa.map_(to.key_field.with_type(_intermediate_type(source.key_type, to.key_type)), item, to.keys_sorted)
+    value = to.value_field.with_type(_intermediate_type(source.value_type, to.value_type))
     if _is.is_fixed_size_list(to):
         return pa.list_(value, to.list_size)
     return pa.large_list(value) if _is.is_large_list(to) else pa.list_(value)
 
 
 def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray) -> bool:
-    """Arrow's checked casts refuse overflow and truncation, except with floats and with decimals of 32 and 64 bits."""
+    """Check the casts that Arrow's safe mode does not check: floats, and decimals of 32 and 64 bits."""
     before, after = _stored(before), _stored(after)
     kinds = (family(before.type), family(after.type))
     if kinds[0] in _NESTED:
-        return all(_keeps_values(*pair) for pair in zip(_parts(before), _parts(after), strict=True))
+        return all(_keeps_values(*pair) for pair in zip(_children(before), _children(after), strict=True))
     if kinds[1] == "decimal" and kinds[0] != "null":
         return bool(pc.all(pc.fill_null(pc.equal(before, after.cast(before.type)), True), min_count=0).as_py())
     if "float" not in kinds or kinds[0] == "null":
@@ -353,14 +358,14 @@ def _stored(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(storage_type(values.type))
 
 
-def _parts(values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """The values inside nested ones, by field name where they have names."""
+def _children(values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """Return the child values of a nested column. Struct fields are sorted by name."""
     kind = family(values.type)
     if kind == "list":
         return [pc.list_flatten(values)]
     if kind == "map":
         entries = pc.list_flatten(values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field]))))
-        return [pc.struct_field(entries, [at]) for at in (0, 1)]
+        return [pc.struct_field(entries, [index]) for index in (0, 1)]
     names = sorted(field.name for field in values.type.fields)
     return [pc.struct_field(values, [values.type.get_field_index(name)]) for name in names]
 

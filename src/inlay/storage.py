@@ -1,7 +1,7 @@
-"""Where bytes live: the local disk with real durability, or any fsspec filesystem treated as an object store.
+"""Stores that hold datasets: the local disk, and every fsspec filesystem as an object store.
 
-The only module that knows fsspec. A `Location` is one dataset's root in one store; paths inside it are relative
-and "/"-separated, and are shown to people joined to the path as they gave it.
+No other module imports fsspec. A `Location` is a directory in a store. Paths inside it are relative and separated
+by "/".
 """
 
 from __future__ import annotations
@@ -18,30 +18,45 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias, cast
 
 from inlay.errors import InlayError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
 
-__all__ = ["FileStat", "LocalStore", "Location", "ObjectStore", "PathValidator", "Store", "discard_tree", "locate"]
+__all__ = [
+    "FileStat",
+    "Filesystem",
+    "LocalStore",
+    "Location",
+    "ObjectStore",
+    "PathValidator",
+    "Store",
+    "discard_tree",
+    "locate",
+]
+
+
+Filesystem: TypeAlias = "AbstractFileSystem | FileSystem"
 
 
 class FileStat(NamedTuple):
-    """What identifies one state of a file: the same four values mean the same bytes."""
+    """The identity of a file's content: if all four values are equal, the bytes are equal."""
 
     path: str
     size: int
     mtime_ns: int
-    tag: int | str  # inode, or etag
+    tag: int | str  # inode or ETag
 
 
 _PATH = operator.itemgetter(0)
 
 
 class Store(Protocol):
-    """What a dataset needs of the place that holds it. Paths are absolute within the store."""
+    """The operations that a dataset needs. Paths are absolute within the store."""
 
     is_local: bool
 
@@ -55,12 +70,12 @@ class Store(Protocol):
     def create(self, path: str, data: bytes) -> None: ...
     def move(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
-    def remove_tree(self, path: str) -> None: ...  # a directory that is not there is fine
+    def remove_tree(self, path: str) -> None: ...  # A missing directory is not an error.
     def is_directory(self, path: str) -> bool: ...
 
 
 class LocalStore:
-    """The local filesystem. Nothing here is durable until `sync_file` and `sync_directory` say so."""
+    """The local filesystem. Changes are durable only after `sync_file` and `sync_directory`."""
 
     is_local = True
 
@@ -70,7 +85,7 @@ class LocalStore:
         pending = deque([("", root)])
         while pending:
             prefix, directory = pending.pop()
-            if _revisits(directory, seen):
+            if _is_revisit(directory, seen):
                 continue
             try:
                 entries = os.scandir(directory)
@@ -81,14 +96,14 @@ class LocalStore:
                     if not keep(entry.name):
                         continue
                     if entry.is_dir():
-                        # links come last: what can be reached without one is known by its own path
+                        # Links come last, so that files reachable without a link get the path without it.
                         add = pending.appendleft if entry.is_symlink() else pending.append
                         add((f"{prefix}{entry.name}/", entry.path))
                         continue
                     try:
                         status = entry.stat()
                     except FileNotFoundError:
-                        continue  # gone between listing and looking
+                        continue  # The file was deleted after the listing.
                     if stat.S_ISREG(status.st_mode):
                         found.append(FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
         found.sort(key=_PATH)
@@ -133,7 +148,7 @@ class LocalStore:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        while os.path.isdir(path):  # what others take away meanwhile makes rmtree give up half way
+        while os.path.isdir(path):  # rmtree stops half way if another process deletes files at the same time.
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
@@ -141,7 +156,7 @@ class LocalStore:
         return os.path.isdir(path)
 
     def make_directories(self, path: str) -> list[str]:
-        """Make a directory and its missing parents; returns those made, outermost first."""
+        """Create a directory and its missing parents. Returns the created directories, outermost first."""
         missing = []
         while not os.path.isdir(path):
             missing.append(path)
@@ -151,7 +166,7 @@ class LocalStore:
         return missing[::-1]
 
     def make_durable_directories(self, path: str) -> list[str]:
-        """The same, with names that survive a power cut."""
+        """Create a directory and its missing parents so that they survive a power cut."""
         made = self.make_directories(path)
         for directory in made:
             self.sync_directory(os.path.dirname(directory))
@@ -168,12 +183,12 @@ class LocalStore:
         _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _revisits(directory: str, seen: set[tuple[int, int]]) -> bool:
-    """Whether a directory was walked already (symbolic links can make loops)."""
+def _is_revisit(directory: str, seen: set[tuple[int, int]]) -> bool:
+    """Return whether a directory was walked before, because symbolic links can form loops."""
     try:
         status = os.stat(directory)
     except OSError:
-        return False  # listing it says why
+        return False  # Listing the directory raises the error.
     identity = (status.st_dev, status.st_ino)
     if identity in seen:
         return True
@@ -190,7 +205,7 @@ def _fsync(path: str, flags: int) -> None:
 
 
 class _Client:
-    """A filesystem, or a file of one, whose failures are OSErrors, whatever its client raises."""
+    """A wrapper of an fsspec filesystem or file that raises every failure as an OSError."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -202,17 +217,16 @@ class _Client:
         if kind is None or "r" in getattr(self._inner, "mode", "r"):
             self.close()
         else:
-            self._forget()
+            self._abort()
 
-    def _forget(self) -> None:
-        """An object appears when its file is closed: one that is not whole must not, neither now nor when the file is
-        collected as garbage."""
+    def _abort(self) -> None:
+        """Discard an incomplete object, which closing or garbage collection would otherwise create."""
         with contextlib.suppress(Exception):
             self._inner.discard()
         self._inner.closed = True
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # pickle asks before there is anything to ask
+        if name.startswith("__"):  # pickle looks up dunder methods before `_inner` is set.
             raise AttributeError(name)
         method = getattr(self._inner, name)
         if not callable(method):
@@ -230,7 +244,7 @@ class _Client:
 
 
 class ObjectStore:
-    """Any fsspec filesystem, used as an object store is: whole objects, conditional create, no rename."""
+    """An fsspec filesystem used as an object store: whole objects, conditional create, no rename."""
 
     is_local = False
 
@@ -259,7 +273,7 @@ class ObjectStore:
     def open_read(self, path: str) -> BinaryIO:
         try:
             return cast(BinaryIO, _Client(self._client.open(path, "rb")))
-        except FileNotFoundError:  # or a listing that the client remembers is older than the object
+        except FileNotFoundError:  # The client's cached listing may be older than the object.
             self._client.invalidate_cache()
             return cast(BinaryIO, _Client(self._client.open(path, "rb")))
 
@@ -278,9 +292,10 @@ class ObjectStore:
         return bytes(self._client.cat_file(path, start=offset, end=offset + length))
 
     def create(self, path: str, data: bytes) -> None:
-        """Create an object only if there is none; FileExistsError otherwise.
+        """Create an object, or raise FileExistsError if one exists.
 
-        A client that lost the answer of its own success retries and is told "exists": callers read back.
+        The existing object may be this call's own: a client that loses the response to a successful create retries.
+        So callers must read the object.
         """
         try:
             self._client.pipe_file(path, data, mode="create")
@@ -292,7 +307,7 @@ class ObjectStore:
             raise
 
     def move(self, source: str, target: str) -> None:
-        self._client.cp_file(source, target)  # `copy` would read "[" or "*" in a name as a pattern
+        self._client.cp_file(source, target)  # `copy` would treat "[" and "*" in a name as a pattern.
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -308,23 +323,23 @@ class ObjectStore:
         return bool(self._client.isdir(path))
 
     def require_conditional_create(self, directory: str) -> None:
-        """Refuse a store that would let two writers both believe that they won."""
+        """Reject a store on which two writers could commit the same log entry."""
         if self.single_writer:
             return
-        if self._creates_in_one_request() and self._refuses_second(f"{directory}/.probe_{uuid.uuid4().hex}"):
+        if self._creates_in_one_request() and self._rejects_second(f"{directory}/.probe_{uuid.uuid4().hex}"):
             return
         raise InlayError(
             "This store ignores conditional writes (If-None-Match), so concurrent writers could lose data.",
-            hint='If you are its only writer, pass storage_options={"single_writer": True}.',
+            hint='If no other program writes to the dataset, pass storage_options={"single_writer": True}.',
         )
 
     def _creates_in_one_request(self) -> bool:
-        """fsspec's own `pipe_file` looks first and writes then, which lets two writers win."""
+        """Return False for fsspec's default `pipe_file`, which checks and then writes in two requests."""
         from fsspec import AbstractFileSystem
 
         return getattr(self.filesystem.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
 
-    def _refuses_second(self, probe: str) -> bool:
+    def _rejects_second(self, probe: str) -> bool:
         try:
             self.create(probe, b"1")
             self.create(probe, b"2")
@@ -336,12 +351,12 @@ class ObjectStore:
 
 
 def discard_tree(store: Store, path: str) -> None:
-    """Remove what is needed no more, as far as possible: others clear away what is left."""
+    """Delete a directory. Ignore errors: a later cleanup deletes the rest."""
     with contextlib.suppress(OSError):
         store.remove_tree(path)
 
 
-# What listings of S3, Azure, Google and others call it.
+# The names of the modification time in listings of S3, Azure, Google Cloud Storage and other stores.
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created", "creation_time")
 
 
@@ -354,72 +369,73 @@ def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A directory in a store, and how its owner wrote it."""
+    """A directory in a store, and the URI or path that the user wrote for it."""
 
     store: Store
     path: str
-    given: str
+    uri: str
 
     def full(self, relative: str) -> str:
         return f"{self.path}/{relative}" if self.path else relative
 
-    def shown(self, relative: str) -> str:
-        return f"{self.given}/{relative}"
+    def display(self, relative: str) -> str:
+        return f"{self.uri}/{relative}"
 
-    def relative(self, shown: str) -> str:
-        """The path inside this location of a path as people write it."""
-        for root in (self.given, self.path):
-            if shown.startswith(root + "/"):
-                return shown[len(root) + 1 :]
-        if isinstance(self.store, LocalStore) and os.path.realpath(shown).startswith(self.path + "/"):
-            return os.path.realpath(shown)[len(self.path) + 1 :]
-        raise InvalidArgumentError(f"{shown!r} does not lie in the dataset {self.given!r}.")
+    def relative(self, path: str) -> str:
+        """Return a path or URI as a path relative to this location."""
+        for root in (self.uri, self.path):
+            if path.startswith(root + "/"):
+                return path[len(root) + 1 :]
+        if isinstance(self.store, LocalStore) and os.path.realpath(path).startswith(self.path + "/"):
+            return os.path.realpath(path)[len(self.path) + 1 :]
+        raise InvalidArgumentError(f"{path!r} is not inside the dataset {self.uri!r}.")
 
 
 def locate(
-    path: str | os.PathLike[str], filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str],
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Location:
-    """Find the store that a path, URL or path on a given filesystem belongs to."""
+    """Return the location of a path or URL, in the store that the URL or `filesystem` selects."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgumentError(
-            f"{type(path).__name__} is no path.", hint="Rows come first, the path of the dataset after them."
+            f"The path must be a string or a path object, not {type(path).__name__}.",
+            hint="Pass the rows as the first argument and the path of the dataset as the second.",
         )
-    given = re.sub(r"(?<![:/])/+$", "", os.fspath(path)) or "/"
-    if "\x00" in given:
-        raise InvalidArgumentError(f"The path {given!r} contains a NUL character.")
+    uri = re.sub(r"(?<![:/])/+$", "", os.fspath(path)) or "/"
+    if "\x00" in uri:
+        raise InvalidArgumentError(f"The path {uri!r} contains a NUL character.")
     options = dict(storage_options or {})
     single_writer = bool(options.pop("single_writer", False))
     if filesystem is None:
-        if "://" not in given or given.startswith(("file://", "local://")):
-            return _local(given)
-        filesystem, _ = _filesystem_of(given, options)
-    filesystem, path_there = _unwrapped(filesystem, given)
-    filesystem = _as_fsspec(filesystem)
-    if _is_local(filesystem):
-        return _local(given, path_there)
+        if "://" not in uri or uri.startswith(("file://", "local://")):
+            return _local(uri)
+        filesystem, _ = _open_filesystem(uri, options)
+    base, path_in_base = _unwrap(filesystem, uri)
+    base = _as_fsspec(base)
+    if _is_local(base):
+        return _local(uri, path_in_base)
     return Location(
-        ObjectStore(filesystem, single_writer=single_writer),
-        str(filesystem._strip_protocol(path_there)).rstrip("/"),
-        given,
+        ObjectStore(base, single_writer=single_writer), str(base._strip_protocol(path_in_base)).rstrip("/"), uri
     )
 
 
-def _local(given: str, path: str | None = None) -> Location:
-    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", path or given))
-    return Location(LocalStore(), os.path.realpath(bare), given)
+def _local(uri: str, path: str | None = None) -> Location:
+    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", path or uri))
+    return Location(LocalStore(), os.path.realpath(bare), uri)
 
 
-def _unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
-    """A filesystem that shows one directory of another (of fsspec, of pyarrow) is that other one and a longer path."""
+def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Resolve a filesystem that exposes one directory of another: return the other filesystem and the full path."""
     kind = type(filesystem).__name__
     if kind == "DirFileSystem":
-        return _unwrapped(filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}")
+        return _unwrap(filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}")
     if kind == "SubTreeFileSystem":
-        return _unwrapped(filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.lstrip('/')}")
+        return _unwrap(filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.lstrip('/')}")
     return filesystem, path
 
 
-def _filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+def _open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
     try:
@@ -429,7 +445,6 @@ def _filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _as_fsspec(filesystem: Any) -> Any:
-    """Accept a pyarrow filesystem as well as an fsspec one."""
     if type(filesystem).__module__.startswith("pyarrow"):
         from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -440,49 +455,79 @@ def _as_fsspec(filesystem: Any) -> Any:
 def _is_local(filesystem: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
-    wrapped = getattr(filesystem, "fs", None)  # of pyarrow
+    wrapped = getattr(filesystem, "fs", None)  # ArrowFSWrapper keeps the pyarrow filesystem in `fs`.
     return isinstance(filesystem, LocalFileSystem) or type(wrapped).__name__ == "LocalFileSystem"
 
 
-def filesystem_of(paths: Sequence[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, list[str]]:
-    """The filesystem, as pyarrow takes it, of paths that lie in one place, and the paths on it."""
+def resolve_filesystem(paths: Sequence[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, list[str]]:
+    """Return the filesystem of paths in one store for pyarrow (None if local), and their paths on it."""
     locations = [locate(path, storage_options=storage_options) for path in paths]
     store = locations[0].store
-    return (store.filesystem if isinstance(store, ObjectStore) else None), [place.path for place in locations]
+    return (store.filesystem if isinstance(store, ObjectStore) else None), [location.path for location in locations]
 
 
 def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """The paths that a pattern with `*`, `?` or `[...]` stands for, sorted, as their owner would write them."""
+    """Yield the sorted paths or URLs that match a pattern with `*`, `?` or `[...]`."""
     scheme, found, _ = pattern.rpartition("://")
     options = dict(storage_options or {}) if found else {}
     options.pop("single_writer", None)
-    filesystem, bare = _filesystem_of(pattern, options)
+    filesystem, bare = _open_filesystem(pattern, options)
     for path in sorted(_Client(filesystem).glob(bare)):
         yield f"{scheme}://{path}" if found else path
 
 
 class PathValidator:
-    """Paths that may be named in SQL. Values are bound parameters besides; this is the second lock on the door."""
+    """Checks of paths before they are used in SQL statements.
+
+    inlay passes values as bound parameters. These checks are a second line of defense for paths, which some
+    statements cannot bind.
+
+    Example:
+        >>> import inlay
+        >>> inlay.PathValidator.escape_for_sql("sales/day=1/a.parquet")
+        'sales/day=1/a.parquet'
+    """
 
     _FORBIDDEN = re.compile(r"['\"`;]|--|/\*|\*/|(^|[/\\])\.\.([/\\]|$)")
-    # format characters include the bidirectional overrides that make a path read as another one
+    # Format characters include bidirectional overrides, which make a path look like another one.
     _SUSPICIOUS_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
     @classmethod
-    def validate_path_for_sql(cls, path: str) -> None:
+    def validate_path_for_sql(cls, path: str | os.PathLike[str]) -> None:
+        """Reject a path that is not safe inside an SQL statement.
+
+        Args:
+            path: The path or URL to check.
+
+        Raises:
+            InvalidArgumentError: The path contains quotes, semicolons, comment marks, "..", or invisible characters.
+        """
+        path = os.fspath(path)
         forbidden = cls._FORBIDDEN.search(path)
         if forbidden:
             raise InvalidArgumentError(
                 f"The path {path!r} contains {forbidden.group()!r}, which is not allowed in SQL.",
-                hint="Rename the path, or use the pyarrow engine.",
+                hint='Rename the path, or pass engine="pyarrow".',
             )
         for character in path:
             if unicodedata.category(character) in cls._SUSPICIOUS_CATEGORIES:
                 raise InvalidArgumentError(
-                    f"The path {path!r} contains the invisible character U+{ord(character):04X}."
+                    f"The path {path!r} contains the invisible character U+{ord(character):04X}.",
+                    hint="Rename the path.",
                 )
 
     @classmethod
-    def escape_for_sql(cls, path: str) -> str:
+    def escape_for_sql(cls, path: str | os.PathLike[str]) -> str:
+        """Validate a path and escape it for use inside a single-quoted SQL string.
+
+        Args:
+            path: The path or URL to escape.
+
+        Returns:
+            The escaped path.
+
+        Raises:
+            InvalidArgumentError: The path is not safe; see `validate_path_for_sql`.
+        """
         cls.validate_path_for_sql(path)
-        return path.replace("'", "''")
+        return os.fspath(path).replace("'", "''")

@@ -1,4 +1,4 @@
-"""One suite, two databases: a test that asks for `catalog` or `backend` runs on SQLite and on PostgreSQL."""
+"""Fixtures of catalogs. A test that uses `catalog` or `backend` runs on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 class Clock:
-    """A clock that moves when told; each look takes a millisecond, so that orders are definite."""
+    """A manual clock. Each reading advances it by a millisecond, so that times are distinct."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 1, 23, 10, tzinfo=UTC)
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Backend:
-    """Databases of one kind: empty ones, and copies of a migrated one."""
+    """Creates empty databases and copies of a migrated database."""
 
     def __init__(self, name: str, directory: Path, server: PostgresServer | None) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Backend:
 
 
 def database_of(url: str) -> str:
-    """The name of a PostgreSQL database, or the path of an SQLite file."""
+    """Return the name of a PostgreSQL database, or the path of an SQLite file."""
     return str(make_url(url).database)
 
 
@@ -83,7 +83,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def url(backend: Backend) -> Iterator[str]:
-    """The address of a fresh, migrated database."""
+    """The URL of a new, migrated database."""
     address = backend.migrated()
     yield address
     backend.drop(address)
@@ -91,7 +91,7 @@ def url(backend: Backend) -> Iterator[str]:
 
 @pytest.fixture
 def connect(url: str, clock: Clock) -> Iterator[Callable[..., Catalog]]:
-    """Opens more catalogs over the same database, for example as another owner."""
+    """Opens further catalogs on the same database, for example as another owner."""
     with ExitStack() as stack:
 
         def open_catalog(**options: Any) -> Catalog:

@@ -1,4 +1,4 @@
-"""Starts workers, lets them go at once, and ends them."""
+"""Starts worker processes, releases them at the same moment, and ends them."""
 
 from __future__ import annotations
 

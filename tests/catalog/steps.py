@@ -1,4 +1,4 @@
-"""What tests do with a catalog again and again."""
+"""Steps that many tests of the catalog share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_version(dataset_id: str, version: int, **fields: Any) -> NewVersion:
 
 
 def running(catalog: Catalog, kind: str, **fields: Any) -> Job:
-    """A job of this catalog's owner that runs."""
+    """Create and start a job."""
     job = catalog.jobs.create(kind, {"kind": kind}, **fields).job
     assert catalog.jobs.start(job.id)
     return catalog.jobs.get(job.id)
@@ -53,7 +53,7 @@ def dataset(catalog: Catalog, label: str = "Sales", **fields: Any) -> Dataset:
 
 
 def load(catalog: Catalog, dataset_id: str, **fields: Any) -> Version:
-    """The next version, with a file of its own beside those of the version before."""
+    """Build the next version: the files of the previous version and one new file."""
     job = running(catalog, "load", dataset_id=dataset_id)
     now = catalog.versions.snapshot(dataset_id)
     number = now.version.version + 1

@@ -1,4 +1,4 @@
-"""Datasets: created whole or not at all, named uniquely, renamed, deleted."""
+"""Datasets in the catalog: create, find, rename and delete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.catalog import steps
 from tests.catalog.conftest import Clock
 
 
-def test_creating_records_dataset_version_files_upload_and_job_together(catalog: Catalog) -> None:
+def test_a_create_records_everything_in_one_transaction(catalog: Catalog) -> None:
     upload = steps.upload(catalog)
     job = steps.create_job(catalog, upload_id=upload.id)
     assert job.dataset_id is not None
@@ -64,7 +64,7 @@ def test_creating_records_dataset_version_files_upload_and_job_together(catalog:
     )
 
 
-def test_a_creation_that_fails_leaves_nothing(catalog: Catalog) -> None:
+def test_a_failed_create_leaves_nothing(catalog: Catalog) -> None:
     steps.dataset(catalog, table_name="taken")
     upload = steps.upload(catalog)
     job = steps.create_job(catalog, upload_id=upload.id)
@@ -87,15 +87,15 @@ def test_a_creation_that_fails_leaves_nothing(catalog: Catalog) -> None:
     assert steps.finish_creation(catalog, job).id == job.dataset_id
 
 
-def test_only_a_running_creation_creates_and_only_once(catalog: Catalog) -> None:
+def test_only_a_running_create_job_creates_and_only_once(catalog: Catalog) -> None:
     job = catalog.jobs.create("create", {}, dataset_id=new_id("dataset")).job
-    with pytest.raises(JobEndedError, match="has not begun"):
+    with pytest.raises(JobEndedError, match="has not started yet"):
         steps.finish_creation(catalog, job)
     catalog.jobs.start(job.id)
     made = steps.finish_creation(catalog, job)
-    with pytest.raises(JobEndedError, match="has succeeded"):
+    with pytest.raises(JobEndedError, match="has already succeeded"):
         steps.finish_creation(catalog, job)
-    with pytest.raises(ConflictError, match="creates no dataset"):
+    with pytest.raises(ConflictError, match="does not create a dataset"):
         steps.finish_creation(catalog, steps.running(catalog, "load", dataset_id=made.id))
     assert catalog.datasets.list().count == 1
 
@@ -103,7 +103,7 @@ def test_only_a_running_creation_creates_and_only_once(catalog: Catalog) -> None
 @pytest.mark.parametrize(
     "wrong", ["elsewhere/x", "datasets/{id}/../../etc/passwd", "datasets/{id}x/v1/data.parquet", ""]
 )
-def test_files_outside_the_dataset_are_refused(catalog: Catalog, wrong: str) -> None:
+def test_files_outside_the_dataset_are_rejected(catalog: Catalog, wrong: str) -> None:
     job = steps.create_job(catalog)
     assert job.dataset_id is not None
     named = wrong.format(id=job.dataset_id)
@@ -115,7 +115,7 @@ def test_files_outside_the_dataset_are_refused(catalog: Catalog, wrong: str) -> 
         steps.finish_creation(catalog, job, version=steps.new_version(job.dataset_id, 1, files=fine * 2))
 
 
-def test_table_names_are_made_from_labels_and_numbered(catalog: Catalog) -> None:
+def test_table_names_are_derived_from_labels_and_numbered(catalog: Catalog) -> None:
     labels = ["Q1 Sales", "Q1: sales!", "q1 SALES", "Q1 Sales 2", "Q1_Sälés", "User", "2026 Budget", "表", "数据"]
     names = [steps.dataset(catalog, label).table_name for label in labels]
     assert names == [
@@ -132,12 +132,12 @@ def test_table_names_are_made_from_labels_and_numbered(catalog: Catalog) -> None
     assert list(catalog.datasets.table_names()) == sorted(names)
 
 
-def test_long_labels_stay_within_the_limit_and_apart(catalog: Catalog) -> None:
+def test_names_of_long_labels_are_short_and_distinct(catalog: Catalog) -> None:
     names = [steps.dataset(catalog, "x" * length).table_name for length in (128, 200, 300, 127)]
     assert names == ["x" * 128, "x" * 126 + "_2", "x" * 126 + "_3", "x" * 127]
 
 
-def test_a_name_is_taken_in_whatever_case(catalog: Catalog) -> None:
+def test_table_names_are_unique_ignoring_case(catalog: Catalog) -> None:
     made = steps.dataset(catalog, table_name="Country_Codes")
     with pytest.raises(TableNameTakenError, match="Country_codes") as caught:
         steps.dataset(catalog, table_name="Country_codes")
@@ -157,7 +157,7 @@ def test_datasets_are_found_by_table_name(catalog: Catalog) -> None:
         assert catalog.datasets.find(name) is None
 
 
-def test_lists_come_in_pages_newest_first(catalog: Catalog) -> None:
+def test_datasets_are_listed_in_pages_newest_first(catalog: Catalog) -> None:
     made = [steps.dataset(catalog, f"number {n}").id for n in range(5)]
     page = catalog.datasets.list(limit=2, offset=1)
     assert [dataset.id for dataset in page.items] == made[::-1][1:3]
@@ -185,7 +185,7 @@ def test_renaming_changes_label_and_table_name(catalog: Catalog) -> None:
     assert steps.dataset(catalog, "Early").table_name == "early"
 
 
-def test_deleting_forgets_at_once_and_schedules_the_files(catalog: Catalog, clock: Clock) -> None:
+def test_deleting_removes_the_dataset_and_schedules_its_files(catalog: Catalog, clock: Clock) -> None:
     made = steps.dataset(catalog)
     steps.load(catalog, made.id)
     catalog.datasets.delete(made.id)
@@ -202,7 +202,7 @@ def test_deleting_forgets_at_once_and_schedules_the_files(catalog: Catalog, cloc
     assert steps.dataset(catalog).table_name == made.table_name
 
 
-def test_deleting_stops_the_jobs_of_the_dataset(catalog: Catalog) -> None:
+def test_deleting_cancels_the_jobs_of_the_dataset(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     upload = steps.upload(catalog)
     busy = steps.running(catalog, "load", dataset_id=made.id)
@@ -219,7 +219,7 @@ def test_deleting_stops_the_jobs_of_the_dataset(catalog: Catalog) -> None:
     assert catalog.uploads.get(upload.id).status == "pending"
 
 
-def test_unknown_spares_what_exists_and_what_is_being_made(catalog: Catalog) -> None:
+def test_unknown_excludes_existing_datasets_and_active_creates(catalog: Catalog) -> None:
     made, orphan = steps.dataset(catalog), new_id("dataset")
     being_made = steps.create_job(catalog)
     assert catalog.datasets.unknown([made.id, orphan, being_made.dataset_id or "", "strange"]) == {orphan}
@@ -227,7 +227,7 @@ def test_unknown_spares_what_exists_and_what_is_being_made(catalog: Catalog) -> 
     assert catalog.datasets.unknown([being_made.dataset_id or ""]) == {being_made.dataset_id}
 
 
-def test_awkward_schemas_and_configurations_come_back_exactly(catalog: Catalog) -> None:
+def test_unusual_schemas_and_configurations_are_stored_exactly(catalog: Catalog) -> None:
     schema = pa.schema(
         [
             pa.field("ts", pa.timestamp("ns", "Europe/Zürich"), metadata={"k": "v"}),
@@ -248,7 +248,7 @@ def test_awkward_schemas_and_configurations_come_back_exactly(catalog: Catalog) 
     assert got.label == "🦆 Ente"
 
 
-def test_datasets_are_found_by_words_of_their_names(catalog: Catalog) -> None:
+def test_search_finds_datasets_by_words_of_their_names(catalog: Catalog) -> None:
     for label, table_name in (("Große Städte", "cities"), ("Sales 2024", "sales_24"), ("Sales 2025", "sales_25")):
         steps.dataset(catalog, label, table_name=table_name)
 
@@ -256,14 +256,14 @@ def test_datasets_are_found_by_words_of_their_names(catalog: Catalog) -> None:
         return [dataset.table_name for dataset in catalog.datasets.list(search=search, **page).items]
 
     assert found("  ") == found("s") == ["sales_25", "sales_24", "cities"]
-    assert found("STÄDTE gross") == ["cities"]  # every word, in whatever case, of any letter
+    assert found("STÄDTE gross") == ["cities"]  # every word matches, ignoring case
     assert found("les_25 sales") == ["sales_25"]
     assert found("%") == found("_2%") == found("sales cities") == []
     page = catalog.datasets.list(search="sales", limit=1, offset=1)
     assert ([dataset.table_name for dataset in page.items], page.count) == (["sales_24"], 2)
 
 
-def test_the_suggested_table_name_is_the_one_that_creating_chooses(catalog: Catalog) -> None:
+def test_a_create_chooses_the_suggested_table_name(catalog: Catalog) -> None:
     for expected in ("sales", "sales_2", "sales_3"):
         assert catalog.datasets.suggest_table_name("Sales") == expected
         assert steps.dataset(catalog, "Sales").table_name == expected

@@ -1,4 +1,4 @@
-"""Jobs: claims, leases, cancelling, idempotency keys."""
+"""Jobs in the catalog: claims, leases, cancellation, idempotency keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inlay.catalog import Catalog, new_id, owners
+from inlay.catalog import Catalog, leases, new_id
 from inlay.errors import (
     ConflictError,
     IdempotencyKeyReusedError,
@@ -43,7 +43,7 @@ def test_a_job_from_queued_to_succeeded(catalog: Catalog) -> None:
     assert job.created_at < running.started_at < ended.finished_at
 
 
-def test_a_failure_is_kept_as_a_problem(catalog: Catalog) -> None:
+def test_a_failure_is_stored_as_a_problem(catalog: Catalog) -> None:
     job = steps.running(catalog, "load")
     failed = catalog.jobs.fail(job.id, InvalidArgumentError("bad \0 cell \ud800", hint="fix it"))
     assert failed.state == "failed"
@@ -63,20 +63,20 @@ def test_one_job_writes_a_dataset_at_a_time(catalog: Catalog, connect: Callable[
     assert elsewhere.jobs.start(second.id)
 
 
-def test_a_job_can_be_started_once_and_by_its_owner(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+def test_a_job_can_be_started_once_and_only_by_its_owner(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
     job = catalog.jobs.create("load", {}).job
     with pytest.raises(ConflictError, match="another process"):
         connect(owner="else").jobs.start(job.id)
     assert catalog.jobs.start(job.id)
-    with pytest.raises(JobEndedError, match="has begun already"):
+    with pytest.raises(JobEndedError, match="has already started"):
         catalog.jobs.start(job.id)
 
 
-@pytest.mark.parametrize("asked", ["", "job_", "job_none", "data_a", "job_\0"])
-def test_what_is_no_job_is_not_found(catalog: Catalog, asked: str) -> None:
+@pytest.mark.parametrize("job_id", ["", "job_", "job_none", "data_a", "job_\0"])
+def test_an_unknown_job_is_not_found(catalog: Catalog, job_id: str) -> None:
     for call in (catalog.jobs.get, catalog.jobs.start, catalog.jobs.cancel, catalog.jobs.succeed, catalog.jobs.stop):
         with pytest.raises(NotFoundError):
-            call(asked)
+            call(job_id)
 
 
 def test_lists_filter_and_page(catalog: Catalog) -> None:
@@ -93,38 +93,38 @@ def test_lists_filter_and_page(catalog: Catalog) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- cancelling
-def test_a_queued_job_is_cancelled_at_once(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+def test_a_queued_job_is_cancelled_immediately(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
     job = catalog.jobs.create("load", {}).job
     assert connect(owner="user").jobs.cancel(job.id).state == "cancelled"
-    with pytest.raises(JobEndedError, match="was cancelled"):
+    with pytest.raises(JobEndedError, match="is already canceled"):
         catalog.jobs.start(job.id)
     with pytest.raises(JobEndedError):
         catalog.jobs.cancel(job.id)
 
 
-def test_a_running_job_is_asked_to_stop(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+def test_a_running_job_is_cancelled_by_its_owner(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
     job = steps.running(catalog, "load")
-    asked = connect(owner="user").jobs.cancel(job.id)
-    assert (asked.state, asked.cancel_requested) == ("running", True)
+    cancelled = connect(owner="user").jobs.cancel(job.id)
+    assert (cancelled.state, cancelled.cancel_requested) == ("running", True)
     assert not catalog.jobs.report(job.id, {"done": 2})
     assert catalog.jobs.heartbeat().cancelling == {job.id}
     assert catalog.jobs.stop(job.id).state == "cancelled"
     assert not catalog.jobs.report(job.id, {"done": 3})
 
 
-def test_a_commit_that_was_faster_than_the_cancelling_holds(catalog: Catalog) -> None:
+def test_a_commit_before_the_cancellation_holds(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     job = steps.running(catalog, "load", dataset_id=made.id)
     catalog.jobs.cancel(job.id)
     catalog.versions.commit(made.id, 1, steps.new_version(made.id, 2), job_id=job.id)
     assert catalog.jobs.get(job.id).state == "succeeded"
     for late in (catalog.jobs.stop, catalog.jobs.cancel, lambda job_id: catalog.jobs.fail(job_id, {})):
-        with pytest.raises(JobEndedError, match="has succeeded already"):
+        with pytest.raises(JobEndedError, match="has already succeeded"):
             late(job.id)
 
 
 # ------------------------------------------------------------------------------------------------------------- leases
-def test_a_lease_that_ran_out_frees_upload_and_dataset(
+def test_an_expired_lease_releases_upload_and_dataset(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     made = steps.dataset(catalog)
@@ -147,7 +147,7 @@ def test_a_lease_that_ran_out_frees_upload_and_dataset(
     catalog.uploads.delete(upload.id)
 
 
-def test_every_use_of_an_upload_first_releases_what_is_dead(
+def test_every_use_of_an_upload_first_releases_dead_jobs(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     upload = steps.upload(catalog)
@@ -160,17 +160,17 @@ def test_every_use_of_an_upload_first_releases_what_is_dead(
     silent.uploads.delete(upload.id)
 
 
-def test_a_refusal_does_not_undo_the_release_it_follows_from(
+def test_an_error_does_not_roll_back_the_release_before_it(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     lost = steps.running(connect(owner="elsewhere"), "load")
     clock.advance(seconds=61)
-    with pytest.raises(JobEndedError, match="has failed already"):
+    with pytest.raises(JobEndedError, match="has already failed"):
         catalog.jobs.cancel(lost.id)
     assert catalog.jobs.get(lost.id).state == "failed"
 
 
-def test_a_heartbeat_keeps_the_jobs_of_its_owner_only(
+def test_a_heartbeat_renews_only_the_jobs_of_its_owner(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     one, two = connect(owner="one"), connect(owner="two")
@@ -183,8 +183,8 @@ def test_a_heartbeat_keeps_the_jobs_of_its_owner_only(
     assert one.jobs.get(kept.id).state == "running"
 
 
-def test_our_own_old_leases_are_no_sign_of_death(catalog: Catalog, clock: Clock) -> None:
-    """The machine slept: all leases are old when we wake up, and we go on."""
+def test_old_leases_of_the_own_process_do_not_expire(catalog: Catalog, clock: Clock) -> None:
+    """After the machine slept, all leases are old, but this process still runs its jobs."""
     made = steps.dataset(catalog)
     job = steps.running(catalog, "load", dataset_id=made.id)
     clock.advance(hours=8)
@@ -192,7 +192,7 @@ def test_our_own_old_leases_are_no_sign_of_death(catalog: Catalog, clock: Clock)
     assert catalog.versions.commit(made.id, 1, steps.new_version(made.id, 2), job_id=job.id).version == 2
 
 
-def test_the_leases_and_grace_are_those_that_were_chosen(connect: Callable[..., Catalog], clock: Clock) -> None:
+def test_lease_and_grace_are_configurable(connect: Callable[..., Catalog], clock: Clock) -> None:
     from datetime import timedelta
 
     short = connect(owner="short", lease=timedelta(seconds=5), grace=timedelta(0))
@@ -203,9 +203,9 @@ def test_the_leases_and_grace_are_those_that_were_chosen(connect: Callable[..., 
     assert connect().jobs.release_expired() == [job.id]
 
 
-def test_a_dead_process_is_seen_without_waiting(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+def test_jobs_of_a_dead_process_are_released_immediately(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", "from inlay.catalog import owners; print(owners.this_process(), flush=True); input()"],
+        [sys.executable, "-c", "from inlay.catalog import leases; print(leases.this_process(), flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -217,24 +217,24 @@ def test_a_dead_process_is_seen_without_waiting(catalog: Catalog, connect: Calla
         job = steps.running(connect(owner=owner), "create", upload_id=upload.id)
         assert not catalog.jobs.release_expired()
         os.kill(child.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie
         assert catalog.jobs.release_expired() == [job.id]
     steps.running(connect(owner=owner), "create", upload_id=upload.id)
     assert catalog.jobs.create("create", {}, upload_id=upload.id).is_new
 
 
-def test_owners_are_judged_only_where_they_can_be_seen() -> None:
-    ours = owners.this_process()
-    host, pid, start = ours.split("/")
-    assert not owners.is_dead(ours)
-    assert owners.is_dead(f"{host}/{pid}/{int(start) + 1}"), "the pid was given to another process"
-    assert owners.is_dead(f"{host}/{2**22 + 1}/{start}")
-    assert not owners.is_dead(f"other{host}/{2**22 + 1}/{start}")
-    assert not owners.is_dead(f"{host}/{2**22 + 1}/0"), "a system that tells no start times"
-    assert not owners.is_dead("somebody")
+def test_only_owners_on_this_host_can_be_dead() -> None:
+    owner = leases.this_process()
+    host, pid, start = owner.split("/")
+    assert not leases.is_dead(owner)
+    assert leases.is_dead(f"{host}/{pid}/{int(start) + 1}"), "another process has this pid now"
+    assert leases.is_dead(f"{host}/{2**22 + 1}/{start}")
+    assert not leases.is_dead(f"other{host}/{2**22 + 1}/{start}")
+    assert not leases.is_dead(f"{host}/{2**22 + 1}/0"), "a system that tells no start times"
+    assert not leases.is_dead("somebody")
 
 
-def test_old_jobs_are_forgotten_with_their_keys(catalog: Catalog, clock: Clock) -> None:
+def test_old_jobs_are_deleted_with_their_keys(catalog: Catalog, clock: Clock) -> None:
     old = steps.running(catalog, "load", idempotency_key="k")
     catalog.jobs.succeed(old.id)
     active = steps.running(catalog, "load")
@@ -246,7 +246,7 @@ def test_old_jobs_are_forgotten_with_their_keys(catalog: Catalog, clock: Clock) 
 
 
 # --------------------------------------------------------------------------------------------------- idempotency keys
-def test_the_same_key_and_request_find_the_same_job(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+def test_the_same_key_and_request_return_the_same_job(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
     upload = steps.upload(catalog)
     request = {"b": [1, 2], "a": {"ü": None}}
     first = catalog.jobs.create(
@@ -267,7 +267,7 @@ def test_the_same_key_and_request_find_the_same_job(catalog: Catalog, connect: C
     assert catalog.jobs.list().count == 1
 
 
-def test_the_same_key_with_another_request_is_refused(catalog: Catalog) -> None:
+def test_the_same_key_with_another_request_is_rejected(catalog: Catalog) -> None:
     made, other = steps.dataset(catalog), steps.dataset(catalog)
     catalog.jobs.create("load", {"a": 1}, dataset_id=made.id, idempotency_key="k")
     for kind, request, dataset_id in (
@@ -283,7 +283,7 @@ def test_the_same_key_with_another_request_is_refused(catalog: Catalog) -> None:
     assert catalog.jobs.create("load", {"a": 2}, dataset_id=made.id).is_new
 
 
-def test_a_failure_is_the_answer_unless_trying_again_can_help(
+def test_only_a_retryable_failure_releases_its_key(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     def submit(at: Catalog = catalog) -> tuple[str, bool]:
@@ -303,12 +303,12 @@ def test_a_failure_is_the_answer_unless_trying_again_can_help(
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\0", "\udcff"])
-def test_a_key_that_cannot_be_is_refused(catalog: Catalog, key: str) -> None:
+def test_an_invalid_idempotency_key_is_rejected(catalog: Catalog, key: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Idempotency-Key"):
         catalog.jobs.create("load", {}, idempotency_key=key)
 
 
-def test_jobs_of_one_dataset_begin_in_the_order_they_were_asked_for(catalog: Catalog) -> None:
+def test_jobs_of_one_dataset_start_in_submission_order(catalog: Catalog) -> None:
     dataset_id = new_id("dataset")
     first, second, third = (catalog.jobs.create("create", {}, dataset_id=dataset_id).job for _ in range(3))
     assert not catalog.jobs.start(second.id)

@@ -1,4 +1,4 @@
-"""The catalog against a model of it in plain Python: whatever is done, in whatever order, by whomever."""
+"""Random operations of several owners on the catalog, compared with a model in plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from inlay.catalog import Catalog, DataFile, new_id, table_name_from_label
+from inlay.catalog import Catalog, DataFile, new_id
+from inlay.catalog.names import table_name_from_label
 from inlay.errors import (
     ConflictError,
     InlayError,
@@ -28,7 +29,7 @@ from tests.catalog.conftest import Backend, Clock
 OWNERS = ("one", "two")
 LEASE = 60
 MOSTLY = st.sampled_from([True, True, True, True, False])
-# Shrinking needs a database for every attempt: turn it on by hand when something fails.
+# Shrinking needs a database per attempt. Turn it on by hand after a failure.
 PHASES = (Phase.reuse, Phase.generate)
 
 
@@ -53,7 +54,7 @@ class ModelDataset:
 
 
 class CatalogMachine(RuleBasedStateMachine):
-    """Rules do the same to both sides and compare what they say; the invariant compares all that can be seen."""
+    """Rules apply the same operation to catalog and model; the invariant compares their states."""
 
     backend: Backend
 
@@ -130,7 +131,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------------- rules
     def job(self, data: st.DataObject, *wanted: str, kinds: str = "create load") -> tuple[str, ModelJob, str]:
-        """Mostly a job in these states and of these kinds, and mostly its owner."""
+        """Draw a job, usually with these states and kinds, and an owner, usually its own."""
         fitting = [key for key, job in self.all_jobs.items() if job.state in wanted and job.kind in kinds.split()]
         job_id = data.draw(st.sampled_from(fitting if fitting and data.draw(MOSTLY) else list(self.all_jobs)))
         job = self.all_jobs[job_id]
@@ -274,7 +275,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(OWNERS), seconds=st.sampled_from([1, 40, 90]))
     def wait(self, owner: str, seconds: int) -> None:
-        """Time passes, and one of the owners is still there."""
+        """Let time pass while one owner sends heartbeats."""
         mine = [job for job in self.active() if job.owner == owner]
         assert len(self.catalogs[owner].jobs.heartbeat().held) == len(mine)
         for job in mine:
@@ -344,5 +345,5 @@ class CatalogMachine(RuleBasedStateMachine):
 def test_the_catalog_behaves_like_its_model(backend: Backend) -> None:
     machine = type("Machine", (CatalogMachine,), {"backend": backend})
     examples = settings().max_examples
-    few = examples // (5 if backend.name == "postgresql" else 2)  # a database for each
+    few = examples // (5 if backend.name == "postgresql" else 2)  # each example needs a database
     run_machine(machine, settings=settings(max_examples=few, stateful_step_count=60, phases=PHASES))

@@ -1,4 +1,4 @@
-"""Table names: the rules, and names made from labels."""
+"""Table names: validation, and derivation from labels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from datafusion import SessionContext
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inlay.catalog import table_name_from_label, validate_table_name
-from inlay.catalog.names import LONGEST_NAME, RESERVED_WORDS, name_family
+from inlay.catalog.names import (
+    MAX_NAME_LENGTH,
+    RESERVED_WORDS,
+    name_prefix,
+    table_name_from_label,
+    validate_table_name,
+)
 from inlay.errors import InvalidTableNameError
 
 
@@ -25,7 +30,7 @@ def test_valid_names(name: str) -> None:
     ("name", "why"),
     [
         ("", "empty"),
-        ("1a", "begin with a letter"),
+        ("1a", "start with a letter"),
         ("a-b", "only letters"),
         ("a b", "only letters"),
         ("a.b", "only letters"),
@@ -77,7 +82,7 @@ def test_names_from_labels(label: str, name: str) -> None:
     assert table_name_from_label(label) == name
 
 
-def test_names_that_are_taken_get_the_first_free_number() -> None:
+def test_taken_names_get_the_first_free_number() -> None:
     assert table_name_from_label("a", {"a"}) == "a_2"
     assert table_name_from_label("a", {"a", "a_2", "a_4"}) == "a_3"
     assert table_name_from_label("a", {"a_2"}) == "a"
@@ -88,13 +93,13 @@ def test_names_that_are_taken_get_the_first_free_number() -> None:
 @given(st.text(max_size=300), st.integers(1, 12))
 @example("_" * 200, 3)
 @example("a" * 127 + "_b", 12)
-def test_every_label_gives_valid_names_of_one_family(label: str, count: int) -> None:
+def test_every_label_gives_valid_names_with_one_prefix(label: str, count: int) -> None:
     taken: set[str] = set()
     for _ in range(count):
         name = table_name_from_label(label, taken)
         assert validate_table_name(name) == name == name.lower()
-        assert len(name) <= LONGEST_NAME
-        assert name.startswith(name_family(label))
+        assert len(name) <= MAX_NAME_LENGTH
+        assert name.startswith(name_prefix(label))
         assert name not in taken
         taken.add(name)
 

@@ -1,4 +1,4 @@
-"""Many at once: one winner for an upload, no lost version, no name twice; and death at any moment."""
+"""Concurrent and killed processes: one claim per upload, unique names, no lost version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.catalog.processes import go, read, worker
 
 
 def together(actions: list[Callable[[], object]]) -> list[object]:
-    """Run all at the same moment; an `InlayError` is a result too."""
+    """Run all functions at the same moment. Returns results and `InlayError`s."""
     barrier = threading.Barrier(len(actions))
 
     def act(action: Callable[[], object]) -> object:
@@ -47,7 +47,7 @@ def test_one_of_sixteen_threads_claims_an_upload(catalog: Catalog, connect: Call
         catalog.jobs.cancel(winner.id)
 
 
-def test_an_upload_makes_one_dataset_however_often_it_is_tried(catalog: Catalog) -> None:
+def test_concurrent_creates_from_one_upload_make_one_dataset(catalog: Catalog) -> None:
     upload = steps.upload(catalog)
 
     def attempt() -> str:
@@ -60,7 +60,7 @@ def test_an_upload_makes_one_dataset_however_often_it_is_tried(catalog: Catalog)
     assert [dataset.id for dataset in catalog.datasets.list().items] == made
 
 
-def test_one_of_many_creations_gets_a_table_name(catalog: Catalog) -> None:
+def test_one_of_many_creates_gets_a_table_name(catalog: Catalog) -> None:
     results = together(
         [lambda: steps.dataset(catalog, table_name="naMe").id, lambda: steps.dataset(catalog, table_name="NAME").id] * 4
     )
@@ -71,7 +71,7 @@ def test_one_of_many_creations_gets_a_table_name(catalog: Catalog) -> None:
     assert results.count(TableNameTakenError) == 5
 
 
-def test_one_idempotency_key_makes_one_job(catalog: Catalog) -> None:
+def test_one_idempotency_key_creates_one_job(catalog: Catalog) -> None:
     upload = steps.upload(catalog)
 
     def submit() -> tuple[str, bool]:
@@ -85,7 +85,7 @@ def test_one_idempotency_key_makes_one_job(catalog: Catalog) -> None:
     assert [is_new for _, is_new in results].count(True) == 1  # type: ignore[misc]
 
 
-def test_deleting_and_committing_at_once_leaves_one_truth(catalog: Catalog) -> None:
+def test_concurrent_delete_and_commit_are_consistent(catalog: Catalog) -> None:
     for _ in range(6):
         made = steps.dataset(catalog)
         job = steps.running(catalog, "load", dataset_id=made.id)
@@ -99,7 +99,7 @@ def test_deleting_and_committing_at_once_leaves_one_truth(catalog: Catalog) -> N
             catalog.datasets.get(made.id)
 
 
-def test_processes_that_commit_lose_no_version(catalog: Catalog, url: str) -> None:
+def test_concurrent_processes_lose_no_version(catalog: Catalog, url: str) -> None:
     made = steps.dataset(catalog)
     with ExitStack() as stack:
         workers = [stack.enter_context(worker("load", url, made.id, "15")) for _ in range(3)]
@@ -114,7 +114,7 @@ def test_processes_that_commit_lose_no_version(catalog: Catalog, url: str) -> No
     assert catalog.jobs.list(kind="load").count == 45
 
 
-def test_processes_that_create_with_one_label_all_succeed(catalog: Catalog, url: str) -> None:
+def test_concurrent_creates_with_one_label_all_succeed(catalog: Catalog, url: str) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(worker("create", url, "Umsätze 2026", "10")) for _ in range(3)]
         assert [read(process) for process in workers] == ["ready"] * 3
@@ -127,7 +127,7 @@ def test_processes_that_create_with_one_label_all_succeed(catalog: Catalog, url:
 
 
 # ---------------------------------------------------------------------------------------------------------- kill -9
-def test_a_killed_process_frees_what_it_held_at_once(catalog: Catalog, url: str) -> None:
+def test_jobs_of_a_killed_process_are_released_immediately(catalog: Catalog, url: str) -> None:
     made, upload = steps.dataset(catalog), steps.upload(catalog)
     with worker("claim", url, upload.id, made.id) as process:
         job_id = read(process)
@@ -156,7 +156,7 @@ def test_a_process_killed_within_a_transaction_changes_nothing(catalog: Catalog,
     catalog.check()
 
 
-def test_what_was_acknowledged_before_a_kill_is_there(catalog: Catalog, url: str) -> None:
+def test_acknowledged_commits_survive_a_kill(catalog: Catalog, url: str) -> None:
     made = steps.dataset(catalog)
     chance = random.Random(4)
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_what_was_acknowledged_before_a_kill_is_there(catalog: Catalog, url: str
             acknowledged = int(read(process))
             time.sleep(chance.uniform(0, 0.2))
             process.kill()
-            rest = process.communicate()[0].split("\n")[:-1]  # without a line cut short
+            rest = process.communicate()[0].split("\n")[:-1]  # without an incomplete line
         acknowledged = int(rest[-1]) if rest else acknowledged
         snapshot = catalog.versions.snapshot(made.id)
         assert snapshot.dataset.version in (acknowledged, acknowledged + 1)

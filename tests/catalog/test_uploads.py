@@ -1,4 +1,4 @@
-"""Uploads: listed, used once, deleted."""
+"""Uploads in the catalog: list, consume and delete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_upload_is_pending_with_all_its_fields(catalog: Catalog) -> None:
     assert got.created_at.tzinfo is UTC
 
 
-def test_ids_are_short_safe_and_of_their_kind() -> None:
+def test_ids_are_short_safe_and_have_a_prefix() -> None:
     ids = {new_id("upload") for _ in range(1000)}
     assert len(ids) == 1000
     assert all(i.startswith("upld_") and i == i.lower() and i[5:].isalnum() for i in ids)
@@ -42,15 +42,15 @@ def test_ids_are_short_safe_and_of_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["", "upld_", "upld_nothinghere", "data_aaaa", "upld_a\0b", "upld_\ud800", "upld_ABC", "x" * 10_000]
+    "upload_id", ["", "upld_", "upld_nothinghere", "data_aaaa", "upld_a\0b", "upld_\ud800", "upld_ABC", "x" * 10_000]
 )
-def test_what_is_no_upload_is_not_found(catalog: Catalog, asked: str) -> None:
+def test_an_unknown_upload_is_not_found(catalog: Catalog, upload_id: str) -> None:
     for call in (catalog.uploads.get, catalog.uploads.delete):
         with pytest.raises(NotFoundError, match="There is no upload"):
-            call(asked)
+            call(upload_id)
 
 
-def test_lists_show_pending_uploads_newest_first_in_pages(catalog: Catalog) -> None:
+def test_pending_uploads_are_listed_in_pages_newest_first(catalog: Catalog) -> None:
     uploads = [steps.upload(catalog) for _ in range(5)]
     job = steps.create_job(catalog, upload_id=uploads[0].id)
     steps.finish_creation(catalog, job)
@@ -68,12 +68,12 @@ def test_lists_show_pending_uploads_newest_first_in_pages(catalog: Catalog) -> N
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 1001}, {"offset": -1}, {"offset": 2**63}, {"status": "x"}])
-def test_a_page_that_cannot_be_is_refused(catalog: Catalog, wrong: dict[str, object]) -> None:
+def test_an_invalid_page_is_rejected(catalog: Catalog, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         catalog.uploads.list(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_consumed_upload_is_refused_and_its_bytes_become_garbage(catalog: Catalog, clock: Clock) -> None:
+def test_a_consumed_upload_is_rejected_and_its_file_becomes_garbage(catalog: Catalog, clock: Clock) -> None:
     upload = steps.upload(catalog)
     steps.finish_creation(catalog, steps.create_job(catalog, upload_id=upload.id))
     consumed = catalog.uploads.get(upload.id)
@@ -109,7 +109,7 @@ def test_an_unknown_upload_is_not_claimed(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("end", ["fail", "stop", "cancel"])
-def test_a_job_that_ends_without_effect_gives_its_upload_back(catalog: Catalog, end: str) -> None:
+def test_an_unsuccessful_job_releases_its_upload(catalog: Catalog, end: str) -> None:
     upload = steps.upload(catalog)
     job = catalog.jobs.create("create", {}, upload_id=upload.id).job
     {
@@ -121,7 +121,7 @@ def test_a_job_that_ends_without_effect_gives_its_upload_back(catalog: Catalog, 
     assert catalog.jobs.create("create", {}, upload_id=upload.id).is_new
 
 
-def test_a_deleted_upload_is_gone_and_its_bytes_are_garbage_at_once(catalog: Catalog) -> None:
+def test_the_file_of_a_deleted_upload_is_garbage_immediately(catalog: Catalog) -> None:
     upload, other = steps.upload(catalog), steps.upload(catalog)
     catalog.uploads.delete(upload.id)
     assert [item.id for item in catalog.uploads.list(status="all").items] == [other.id]
@@ -131,19 +131,19 @@ def test_a_deleted_upload_is_gone_and_its_bytes_are_garbage_at_once(catalog: Cat
         catalog.uploads.delete(upload.id)
 
 
-def test_an_id_is_used_once(catalog: Catalog) -> None:
+def test_an_upload_id_is_unique(catalog: Catalog) -> None:
     upload = steps.upload(catalog)
     with pytest.raises(ConflictError):
         catalog.uploads.create(upload.id, storage_url="x", size_bytes=1)
 
 
 @pytest.mark.parametrize("content_type", ["text/\0csv", "  ", "x" * 5000, "\udcff"])
-def test_text_that_a_database_cannot_hold_is_refused(catalog: Catalog, content_type: str) -> None:
+def test_text_that_a_database_cannot_store_is_rejected(catalog: Catalog, content_type: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Content-Type"):
         steps.upload(catalog, content_type=content_type)
 
 
-def test_unknown_names_only_what_looks_like_ours(catalog: Catalog) -> None:
+def test_unknown_returns_only_valid_upload_ids(catalog: Catalog) -> None:
     upload, orphan = steps.upload(catalog), new_id("upload")
     found = catalog.uploads.unknown([upload.id, orphan, "lost+found", "upld_\udcff", ""])
     assert found == {orphan}
@@ -151,7 +151,7 @@ def test_unknown_names_only_what_looks_like_ours(catalog: Catalog) -> None:
     assert catalog.uploads.unknown([*many, upload.id]) == many
 
 
-def test_times_are_instants_whatever_zone_they_were_told_in(catalog: Catalog, clock: Clock) -> None:
+def test_times_are_returned_in_utc(catalog: Catalog, clock: Clock) -> None:
     clock.time = datetime(2026, 3, 29, 2, 30, tzinfo=timezone(timedelta(hours=5, minutes=45)))
     upload = steps.upload(catalog)
     got = catalog.uploads.get(upload.id).created_at

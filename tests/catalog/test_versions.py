@@ -1,4 +1,4 @@
-"""Versions: one after the other, none lost, restored without moving data, forgotten in time."""
+"""Versions in the catalog: commit, restore, expire; and garbage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_commit_makes_the_next_version_current(catalog: Catalog) -> None:
     assert before.dataset == now
 
 
-def test_a_commit_on_another_version_changes_nothing(catalog: Catalog) -> None:
+def test_a_commit_on_an_outdated_version_changes_nothing(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     steps.load(catalog, made.id)
     upload = steps.upload(catalog)
@@ -75,11 +75,11 @@ def test_only_the_running_writing_job_of_the_dataset_and_owner_may_commit(
     queued = catalog.jobs.create("load", {}, dataset_id=made.id).job
     with pytest.raises(JobEndedError):
         catalog.versions.commit(made.id, 1, new, job_id=queued.id)
-    catalog.jobs.cancel(queued.id)  # or the next would wait for its turn
+    catalog.jobs.cancel(queued.id)  # otherwise the next job would wait for it
     elsewhere = steps.running(catalog, "load", dataset_id=other.id)
-    looking = steps.running(catalog, "plan", dataset_id=made.id, writes=False)
+    planning = steps.running(catalog, "plan", dataset_id=made.id, writes=False)
     foreign = steps.running(connect(owner="somebody"), "load", dataset_id=made.id)
-    for job in (elsewhere, looking, foreign):
+    for job in (elsewhere, planning, foreign):
         with pytest.raises(ConflictError):
             catalog.versions.commit(made.id, 1, new, job_id=job.id)
         with pytest.raises(ConflictError):
@@ -87,7 +87,7 @@ def test_only_the_running_writing_job_of_the_dataset_and_owner_may_commit(
     assert catalog.datasets.get(made.id).version == 1
 
 
-def test_a_job_whose_lease_was_lost_cannot_commit(
+def test_a_job_with_an_expired_lease_cannot_commit(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     made = steps.dataset(catalog)
@@ -101,7 +101,7 @@ def test_a_job_whose_lease_was_lost_cannot_commit(
     assert catalog.versions.list(made.id).count == 2
 
 
-def test_an_upload_that_vanished_under_a_job_stops_its_commit(catalog: Catalog) -> None:
+def test_a_commit_fails_if_its_upload_is_missing(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     upload = steps.upload(catalog)
     job = steps.running(catalog, "load", dataset_id=made.id, upload_id=upload.id)
@@ -122,14 +122,14 @@ def test_versions_are_listed_newest_first(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 3, 2**70])
-def test_a_version_that_is_not_there(catalog: Catalog, number: int) -> None:
+def test_an_unknown_version_is_not_found(catalog: Catalog, number: int) -> None:
     made = steps.dataset(catalog)
     steps.load(catalog, made.id)
-    with pytest.raises(NotFoundError, match="the current one is 2"):
+    with pytest.raises(NotFoundError, match="Its current version is 2"):
         catalog.versions.get(made.id, number)
 
 
-def test_restoring_makes_a_new_version_of_old_files(catalog: Catalog) -> None:
+def test_restoring_creates_a_new_version_of_old_files(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     steps.load(catalog, made.id, schema=pa.schema([("other", pa.int8())]), rejected_count=3)
     job = steps.running(catalog, "restore", dataset_id=made.id)
@@ -150,7 +150,7 @@ def test_restoring_makes_a_new_version_of_old_files(catalog: Catalog) -> None:
     assert catalog.jobs.get(job.id).state == "running"
 
 
-def test_a_version_may_have_no_files_or_very_many(catalog: Catalog) -> None:
+def test_a_version_can_have_no_files_or_many(catalog: Catalog) -> None:
     made = steps.dataset(catalog)
     empty = steps.load(catalog, made.id, files=[], parquet_url="file:///none")
     assert (empty.row_count, empty.file_count) == (0, 0)
@@ -161,7 +161,7 @@ def test_a_version_may_have_no_files_or_very_many(catalog: Catalog) -> None:
 
 # ------------------------------------------------------------------------------------------------------- retention
 def chain(catalog: Catalog, clock: Clock, count: int) -> str:
-    """A dataset with one version a day; each keeps the file of the version before and adds one of its own."""
+    """Create a dataset with one version per day, each with the previous file and a new file."""
     made = steps.dataset(catalog)
     for number in range(2, count + 1):
         clock.advance(days=1)
@@ -181,7 +181,7 @@ def numbers(catalog: Catalog, dataset_id: str) -> list[int]:
     return [version.version for version in catalog.versions.list(dataset_id).items]
 
 
-def test_versions_expire_when_neither_among_the_last_nor_young(catalog: Catalog, clock: Clock) -> None:
+def test_old_versions_beyond_the_last_ones_expire(catalog: Catalog, clock: Clock) -> None:
     dataset_id = chain(catalog, clock, 8)
     assert catalog.versions.expire() == 0
     assert catalog.versions.expire(keep_versions=3, keep_days=30) == 0
@@ -190,11 +190,11 @@ def test_versions_expire_when_neither_among_the_last_nor_young(catalog: Catalog,
     assert numbers(catalog, dataset_id) == [8, 7, 6, 5]
 
     clock.advance(seconds=61)
-    gone = {item.path for item in catalog.garbage.due() if not item.is_directory}
-    expected = {steps.path(dataset_id, number) for number in (1, 2, 3)}  # that of 4 is needed by 5
+    expired = {item.path for item in catalog.garbage.due() if not item.is_directory}
+    expected = {steps.path(dataset_id, number) for number in (1, 2, 3)}  # version 5 still uses the file of version 4
     expected |= {steps.path(dataset_id, n, name) for n in (2, 3, 4) for name in ("manifest.json", "rejects.parquet")}
-    assert gone == expected
-    assert not gone & catalog.versions.live_paths(dataset_id)
+    assert expired == expected
+    assert not expired & catalog.versions.live_paths(dataset_id)
     with pytest.raises(NotFoundError):
         catalog.versions.get(dataset_id, 4)
 
@@ -208,7 +208,7 @@ def test_the_current_version_never_expires(catalog: Catalog, clock: Clock) -> No
     assert steps.load(catalog, dataset_id).version == 4
 
 
-def test_a_restored_version_keeps_its_files_when_the_old_one_expires(catalog: Catalog, clock: Clock) -> None:
+def test_files_of_a_restored_version_outlive_the_original(catalog: Catalog, clock: Clock) -> None:
     dataset_id = chain(catalog, clock, 4)
     job = steps.running(catalog, "restore", dataset_id=dataset_id)
     catalog.versions.restore(dataset_id, 2, job_id=job.id)
@@ -223,32 +223,32 @@ def test_a_restored_version_keeps_its_files_when_the_old_one_expires(catalog: Ca
 @pytest.mark.parametrize(
     "wrong", [{"keep_versions": 0}, {"keep_days": -1}, {"keep_days": 1e9}, {"keep_days": float("nan")}]
 )
-def test_a_retention_that_cannot_be_is_refused(catalog: Catalog, wrong: dict[str, float]) -> None:
+def test_an_invalid_retention_is_rejected(catalog: Catalog, wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError):
         catalog.versions.expire(**wrong)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------------- garbage
-def test_garbage_is_due_after_its_grace_and_until_it_is_done(
+def test_garbage_is_due_after_its_grace_period_until_removed(
     catalog: Catalog, connect: Callable[..., Catalog], clock: Clock
 ) -> None:
     catalog.garbage.add(["datasets/a/v1/x", "datasets/a/v1/y"])
     catalog.garbage.add(["datasets/b"], is_directory=True)
     assert catalog.garbage.due() == ()
     clock.advance(seconds=30)
-    catalog.garbage.add(["datasets/a/v1/x"])  # keeps its first time
+    catalog.garbage.add(["datasets/a/v1/x"])  # keeps its first due time
     clock.advance(seconds=31)
-    again = connect()  # as after a restart
+    again = connect()  # simulates a restart
     assert [item.path for item in again.garbage.due()] == ["datasets/a/v1/x", "datasets/a/v1/y", "datasets/b"]
     assert [item.path for item in again.garbage.due(limit=1)] == ["datasets/a/v1/x"]
-    again.garbage.done("datasets/a/v1/x")
-    again.garbage.done("datasets/a/v1/x")
+    again.garbage.mark_removed("datasets/a/v1/x")
+    again.garbage.mark_removed("datasets/a/v1/x")
     assert [item.path for item in catalog.garbage.due()] == ["datasets/a/v1/y", "datasets/b"]
     assert catalog.garbage.due(clock.time.replace(year=2020)) == ()
 
 
-def test_what_a_version_needs_leaves_the_garbage(catalog: Catalog, clock: Clock) -> None:
-    """A job fails and its files are thrown away; the next one writes the same paths and succeeds."""
+def test_files_of_a_version_are_removed_from_the_garbage(catalog: Catalog, clock: Clock) -> None:
+    """After a failed job, whose files are garbage, the next job writes the same paths."""
     made = steps.dataset(catalog)
     root = dataset_directory(made.id)
     stale = [steps.path(made.id, 2), f"{root}/v2/leftover.parquet", f"{root}/v3/data.parquet"]
@@ -259,12 +259,12 @@ def test_what_a_version_needs_leaves_the_garbage(catalog: Catalog, clock: Clock)
     assert {item.path for item in catalog.garbage.due()} == set(stale[1:])
 
 
-def test_row_counts_of_the_last_versions_of_many_datasets(catalog: Catalog) -> None:
+def test_row_counts_of_the_last_versions(catalog: Catalog) -> None:
     long, short = steps.dataset(catalog, "Long"), steps.dataset(catalog, "Short")
     for _ in range(4):
         steps.load(catalog, long.id)
-    assert catalog.versions.row_counts([long.id, short.id, "data_unknown"], most=3) == {
+    assert catalog.versions.row_counts([long.id, short.id, "data_unknown"], limit=3) == {
         long.id: (30, 40, 50),
         short.id: (10,),
     }
-    assert catalog.versions.row_counts([], most=3) == {}
+    assert catalog.versions.row_counts([], limit=3) == {}

@@ -1,4 +1,4 @@
-"""A process of its own that uses a catalog, for tests of races and of sudden death.
+"""A worker process that uses a catalog, for tests of races and kills.
 
 python -m tests.catalog.worker COMMAND URL [ARGUMENT...]
 """
@@ -18,7 +18,7 @@ def say(text: object) -> None:
 
 
 def wait() -> None:
-    """Until the test says go."""
+    """Wait until the test releases all workers."""
     say("ready")
     sys.stdin.readline()
 
@@ -31,7 +31,7 @@ def migrate(catalog: Catalog) -> None:
 
 
 def load(catalog: Catalog, dataset_id: str, count: str) -> None:
-    """Commit so many versions, each on the current one."""
+    """Commit `count` versions, each on the current one."""
     wait()
     for _ in range(int(count)):
         job = catalog.jobs.create("load", {}, dataset_id=dataset_id).job
@@ -44,20 +44,20 @@ def load(catalog: Catalog, dataset_id: str, count: str) -> None:
 
 
 def create(catalog: Catalog, label: str, count: str) -> None:
-    """Create so many datasets with the same label."""
+    """Create `count` datasets with the same label."""
     wait()
     say(" ".join(steps.dataset(catalog, label).table_name for _ in range(int(count))))
 
 
 def claim(catalog: Catalog, upload_id: str, dataset_id: str) -> None:
-    """Run a load of this upload, and never end it."""
+    """Start a load of this upload and never end it."""
     job = steps.running(catalog, "load", dataset_id=dataset_id, upload_id=upload_id)
     say(job.id)
     sys.stdin.readline()
 
 
 def hold(catalog: Catalog, dataset_id: str) -> None:
-    """Change everything in one transaction, and never commit it."""
+    """Change all tables in one transaction and never commit it."""
     with catalog._database.write() as connection:
         connection.exec_driver_sql("DELETE FROM version_files")
         connection.exec_driver_sql(f"UPDATE datasets SET label = 'half done' WHERE id = '{dataset_id}'")
@@ -67,7 +67,7 @@ def hold(catalog: Catalog, dataset_id: str) -> None:
 
 
 def churn(catalog: Catalog, dataset_id: str) -> None:
-    """Load without end, saying after every commit which version was acknowledged."""
+    """Load in an endless loop, printing each acknowledged version."""
     while True:
         upload = steps.upload(catalog)
         job = steps.running(catalog, "load", dataset_id=dataset_id, upload_id=upload.id)

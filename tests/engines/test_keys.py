@@ -1,4 +1,4 @@
-"""Keys in one comparable form, and an index that finds what a dict finds."""
+"""Canonical keys, and the key index checked against a dict."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def canonical(name: str, values: list[Any], chunks: int = 1) -> pa.ChunkedArray:
 
 
 def key_of(value: Any) -> Any:
-    """What a dict takes for the same key: NaN is NaN, -0.0 is 0.0, NULL is nothing."""
+    """Return a value that a dict compares like a key: NaN equals NaN, -0.0 equals 0.0."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else value + 0.0
     return value
@@ -48,13 +48,13 @@ def keys_of(columns: list[pa.ChunkedArray]) -> list[tuple[Any, ...] | None]:
 
 
 def expected(source: list[pa.ChunkedArray], target: list[pa.ChunkedArray]) -> list[int]:
-    """For every target row the source row with its key, or -1."""
+    """Map each target row to the index of its matching source row, or -1."""
     index = {key: row for row, key in enumerate(keys_of(source)) if key is not None}
     return [-1 if key is None else index.get(key, -1) for key in keys_of(target)]
 
 
 def distinct(columns: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-    """The first row of each key, none with NULL: what a validated source is."""
+    """Keep the first row of each key without NULL, as a validated source does."""
     rows: dict[Any, int] = {}
     for row, key in enumerate(keys_of(columns)):
         if key is not None:
@@ -68,13 +68,13 @@ def check(source: list[pa.ChunkedArray], target: list[pa.ChunkedArray]) -> None:
     wanted = expected(source, target)
     assert len(index) == len(source[0])
     assert index.find(target, (0, len(index))).tolist() == wanted
-    found = index.find_in_rising(target[0]) if len(target) == 1 else None
+    found = index.find_in_ascending(target[0]) if len(target) == 1 else None
     if found is not None:
         assert dict(zip(*(side.tolist() for side in found), strict=True)) == {
-            place: row for place, row in enumerate(wanted) if row >= 0
+            position: row for position, row in enumerate(wanted) if row >= 0
         }
-    possible = index.might_be(target[index.lead], (0, len(index)))
-    assert all(possible[place] for place, row in enumerate(wanted) if row >= 0)
+    possible = index.matches_lead(target[index.lead], (0, len(index)))
+    assert all(possible[position] for position, row in enumerate(wanted) if row >= 0)
 
 
 # ----------------------------------------------------------------------------------------- every type, against a dict
@@ -110,7 +110,7 @@ def test_random_composite_keys_are_found(data: st.DataObject) -> None:
     )
 
 
-def test_many_columns_of_many_values_do_not_overflow() -> None:
+def test_composite_keys_of_many_values_do_not_overflow() -> None:
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 50_000, (50_000, 5))
     source = [pa.chunked_array([pa.array(rows[:, i])]) for i in range(5)]
@@ -129,13 +129,13 @@ def find(name: str, source: list[Any], target: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
-def test_nan_is_nan_and_zero_has_no_sign(name: str) -> None:
+def test_nans_are_equal_and_zeros_are_equal(name: str) -> None:
     assert find(name, [NAN, 0.0], [OTHER_NAN, -0.0, NAN, 0.0, None, 1.0]) == [0, 1, 0, 1, -1, -1]
     assert find(name, [-0.0, OTHER_NAN], [0.0, NAN]) == [0, 1]
     assert find(name, [math.inf, -math.inf], [-math.inf, math.inf]) == [1, 0]
 
 
-def test_null_equals_nothing_not_even_null() -> None:
+def test_null_does_not_equal_null() -> None:
     for name in KEY_TYPES:
         values = TYPES[name][1]
         index = KeyIndex([canonical(name, [values[0], None])])
@@ -144,7 +144,7 @@ def test_null_equals_nothing_not_even_null() -> None:
     assert KeyIndex(pair).find(pair, (0, 3)).tolist() == [0, -1, -1]
 
 
-def test_text_is_compared_bytewise_and_types_of_one_value_agree() -> None:
+def test_text_is_compared_by_bytes_in_all_text_types() -> None:
     assert find("string", ["é", "e\u0301", "A"], ["e\u0301", "é", "a"]) == [1, 0, -1]
     assert find("string", ["a\0", "a"], ["a", "a\0", "a\0\0"]) == [1, 0, -1]
     for name in ("string", "large_string", "string_view", "dictionary", "dictionary_int8"):
@@ -153,7 +153,7 @@ def test_text_is_compared_bytewise_and_types_of_one_value_agree() -> None:
         assert canonical_type(TYPES[name][0]) == pa.large_binary()
 
 
-def test_instants_are_the_same_in_every_zone() -> None:
+def test_timestamps_are_equal_in_every_time_zone() -> None:
     berlin = pa.chunked_array([pa.array([0, 1], pa.timestamp("us", "Europe/Berlin"))])
     tokyo = pa.chunked_array([pa.array([1, 0], pa.timestamp("us", "Asia/Tokyo"))])
     kind = pa.timestamp("us", "Asia/Tokyo")
@@ -177,20 +177,20 @@ def test_nulls_in_a_dictionary_are_null() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if pa.types.is_nested(OTHERS[name][0])] + ["null"])
-def test_nested_columns_are_no_keys(name: str) -> None:
+def test_nested_columns_are_rejected_as_keys(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="'k'"):
         require_key_type("k", TYPES[name][0])
 
 
 @pytest.mark.parametrize("name", [*SCALARS, "bool", "duration_s", "json"])
-def test_flat_columns_are_keys(name: str) -> None:
+def test_flat_columns_are_accepted_as_keys(name: str) -> None:
     require_key_type("k", TYPES[name][0])
     assert canonical(name, TYPES[name][1]).null_count == 0
 
 
 # ----------------------------------------------------------------------------------------------- duplicates and spans
 @given(st.lists(st.tuples(st.sampled_from([0.0, -0.0, NAN, OTHER_NAN, 1.5]), st.integers(0, 2)), max_size=20))
-def test_repeated_rows_are_all_but_one_of_each_key(rows: list[tuple[float, int]]) -> None:
+def test_repeated_returns_all_rows_but_one_of_each_key(rows: list[tuple[float, int]]) -> None:
     for columns in (1, 2):
         parts = [canonical("float64", [k for k, _ in rows]), canonical("int64", [n for _, n in rows])][:columns]
         keys = keys_of(parts)
@@ -200,12 +200,12 @@ def test_repeated_rows_are_all_but_one_of_each_key(rows: list[tuple[float, int]]
         assert sorted(map(repr, remaining)) == sorted(map(repr, set(keys)))
 
 
-def test_nulls_repeat_nothing() -> None:
+def test_nulls_are_not_repeated_keys() -> None:
     assert KeyIndex([canonical("int64", [None, None, 1, 1])]).repeated().tolist() == [3]
 
 
 @given(st.data())
-def test_spans_hold_every_key_of_a_range(data: st.DataObject) -> None:
+def test_span_contains_every_key_of_a_range(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([n for n in KEY_TYPES if not n.startswith("float")]))
     values = data.draw(st.lists(VALUES[name], min_size=1, max_size=15))
     keys = distinct([canonical(name, values)])
@@ -223,7 +223,7 @@ def test_spans_hold_every_key_of_a_range(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_touched_ranges_are_those_that_hold_a_key(data: st.DataObject) -> None:
+def test_touches_returns_ranges_that_contain_a_key(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["int64", "string", "date32", "decimal128", "uint64", "timestamp_ns", "bool"]))
     values = data.draw(st.lists(VALUES[name], min_size=1, max_size=10))
     bounds = [sorted(pair) for pair in data.draw(st.lists(st.tuples(VALUES[name], VALUES[name]), max_size=6))]
@@ -236,7 +236,7 @@ def test_touched_ranges_are_those_that_hold_a_key(data: st.DataObject) -> None:
     assert second.touches(1, lows, highs, known).tolist() == wanted
 
 
-def test_a_range_without_values_holds_no_key() -> None:
+def test_a_range_without_values_contains_no_key() -> None:
     """A column that is all NULL has exact statistics and no bounds."""
     index = KeyIndex([canonical("int64", [1, 2])])
     nothing = pa.nulls(2, pa.int64())
@@ -244,24 +244,24 @@ def test_a_range_without_values_holds_no_key() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- sorted targets
-RISING = ["int8", "int64", "uint64", "date32", "time32_ms", "time64_ns", "timestamp_us", "timestamp_ns_+05:30"]
+ASCENDING = ["int8", "int64", "uint64", "date32", "time32_ms", "time64_ns", "timestamp_us", "timestamp_ns_+05:30"]
 
 
 @given(st.data())
-def test_rising_targets_are_searched(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(RISING))
+def test_find_in_ascending_targets(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(ASCENDING))
     target = sorted(set(data.draw(st.lists(VALUES[name], min_size=1, max_size=30))))
     source = data.draw(st.lists(st.sampled_from(target) | VALUES[name], max_size=20))
     columns = distinct([canonical(name, source)])
     index = KeyIndex(columns)
-    rising = canonical(name, target, 2)
-    found = index.find_in_rising(rising)
+    ascending = canonical(name, target, 2)
+    found = index.find_in_ascending(ascending)
     if not len(index):
         assert found is None or len(found[0]) == 0
         return
     assert found is not None
     positions, rows = found
-    wanted = expected(columns, [rising])
+    wanted = expected(columns, [ascending])
     assert positions.tolist() == sorted(positions.tolist()) or index._order is not None
     assert dict(zip(positions.tolist(), rows.tolist(), strict=True)) == {p: r for p, r in enumerate(wanted) if r >= 0}
 
@@ -269,32 +269,32 @@ def test_rising_targets_are_searched(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "target",
     [[3, 2, 1], [1, 1, 2], [1, None, 2], []],
-    ids=["falling", "repeating", "with NULL", "empty"],
+    ids=["descending", "repeating", "with NULL", "empty"],
 )
-def test_other_targets_are_hashed(target: list[int | None]) -> None:
+def test_find_in_ascending_rejects_other_targets(target: list[int | None]) -> None:
     index = KeyIndex([canonical("int64", [1, 2])])
     keys = canonical("int64", target)
-    assert index.find_in_rising(keys) is None
+    assert index.find_in_ascending(keys) is None
     check([canonical("int64", [1, 2])], [keys])
 
 
-def test_only_single_numeric_keys_are_searched() -> None:
+def test_find_in_ascending_supports_only_single_numeric_keys() -> None:
     for name in ("string", "float64", "decimal128", "binary"):
         keys = canonical(name, sorted(TYPES[name][1][:2]))
-        assert KeyIndex([keys]).find_in_rising(keys) is None
+        assert KeyIndex([keys]).find_in_ascending(keys) is None
     numbers = canonical("int64", [1, 2])
-    assert KeyIndex([numbers, numbers]).find_in_rising(numbers) is None
+    assert KeyIndex([numbers, numbers]).find_in_ascending(numbers) is None
 
 
-def test_sorted_sources_keep_their_order_and_others_remember_it() -> None:
-    rising = KeyIndex([canonical("int64", [1, 5, 9])])
-    falling = KeyIndex([canonical("int64", [9, 5, 1])])
-    assert rising.rows(np.array([0, 2])).tolist() == [0, 2]
-    assert falling.rows(np.array([0, 2])).tolist() == [2, 0]
-    assert falling.columns[0].to_pylist() == [1, 5, 9]
+def test_rows_map_sorted_positions_to_source_rows() -> None:
+    ascending = KeyIndex([canonical("int64", [1, 5, 9])])
+    descending = KeyIndex([canonical("int64", [9, 5, 1])])
+    assert ascending.rows(np.array([0, 2])).tolist() == [0, 2]
+    assert descending.rows(np.array([0, 2])).tolist() == [2, 0]
+    assert descending.columns[0].to_pylist() == [1, 5, 9]
 
 
-def test_the_column_with_most_values_leads() -> None:
+def test_the_column_with_the_most_values_leads() -> None:
     few, many = canonical("int64", [i % 2 for i in range(50)]), canonical("string", [f"k{i}" for i in range(50)])
     assert KeyIndex([few, many]).lead == 1
     assert KeyIndex([many, few]).lead == 0
@@ -302,22 +302,21 @@ def test_the_column_with_most_values_leads() -> None:
 
 
 @given(st.data())
-def test_places_put_equal_keys_together_in_order(data: st.DataObject) -> None:
-    """Cutting a source into ranges: the same key always falls into the same range, and ranges rise."""
+def test_range_numbers_are_equal_for_equal_keys_and_ascend(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([n for n in KEY_TYPES if not n.startswith("float")]))
     values = data.draw(st.lists(VALUES[name], min_size=1, max_size=15))
     index = KeyIndex(distinct([canonical(name, values)]))
     cuts = index.columns[0].take(pa.array(range(0, len(index), 3)))
     keys = canonical(name, [None, *values])
-    places = KeyIndex.places(cuts, contiguous(keys))
-    assert places[0] == 0
-    assert len({(key, int(p)) for key, p in zip(keys_of([keys]), places, strict=True)}) == len(set(keys_of([keys])))
-    in_order = KeyIndex.places(cuts, index.columns[0])
+    numbers = KeyIndex.range_numbers(cuts, contiguous(keys))
+    assert numbers[0] == 0
+    assert len({(key, int(p)) for key, p in zip(keys_of([keys]), numbers, strict=True)}) == len(set(keys_of([keys])))
+    in_order = KeyIndex.range_numbers(cuts, index.columns[0])
     assert (np.diff(in_order) >= 0).all()
     assert in_order.max() <= len(cuts)
 
 
-def test_columns_are_sorted_once_however_many_files_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_sorted_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     index = KeyIndex([pa.chunked_array([[1, 2, 3]]), pa.chunked_array([[9, 7, 8]])])
     known = np.ones(1, np.bool_)
     assert index.touches(1, pa.array([7]), pa.array([7]), known).tolist() == [True]

@@ -220,7 +220,7 @@ def expectation(zygote: Zygote, scenario: str, place: Path) -> Expectation:
 
 def violation(zygote: Zygote, fault: Fault, run: Run, root: Path, expected: Expectation) -> str | None:
     """What a fault broke, in words; None if every promise holds."""
-    from inlay.incremental.commit import recover
+    from inlay.commit.transaction import recover
 
     what = scenario_named(expected.scenario)
     raw = what.read(root)

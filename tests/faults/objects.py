@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import InlayError
-from inlay.incremental.commit import IncrementalFileManager, recover
 from inlay.storage import Location, locate
 from tests.faults.scenarios import stage
 

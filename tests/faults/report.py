@@ -17,7 +17,7 @@ GROUPS = {
     "test_s3.py": "faults at S3 requests",
     "test_merge_soak.py": "merges on all engines, with kills, full disks and lost answers",
     "test_service_kills.py": "acknowledged requests to services that are killed, stopped and deprived",
-    "test_object_commit.py": "faults at requests to a store in memory",
+    "test_object_store.py": "faults at requests to a store in memory",
 }
 
 

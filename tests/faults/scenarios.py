@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import CommitPendingError, InlayError
-from inlay.incremental.commit import IncrementalFileManager, recover
 from inlay.storage import LocalStore, locate
 
 State = Any

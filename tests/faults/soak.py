@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from inlay.commit.transaction import IncrementalFileManager, read_consistently
 from inlay.errors import InlayError
-from inlay.incremental.commit import IncrementalFileManager, read_consistently
 from inlay.storage import locate
 from tests.faults.scenarios import dataset, stage
 

@@ -45,7 +45,7 @@ def test_a_fault_at_any_call_leaves_before_or_after(
     tally(f"{scenario}, {kind}", found.tried, found.violations)
 
 
-def test_a_commit_makes_the_calls_that_faults_are_aimed_at(expected: Callable[[str], Expectation]) -> None:
+def test_a_commit_makes_the_calls_that_faults_target(expected: Callable[[str], Expectation]) -> None:
     """Counts that are too small would mean that strace saw only a part of the commit."""
     counts = expected("files").counts
     assert counts["fsync"] >= 15

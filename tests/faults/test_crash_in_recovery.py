@@ -94,7 +94,7 @@ def test_a_fault_in_recovery_is_repaired_by_the_next(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_in_a_change_that_first_recovers_another(
+def test_a_fault_in_a_write_that_first_recovers_another(
     zygote: Zygote, pending: Pending, kind: str, tmp_path: Path, tally: Tally, thorough: bool
 ) -> None:
     """What the second caller is told is about its own change: "committed" never means the first one's."""

@@ -243,17 +243,19 @@ ENGINES = ("pyarrow", "duckdb", pytest.param("spark", marks=pytest.mark.spark))
 @pytest.fixture
 def surroundings(request: pytest.FixtureRequest, name: str) -> dict[str, str]:
     """Spark lives on when a merger is killed, with whatever its tasks are doing."""
-    return {"INLAY_SPARK_MASTER": request.getfixturevalue("connect").url} if name == "spark" else {}
+    return {"INLAY_SPARK_MASTER": request.getfixturevalue("connect")} if name == "spark" else {}
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_on_a_disk(name: str, surroundings: dict[str, str], tmp_path: Path, thorough: bool, tally: Tally) -> None:
+def test_merges_on_a_disk(
+    name: str, surroundings: dict[str, str], tmp_path: Path, thorough: bool, tally: Tally
+) -> None:
     with on_disk(tmp_path) as place:
         soak(name, place, tmp_path, surroundings, _seconds(thorough), tally)
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_on_s3(
+def test_merges_on_s3(
     s3: S3Server,  # noqa: F811
     name: str,
     surroundings: dict[str, str],

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from inlay.commit.transaction import recover
 from inlay.errors import InlayError
-from inlay.incremental.commit import recover
 from tests.faults.inject import Fault, Zygote, all_faults, count_calls, new_root
 from tests.faults.operations import OPTIONS, TRACED, Operation, parse
 from tests.faults.powercut import Disk, Tree, crash_states, read_tree, write_tree
@@ -111,7 +111,7 @@ def _without(recording: Recording, kinds: tuple[type, ...]) -> list[Operation]:
 @pytest.mark.parametrize(
     "forgotten", [(bytes, type(None)), (bytes,), (type(None),)], ids=["all", "those of files", "those of directories"]
 )
-def test_the_model_notices_forgotten_syncs(
+def test_the_model_detects_missing_syncs(
     zygote: Zygote, forgotten: tuple[type, ...], tmp_path: Path, fast: Path
 ) -> None:
     """The control: a model that never complains proves nothing."""

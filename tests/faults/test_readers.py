@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently
+from inlay.commit.transaction import IncrementalFileManager, list_dataset_files, read_consistently
 from inlay.storage import locate
 from tests.faults.scenarios import (
     BEFORE,
@@ -52,7 +52,7 @@ def is_after(root: Path) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- readers
-def test_a_commit_moves_nothing_while_somebody_reads(root: Path) -> None:
+def test_a_commit_moves_no_file_during_a_read(root: Path) -> None:
     reading, seen = threading.Event(), []
 
     def slow(files: list[Any]) -> list[bytes]:
@@ -100,7 +100,7 @@ def shared() -> Iterator[Path]:
 NOBODY = """
 import os, sys, json, time
 from pathlib import Path
-from inlay.incremental.commit import IncrementalFileManager, list_dataset_files, read_consistently, recover
+from inlay.commit.transaction import IncrementalFileManager, list_dataset_files, read_consistently, recover
 from inlay.errors import InlayError
 from inlay.storage import locate
 from tests.faults.scenarios import *
@@ -123,7 +123,7 @@ def as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_where_the_parent_is_not_writable_the_sidecar_lies_inside(shared: Path) -> None:
+def test_the_sidecar_is_inside_if_the_parent_is_not_writable(shared: Path) -> None:
     build_files(shared)
     if os.geteuid() == 0:
         for path in [dataset(shared), *dataset(shared).rglob("*")]:
@@ -151,9 +151,7 @@ def test_a_reader_without_write_permission_reads(shared: Path) -> None:
     assert len(json.loads(done.stdout)) == len(PUTS)
 
 
-def test_a_reader_without_write_permission_is_told_of_a_pending_commit_instead_of_seeing_a_mix(
-    root: Path, shared: Path
-) -> None:
+def test_a_reader_without_write_permission_gets_an_error_for_a_pending_commit(root: Path, shared: Path) -> None:
     leave_pending(root)
     root = Path(shutil.copytree(root, shared / "copy"))
     _forbid_writing(root)
@@ -161,7 +159,7 @@ def test_a_reader_without_write_permission_is_told_of_a_pending_commit_instead_o
     _allow_writing(root)
     assert done.returncode == 1
     assert "ConcurrentModificationError" in done.stderr
-    assert "inlay.recover" in done.stderr
+    assert "inlay recover" in done.stderr
 
 
 def _forbid_writing(root: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import s3fs
 
+from inlay.commit.transaction import IncrementalFileManager
 from inlay.errors import ConcurrentModificationError
-from inlay.incremental.commit import IncrementalFileManager
 from tests.faults.objects import AFTER, BEFORE, Dataset, outcome, violation
 from tests.faults.proxy import KINDS, Proxy
 from tests.faults.scenarios import stage
@@ -113,9 +113,7 @@ def test_a_fault_at_a_request_leaves_before_or_after(
 
 
 @pytest.mark.parametrize("kind", ["reset", "lost", "503", "500 though done"])
-def test_a_client_that_retries_is_not_fooled_by_its_own_success(
-    s3: S3, direct: Any, requests: list[str], kind: str
-) -> None:
+def test_a_retrying_client_recognizes_its_own_commit(s3: S3, direct: Any, requests: list[str], kind: str) -> None:
     """The second attempt of a request whose answer was lost is told that the entry exists: it is our own."""
     dataset = s3.dataset(direct)
     with s3.proxy.fault(kind, decisive(requests)[0]) as plan:
@@ -125,9 +123,7 @@ def test_a_client_that_retries_is_not_fooled_by_its_own_success(
     assert dataset.hidden() == []
 
 
-def test_an_unreachable_store_after_the_commit_leaves_the_outcome_unknown_and_the_next_open_settles_it(
-    s3: S3, direct: Any, proxied: Any, requests: list[str]
-) -> None:
+def test_the_next_open_settles_an_unknown_outcome(s3: S3, direct: Any, proxied: Any, requests: list[str]) -> None:
     dataset = s3.dataset(direct)
     with s3.proxy.fault("lost, then cut", decisive(requests)[0]):
         assert outcome(dataset.location(proxied)) == "commit_state_unknown"
@@ -137,7 +133,7 @@ def test_an_unreachable_store_after_the_commit_leaves_the_outcome_unknown_and_th
     assert dataset.content() == AFTER
 
 
-def test_racing_writers_win_one_entry_each(s3: S3, direct: Any) -> None:
+def test_each_log_entry_has_one_winner(s3: S3, direct: Any) -> None:
     dataset = s3.dataset(direct)
     acked: list[str] = []
     threads = [threading.Thread(target=_add_some, args=(s3.client(), dataset, n, acked)) for n in range(3)]

@@ -282,7 +282,7 @@ def acts(drama: Drama, quick: str, thorough: bool) -> Iterator[Callable[[], None
 def test_on_sqlite_and_a_disk(spark_url: str, tmp_path: Path, thorough: bool, tally: Tally) -> None:
     stand = Stand(tmp_path, spark_url)
     with _disk_of(stand) as can_be_full, Drama(stand, [ServiceProcess(stand)]) as drama:
-        for act in acts(drama, "kill kill_twice terminate" + " fill_disk" * can_be_full, thorough):
+        for act in acts(drama, "kill_twice terminate" + " fill_disk" * can_be_full, thorough):
             act()
         drama.finish(tally)
 
@@ -310,7 +310,7 @@ def test_two_services_on_postgresql_and_s3(
         stand = Stand(tmp_path, spark_url, catalog, f"{s3.bucket()}/inlay", lease_seconds=3.0)
         services = [ServiceProcess(stand, name) for name in ("first", "second")]
         with Drama(stand, services, postgres) as drama:
-            for act in acts(drama, "kill kill_twice sleep lose_catalog terminate", thorough):
+            for act in acts(drama, "kill sleep lose_catalog terminate", thorough):
                 act()
             drama.finish(tally)
     finally:

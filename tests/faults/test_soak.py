@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.incremental.commit import recover
+from inlay.commit.transaction import recover
 from tests.faults.inject import Zygote
 from tests.faults.scenarios import leftovers
 from tests.faults.soak import KINDS

@@ -1,4 +1,4 @@
-"""How merged data lies on disk (settings of new and rewritten files, splitting), and what a source may be."""
+"""The files that a merge writes (settings, splitting, paths), and the kinds of sources."""
 
 import math
 
@@ -27,7 +27,7 @@ def group_sizes(path):
     return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
 
 
-def test_a_new_dataset_gets_snappy_and_row_groups_of_500_000(tmp_path, engine):
+def test_a_new_dataset_uses_snappy_and_row_groups_of_500_000_rows(tmp_path, engine):
     source = pa.table({"id": pa.array(range(500_001), pa.int64())})
     result = inlay.merge(source, str(tmp_path / "d"), "upsert", ["id"], engine=engine)
     [file] = result.inserted_files
@@ -36,7 +36,7 @@ def test_a_new_dataset_gets_snappy_and_row_groups_of_500_000(tmp_path, engine):
 
 
 @pytest.mark.parametrize("codec", ["zstd", "gzip", "snappy", "none"])
-def test_new_files_are_compressed_as_the_files_of_the_dataset(tmp_path, engine, codec):
+def test_new_files_use_the_codec_of_the_dataset(tmp_path, engine, codec):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(50))}, compression=codec)
     result = inlay.merge(lake.table([7, 90], ["x", "y"]), path, "upsert", ["id"], engine=engine)
     expected = {"UNCOMPRESSED" if codec == "none" else codec.upper()}
@@ -44,21 +44,21 @@ def test_new_files_are_compressed_as_the_files_of_the_dataset(tmp_path, engine, 
     assert codecs(result.rewritten_files[0]) == expected
 
 
-def test_new_files_have_row_groups_as_the_files_of_the_dataset(tmp_path, engine):
+def test_new_files_use_the_row_group_size_of_the_dataset(tmp_path, engine):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(100))}, row_group_size=10)
     result = inlay.merge(lake.table(range(200, 235)), path, "insert", ["id"], engine=engine)
     assert group_sizes(result.inserted_files[0]) == [10, 10, 10, 5]
 
 
-def test_a_small_file_does_not_say_how_large_row_groups_are(tmp_path, engine):
-    """Whichever name comes first: the file with the most row groups is looked at."""
+def test_a_small_file_does_not_determine_the_row_group_size(tmp_path, engine):
+    """The file with the largest number of row groups determines the size, whatever its name."""
     files = {"a.parquet": lake.table([1000]), "m.parquet": lake.table(range(100)), "z.parquet": lake.table([1001])}
     path = lake.write(tmp_path / "d", files, row_group_size=10)
     result = inlay.merge(lake.table(range(200, 235)), path, "insert", ["id"], engine=engine)
     assert group_sizes(result.inserted_files[0]) == [10, 10, 10, 5]
 
 
-def test_given_settings_concern_new_files_and_rewritten_ones_keep_their_own(tmp_path, engine):
+def test_writer_settings_apply_to_new_files_only(tmp_path, engine):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(20))}, row_group_size=10, compression="gzip")
     source = lake.table([3, *range(100, 112)], ["x"] * 13)
     options = {"compression": "zstd", "row_group_size": 5}
@@ -76,7 +76,7 @@ def test_max_rows_per_file_splits_new_files(tmp_path, engine):
 
 
 def test_new_files_hold_rows_in_the_order_of_the_source(tmp_path, engine):
-    """The design says it of replaced rows only; a user who sorted the source expects it of new ones too."""
+    """The design requires the order of replaced rows only; a user who sorts the source expects both."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([50])})
     ids = [9, 3, 77, 50, 1, 60]
     result = inlay.merge(lake.table(ids, ["x"] * 6), path, "upsert", ["id"], engine=engine)
@@ -85,7 +85,7 @@ def test_new_files_hold_rows_in_the_order_of_the_source(tmp_path, engine):
 
 
 def test_float_chunks_that_hold_nan_get_no_bounds(tmp_path, engine):
-    """Bounds leave NaN out, and DataFusion with its defaults then reads [NaN, 3.25] as [3.25, 3.25]."""
+    """Bounds ignore NaN, and DataFusion by default would read [NaN, 3.25] as [3.25, 3.25]."""
     source = pa.table({"id": [1, 2], "x": [math.nan, 3.25]})
     [new] = inlay.merge(source, str(tmp_path / "d"), "upsert", ["id"], engine=engine).inserted_files
     frame = datafusion.SessionContext().read_parquet(new)
@@ -95,7 +95,7 @@ def test_float_chunks_that_hold_nan_get_no_bounds(tmp_path, engine):
     assert statistics is None or not statistics.has_min_max
 
 
-def test_paths_in_results_are_the_path_as_given_joined_with_the_relative_path(tmp_path, engine, monkeypatch):
+def test_paths_in_results_start_with_the_path_of_the_call(tmp_path, engine, monkeypatch):
     lake.write(tmp_path / "d", {"sub/a.parquet": lake.table([1])})
     monkeypatch.chdir(tmp_path)
     result = inlay.merge(lake.table([1, 2], ["x", "y"]), "d", "upsert", ["id"], engine=engine)
@@ -103,7 +103,7 @@ def test_paths_in_results_are_the_path_as_given_joined_with_the_relative_path(tm
     assert all(file.startswith("d/") for file in result.inserted_files)
 
 
-def test_a_path_object_and_a_trailing_slash_are_fine(tmp_path, engine):
+def test_a_path_object_and_a_trailing_slash_are_accepted(tmp_path, engine):
     lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     inlay.merge(lake.table([1], ["x"]), tmp_path / "d", "upsert", ["id"], engine=engine)
     inlay.merge(lake.table([2], ["y"]), f"{tmp_path}/d/", "upsert", ["id"], engine=engine)
@@ -133,7 +133,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_sources(tmp_path, engine, kind):
+def test_every_kind_of_source_is_accepted(tmp_path, engine, kind):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
     table = lake.table([2, 3], ["x", "y"])
     (tmp_path / "s").mkdir()

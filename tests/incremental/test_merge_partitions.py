@@ -32,7 +32,7 @@ def relative(path, files):
 
 @pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "deduplicate"])
 def test_only_files_of_the_source_partitions_are_candidates(tmp_path, engine, strategy):
-    """Half one: other partitions are not rewritten even where their key ranges overlap the source's."""
+    """Other partitions are not rewritten even if their key ranges overlap the source's."""
     path = daily(tmp_path / "d", d1=[1, 5, 9], d2=[2, 6, 8], d3=[3, 7])
     source = source_of([5, 6000], [DAY1, DAY1], ["x", "y"])
     plan = inlay.plan_merge(source, path, strategy, ["id"], engine=engine)
@@ -46,8 +46,8 @@ def test_only_files_of_the_source_partitions_are_candidates(tmp_path, engine, st
 
 
 @pytest.mark.parametrize("strategy", MOVING)
-def test_a_key_of_another_partition_is_refused(tmp_path, engine, strategy):
-    """Half two: id 6006 exists on day 2; pruning alone would quietly write it a second time on day 1."""
+def test_a_key_of_another_partition_is_rejected(tmp_path, engine, strategy):
+    """Id 6006 exists on day 2; pruning alone would silently write it a second time on day 1."""
     path = daily(tmp_path / "d", d1=[1, 5, 9], d2=[2, 6006, 8])
     before = lake.photograph(path)
     source = source_of([5, 6006], [DAY1, DAY1], ["x", "y"])
@@ -60,14 +60,14 @@ def test_a_key_of_another_partition_is_refused(tmp_path, engine, strategy):
 
 
 @pytest.mark.parametrize("strategy", MOVING)
-def test_a_move_is_refused_although_no_file_of_its_partition_exists(tmp_path, engine, strategy):
+def test_a_move_to_a_new_partition_is_rejected(tmp_path, engine, strategy):
     path = daily(tmp_path / "d", d1=[1])
     with pytest.raises(ValueError, match=r"(?i)partition"):
         inlay.merge(source_of([1], [DAY3]), path, strategy, ["id"], engine=engine)
     assert lake.names(path) == ["day=2025-01-01/a.parquet"]
 
 
-def test_under_insert_a_key_of_another_partition_simply_exists(tmp_path, engine):
+def test_insert_skips_a_key_of_another_partition(tmp_path, engine):
     path = daily(tmp_path / "d", d1=[1], d2=[2])
     before = lake.photograph(path)
     result = inlay.merge(source_of([2], [DAY1], ["x"]), path, "insert", ["id"], engine=engine)
@@ -84,7 +84,7 @@ def test_full_merge_deletes_in_every_partition(tmp_path, engine):
 
 
 @pytest.mark.parametrize("strategy", MOVING)
-def test_a_key_that_the_target_holds_in_several_partitions_is_refused_naming_them(tmp_path, engine, strategy):
+def test_a_key_in_several_partitions_is_rejected(tmp_path, engine, strategy):
     path = daily(tmp_path / "d", d1=[1, 7], d2=[7], d3=[3])
     with pytest.raises(ValueError, match=r"(?i)partition") as caught:
         inlay.merge(source_of([7], [DAY1], ["x"]), path, strategy, ["id"], engine=engine)
@@ -93,14 +93,14 @@ def test_a_key_that_the_target_holds_in_several_partitions_is_refused_naming_the
 
 
 @pytest.mark.parametrize("strategy", ["update", "upsert"])
-def test_a_key_in_several_partitions_does_not_matter_unless_the_source_has_it(tmp_path, engine, strategy):
+def test_a_key_in_several_partitions_is_accepted_if_not_in_the_source(tmp_path, engine, strategy):
     path = daily(tmp_path / "d", d1=[1, 7], d2=[7])
     result = inlay.merge(source_of([1], [DAY1], ["x"]), path, strategy, ["id"], engine=engine)
     assert result.updated == 1
 
 
 @pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
-def test_partition_columns_in_the_key_make_other_partitions_other_rows(tmp_path, engine, strategy):
+def test_with_partition_columns_in_the_key_the_same_id_is_another_row(tmp_path, engine, strategy):
     path = daily(tmp_path / "d", d1=[1], d2=[1])
     source = source_of([1, 1], [DAY2, DAY3], ["x", "y"])
     result = inlay.merge(source, path, strategy, ["id", "day"], engine=engine)
@@ -113,8 +113,8 @@ def test_partition_columns_in_the_key_make_other_partitions_other_rows(tmp_path,
     assert any(name.startswith("day=2025-01-03/") for name in rows) == inserted
 
 
-def test_with_the_partition_in_the_key_other_partitions_are_not_even_looked_at(tmp_path, engine):
-    """A file of another partition whose pages cannot be read does no harm, though its range holds the key."""
+def test_with_the_partition_in_the_key_other_partitions_are_not_read(tmp_path, engine):
+    """The pages of the other partition are damaged and its range contains the key, but nothing reads it."""
     path = daily(tmp_path / "d", d1=[1, 5, 9], d2=[2, 8])
     lake.spoil(tmp_path / "d/day=2025-01-02/a.parquet")
     source = source_of([5], [DAY1], ["x"])
@@ -124,7 +124,7 @@ def test_with_the_partition_in_the_key_other_partitions_are_not_even_looked_at(t
     assert relative(path, result.rewritten_files) == ["day=2025-01-01/a.parquet"]
 
 
-def test_statistics_that_exclude_the_key_spare_other_partitions_a_look(tmp_path, engine):
+def test_other_partitions_are_not_read_if_statistics_exclude_the_key(tmp_path, engine):
     path = daily(tmp_path / "d", d1=[1, 5, 9], d2=[20, 80])
     lake.spoil(tmp_path / "d/day=2025-01-02/a.parquet")
     result = inlay.merge(source_of([5], [DAY1], ["x"]), path, "upsert", ["id"], engine=engine)
@@ -166,7 +166,7 @@ def test_two_levels_of_partitions(tmp_path, engine):
         inlay.merge(moved, path, "upsert", ["id"], engine=engine)
 
 
-def test_a_key_that_would_move_is_named_with_both_places(tmp_path, engine):
+def test_a_key_that_would_move_is_reported_with_both_partitions(tmp_path, engine):
     where = {"year": pa.array([2024, 2024, 2024]), "region": pa.array(["eu", "eu", "us"])}
     path, keys = str(tmp_path / "d"), ["id", "kind"]
     rows = lake.table([1, 2, 3], **where, kind=pa.array(["a", "b", "c"]))
@@ -182,7 +182,7 @@ def test_a_key_that_would_move_is_named_with_both_places(tmp_path, engine):
     )
 
 
-def test_a_file_outside_of_all_partitions_takes_changes_where_it_is(tmp_path, engine):
+def test_a_file_outside_of_all_partitions_is_rewritten_in_place(tmp_path, engine):
     lake.write(tmp_path / "d", {"day=1/a.parquet": lake.table([1, 2]), "stray.parquet": lake.table([3])})
     update = lake.table([3], ["new"], day=pa.array([1], pa.int32()))
     result = inlay.merge(update, str(tmp_path / "d"), "upsert", ["id"], engine=engine)
@@ -191,7 +191,7 @@ def test_a_file_outside_of_all_partitions_takes_changes_where_it_is(tmp_path, en
 
 @pytest.mark.parametrize("value", ["a/b", "50%", "x=y", " ", "ü ö", "a:b", "..", "%2F", "a'b", 'q"q'])
 def test_partition_values_are_percent_encoded_and_decoded(tmp_path, engine, value):
-    """Every value round-trips through its directory and is found again, in one directory of its own."""
+    """Every value round-trips through its own directory."""
     path = str(tmp_path / "d")
     first = source_of([1, 2], [value, "other"])
     inlay.merge(first, path, "upsert", ["id"], ["day"], engine=engine)
@@ -203,8 +203,8 @@ def test_partition_values_are_percent_encoded_and_decoded(tmp_path, engine, valu
 
 
 @pytest.mark.parametrize("value", ["a'b", "a;b", "--a---b", "/*a*/", 'q"q', "a\nb", "a\u202eb", "a\u200bb", ".."])
-def test_partitions_that_one_engine_makes_are_read_by_every_other(tmp_path, engine, value):
-    """Also by the one that refuses quotes, semicolons and comments in paths."""
+def test_partitions_of_one_engine_are_readable_by_every_engine(tmp_path, engine, value):
+    """This includes DuckDB, which rejects quotes, semicolons and comments in paths."""
     path = str(tmp_path / "d")
     inlay.merge(source_of([1, 2], [value, "other"]), path, "upsert", ["id"], ["day"], engine="pyarrow")
     result = inlay.merge(source_of([1, 3], [value, value], ["x", "y"]), path, "upsert", ["id"], engine=engine)
@@ -220,7 +220,7 @@ def test_directories_are_percent_decoded(tmp_path, engine):
 
 
 def test_path_values_are_compared_as_values_of_the_type_of_the_column(tmp_path, engine):
-    """p=01 is the integer 1: the row is found there, and a new row goes there or to a p that is 1 as well."""
+    """The directory p=01 holds the integer 1: existing rows are found there, and new rows are added there."""
     path = lake.write(tmp_path / "d", {"p=01/a.parquet": lake.table([1]), "p=2/a.parquet": lake.table([2])})
     source = lake.table([1, 5], ["x", "y"], p=pa.array([1, 1], pa.int64()))
     result = inlay.merge(source, path, "upsert", ["id"], engine=engine)
@@ -259,7 +259,7 @@ def test_the_hive_default_partition_is_null(tmp_path, engine):
     ],
 )
 def test_partition_values_are_typed(tmp_path, engine, kind, values):
-    """Values written by a load are met again by a source of the same type."""
+    """A second merge of the same values finds the rows of the first."""
     path = str(tmp_path / "d")
     first = lake.table([1, 2], p=pa.array(values, kind))
     inlay.merge(first, path, "upsert", ["id"], ["p"], engine=engine)
@@ -272,7 +272,7 @@ def test_partition_values_are_typed(tmp_path, engine, kind, values):
 
 
 def test_partitions_are_detected_from_hive_paths(tmp_path, engine):
-    """The same source without and with partition_columns does the same."""
+    """The result is the same with and without partition_columns."""
     for name, columns in (("a", None), ("b", ["day"])):
         path = daily(tmp_path / name, d1=[1], d2=[2])
         source = source_of([1, 9], [DAY1, DAY2], ["x", "y"])
@@ -282,15 +282,15 @@ def test_partitions_are_detected_from_hive_paths(tmp_path, engine):
 
 
 @pytest.mark.parametrize("schema_mode", ["strict", "evolve"])
-def test_a_source_without_the_partition_column_is_refused(tmp_path, engine, schema_mode):
-    """A row must know where it belongs, also under evolve."""
+def test_a_source_without_the_partition_column_is_rejected(tmp_path, engine, schema_mode):
+    """The partition of a row must be known, also with evolve."""
     path = daily(tmp_path / "d", d1=[1])
     with pytest.raises(ValueError, match="day"):
         inlay.merge(lake.table([1]), path, "upsert", ["id"], engine=engine, schema_mode=schema_mode)
 
 
-def test_partition_columns_that_contradict_the_paths_are_refused(tmp_path, engine):
-    """The design does not say; a dataset laid out by day cannot also be laid out by v."""
+def test_partition_columns_that_contradict_the_paths_are_rejected(tmp_path, engine):
+    """A dataset partitioned by day cannot also be partitioned by v."""
     path = daily(tmp_path / "d", d1=[1])
     before = lake.photograph(path)
     with pytest.raises(ValueError, match="day"):
@@ -298,13 +298,13 @@ def test_partition_columns_that_contradict_the_paths_are_refused(tmp_path, engin
     assert lake.photograph(path) == before
 
 
-def test_files_that_lie_in_no_partition_are_not_joined_by_partitions(tmp_path, engine):
-    """Other readers take such a directory for broken."""
+def test_a_dataset_without_partitions_gets_no_partitioned_files(tmp_path, engine):
+    """Other readers reject such a directory."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1], ["x"], day=["mon"])})
     for strategy in ("upsert", "insert"):
         with pytest.raises(ValueError, match=r"not partitioned.* day") as caught:
             inlay.merge(source_of([2], ["tue"]), path, strategy, ["id"], ["day"], engine=engine)
-        assert "Leave partition_columns out" in str(caught.value)
+        assert "Omit partition_columns" in str(caught.value)
     assert [file.name for file in (tmp_path / "d").iterdir()] == ["a.parquet"]
     inlay.write_dataset(source_of([2], ["tue"]), path, mode="overwrite", partition_columns=["day"])
     assert [file.name for file in (tmp_path / "d").iterdir()] == ["day=tue"]
@@ -317,7 +317,7 @@ def test_max_rows_per_file_splits_within_each_partition(tmp_path, engine):
     assert sorted(len(rows) for rows in lake.contents(path).values()) == [1, 1, 2, 2, 2, 2]
 
 
-def test_an_emptied_partition_loses_its_file_and_the_last_file_of_all_stays(tmp_path, engine):
+def test_an_emptied_partition_loses_its_file_except_the_last_of_the_dataset(tmp_path, engine):
     path = daily(tmp_path / "d", d1=[1], d2=[2])
     empty = source_of([], [])
     result = inlay.merge(empty, path, "full_merge", ["id"], engine=engine)
@@ -327,21 +327,21 @@ def test_an_emptied_partition_loses_its_file_and_the_last_file_of_all_stays(tmp_
     assert set(inlay.read_parquet(path).column_names) == {"id", "v", "day"}
 
 
-def test_a_time_that_would_move_is_named_to_the_last_digit(tmp_path):
+def test_a_timestamp_that_would_move_is_reported_with_nanoseconds(tmp_path):
     at = pa.array([1], pa.timestamp("ns"))
     path = lake.write(tmp_path / "d", {"p=1/a.parquet": pa.table({"at": at, "v": [1]})})
     with pytest.raises(PartitionMoveError, match=r"at=1970-01-01 00:00:00\.000000001 is in"):
         inlay.merge(pa.table({"at": at, "v": [2], "p": [2]}), path, "upsert", ["at"])
 
 
-def test_a_file_without_rows_stays_when_others_go(tmp_path):
+def test_an_empty_file_is_kept_when_other_files_are_removed(tmp_path):
     path = daily(tmp_path / "d", d1=[1], d2=[], d3=[3])
     result = inlay.merge(source_of([1], [DAY1], ["v1"]), path, "full_merge", ["id"])
     assert relative(path, result.removed_files) == [f"day={DAY3}/a.parquet"]
     assert relative(path, result.preserved_files) == [f"day={DAY1}/a.parquet", f"day={DAY2}/a.parquet"]
 
 
-def test_the_first_file_keeps_the_schema_when_all_rows_go(tmp_path):
+def test_the_first_file_keeps_the_schema_when_all_rows_are_deleted(tmp_path):
     path = daily(tmp_path / "d", d1=[1, 2], d2=[3], d3=[4])
     result = inlay.merge(source_of([], []), path, "full_merge", ["id"])
     assert result.deleted == 4
@@ -350,15 +350,15 @@ def test_the_first_file_keeps_the_schema_when_all_rows_go(tmp_path):
     assert inlay.read_parquet(path).num_rows == 0
 
 
-def test_new_files_lie_beside_those_of_their_partition_however_it_is_spelled(tmp_path):
+def test_new_files_use_the_existing_directory_of_their_partition(tmp_path):
     path = lake.write(tmp_path / "d", {"p=01/a.parquet": lake.table([1])})
     result = inlay.merge(lake.table([2, 3], p=pa.array([1, 2])), path, "upsert", ["id"])
     assert [Path(file).parent.name for file in result.inserted_files] == ["p=01", "p=2"]
 
 
-def test_other_directories_of_a_path_are_no_partitions():
+def test_other_directories_of_a_path_are_not_partitions():
     partitions = Partitions(["p"], [("1",)], np.zeros(1, np.int64), {}, [pa.int64()])
     assert partitions.values_of("x=9/p=1/a.parquet") == ("1",)
     assert partitions.constants_of("x=9/p=1/a.parquet") == {"p": pa.scalar(1)}
-    assert partitions._unnumbered("x=9/p=text") == UNREADABLE
-    assert partitions._unnumbered("x=9/q=1") == UNKNOWN
+    assert partitions._without_values("x=9/p=text") == UNREADABLE
+    assert partitions._without_values("x=9/q=1") == UNKNOWN

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import inlay
 from tests import lake, oracle
+from tests.arrow_types import TYPES
 from tests.merge_cases import Case, cases
 
 quiet = settings(suppress_health_check=list(HealthCheck))
@@ -32,7 +33,7 @@ def target_rows(case, root, where):
 
 
 def expectation(case, files):
-    """The oracle's outcome, or None when it refuses."""
+    """Return the oracle's outcome, or None if it rejects the merge."""
     try:
         rows = lake.rows_of(case.source)
         return oracle.merge(files, rows, case.strategy, case.keys, case.partitions, case.order_by)
@@ -60,7 +61,7 @@ def check_old_files(root, where, expected, schemas, before):
 
 
 def encoded_groups(path):
-    """Per row group its first row, its rows, and the bytes of its column chunks."""
+    """Return for each row group its first row, its row count and the bytes of its column chunks."""
     footer, first = lake.footer(path), 0
     for i in range(footer.num_row_groups):
         group = footer.row_group(i)
@@ -70,7 +71,7 @@ def encoded_groups(path):
 
 
 def check_groups(root, groups, expected):
-    """Row groups in which nothing differs are copied as they are."""
+    """Check that row groups without differences are copied byte for byte."""
     for name in expected.rewritten:
         data = (root / name).read_bytes()
         for span, chunks in groups[name]:
@@ -79,7 +80,7 @@ def check_groups(root, groups, expected):
 
 
 def check_new_files(case, root, where, expected, schema):
-    """New rows lie in their partition's directory, in the order of the source, typed as the target."""
+    """Check that new rows are in the directory of their partition, in source order and the target's types."""
     found: dict[str, list[oracle.Row]] = {}
     for name in lake.new_names(root, where):
         table = lake.read_file(root / name)
@@ -112,7 +113,7 @@ def check_result(root, result, expected):
 
 @quiet
 @given(case=cases())
-def test_a_merge_does_what_the_oracle_says(engine, case):
+def test_a_merge_agrees_with_the_oracle(engine, case):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "d"
         where = case.write(root)
@@ -156,7 +157,7 @@ def read_polars(path):
 
 
 def read_datafusion(path):
-    """Without its statistics: bounds leave NaN out, and it takes a column with equal bounds for constant."""
+    """Read without statistics: bounds ignore NaN, and DataFusion treats a column with equal bounds as constant."""
     config = datafusion.SessionConfig().set("datafusion.execution.collect_statistics", "false")
     frame = datafusion.SessionContext(config).read_parquet(path)
     return pa.Table.from_batches(frame.collect(), schema=frame.schema())
@@ -168,8 +169,12 @@ READERS = {
     read_polars: {"decimal256", "list_view", "timestamp_ns_+05:30"},
     read_datafusion: {"dictionary_ordered"},
 }
+if "decimal32" not in TYPES:
+    READERS[read_duckdb].add("time64_ns")  # pyarrow 21 marks times as UTC, and DuckDB has no such times of nanoseconds
 
 
+# All engines write files with the same kernels. They differ in how they find rows, which the other tests check.
+@pytest.mark.long_on("duckdb-union", "spark")
 @quiet
 @given(case=cases())
 def test_other_readers_agree_with_pyarrow(engine, case):
@@ -200,7 +205,7 @@ ROWS = st.lists(
 
 
 def table_of(rows, *, partitioned):
-    """Rows of (id, v, x, p); in a partitioned dataset p mostly follows from id so that few keys move."""
+    """Draw rows of (id, v, x, p). In a partitioned dataset p usually depends on id, so that few keys move."""
     where = [p if i == 9 else PARTS[i % 2] for i, _, _, p in rows]
     columns = {
         "id": pa.array([row[0] for row in rows], pa.int64()),
@@ -211,7 +216,7 @@ def table_of(rows, *, partitioned):
 
 
 class Dataset(RuleBasedStateMachine):
-    """A dataset through its whole life, beside a list of rows."""
+    """A dataset and a list of rows that go through the same operations."""
 
     engine = "pyarrow"
 
@@ -282,4 +287,5 @@ class Dataset(RuleBasedStateMachine):
 
 def test_a_sequence_of_merges_writes_and_compacts_follows_the_model(engine):
     machine = type("EngineDataset", (Dataset,), {"engine": engine})
-    run_state_machine_as_test(machine, settings=settings(quiet, stateful_step_count=12))
+    examples = settings().max_examples // (4 if engine == "spark" else 1)  # a step on Spark is a job or two
+    run_state_machine_as_test(machine, settings=settings(quiet, stateful_step_count=12, max_examples=examples))

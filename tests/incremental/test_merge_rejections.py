@@ -1,4 +1,4 @@
-"""Every check comes before the first write: a rejected merge leaves no trace, and a plan says the same."""
+"""Rejected merges: every check runs before the first write, and a plan raises the same error."""
 
 import pickle
 
@@ -51,6 +51,9 @@ REFUSED = {
 }
 
 
+# inlay checks arguments, columns and types before it calls an engine. Engines check keys: see test_merge_semantics.py
+# and, for rows that stay with Spark's executors, tests/spark/test_large_source.py.
+@pytest.mark.long_on("duckdb-union", "spark")
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_rejected_merge_leaves_no_trace_and_the_plan_raises_the_same(tmp_path, engine, case):
     target, arguments = REFUSED[case]
@@ -75,7 +78,7 @@ def test_a_rejected_initial_load_creates_nothing(tmp_path, engine, case):
 
 
 def test_a_file_that_cannot_be_read_is_named_before_anything_is_written(tmp_path, engine):
-    """Its keys are unknown, so the merge cannot go on without it."""
+    """The merge cannot know the keys of the file."""
     path = plain_target(tmp_path / "d")
     (tmp_path / "d/broken.parquet").write_bytes(b"PAR1 this is no footer PAR1")
     before = lake.photograph(path)
@@ -85,7 +88,7 @@ def test_a_file_that_cannot_be_read_is_named_before_anything_is_written(tmp_path
         assert lake.photograph(path) == before
 
 
-def test_files_that_are_not_data_are_left_alone(tmp_path, engine):
+def test_files_that_are_not_data_are_ignored(tmp_path, engine):
     path = plain_target(tmp_path / "d")
     strangers = ["README.txt", "_SUCCESS", ".hidden.parquet", "_temporary/0.parquet"]
     for name in strangers:
@@ -97,7 +100,7 @@ def test_files_that_are_not_data_are_left_alone(tmp_path, engine):
     assert {name: after[name] for name in strangers} == {name: before[name] for name in strangers}
 
 
-def test_nothing_of_ours_stays_in_the_dataset_directory(tmp_path, engine):
+def test_a_merge_leaves_only_data_files_in_the_dataset_directory(tmp_path, engine):
     path = plain_target(tmp_path / "d")
     inlay.merge(lake.table([1, 9], ["x", "y"]), path, "upsert", ["id"], engine=engine)
     seen = [name for name in lake.photograph(path) if name != "./"]
@@ -111,7 +114,7 @@ PLANNED = ["insert", "update", "upsert", "full_merge", "deduplicate"]
 
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.parametrize("target", [plain_target, daily_target], ids=["plain", "daily"])
-def test_a_plan_writes_nothing_and_says_what_the_merge_then_does(tmp_path, engine, strategy, target):
+def test_a_plan_writes_nothing_and_predicts_the_merge(tmp_path, engine, strategy, target):
     path = target(tmp_path / "d")
     source = lake.table([1, 9], ["x", "y"])
     if target is daily_target:
@@ -126,7 +129,7 @@ def test_a_plan_writes_nothing_and_says_what_the_merge_then_does(tmp_path, engin
     assert len(plan.new_files) == len(result.inserted_files)
 
 
-def test_a_plan_counts_the_rows_of_affected_files_and_gives_a_reason_for_each_file(tmp_path, engine):
+def test_a_plan_counts_affected_rows_and_explains_each_file(tmp_path, engine):
     tables = {f"{i}.parquet": lake.table(range(i * 100, i * 100 + 10)) for i in range(3)}
     path = lake.write(tmp_path / "d", tables)
     plan = inlay.plan_merge(lake.table([5, 205], ["x", "y"]), path, "update", ["id"], engine=engine)
@@ -136,10 +139,10 @@ def test_a_plan_counts_the_rows_of_affected_files_and_gives_a_reason_for_each_fi
     assert sorted(file.path for file in plan.files) == [f"{path}/{i}.parquet" for i in range(3)]
     assert all(file.reason for file in plan.files)
     assert "1.parquet" in repr(plan) or "update" in repr(plan)
-    told = plan.to_dict()
-    assert told["affected_files"] == plan.affected_files
-    assert [file["path"] for file in told["files"]] == [file.path for file in plan.files]
-    assert pickle.loads(pickle.dumps(plan)).to_dict() == told
+    document = plan.to_dict()
+    assert document["affected_files"] == plan.affected_files
+    assert [file["path"] for file in document["files"]] == [file.path for file in plan.files]
+    assert pickle.loads(pickle.dumps(plan)).to_dict() == document
 
 
 def test_a_plan_of_equal_rows_affects_nothing(tmp_path, engine):
@@ -154,9 +157,9 @@ def test_a_plan_for_a_missing_dataset_creates_nothing(tmp_path, engine):
     assert not (tmp_path / "d").exists()
 
 
-def test_arguments_in_the_wrong_places_are_told_apart(tmp_path):
+def test_swapped_arguments_are_reported(tmp_path):
     table = lake.table([1])
     with pytest.raises(ValueError, match=r"Unknown merge strategy \['id'\]; known: insert"):
         inlay.merge(table, tmp_path / "d", ["id"], "upsert")
-    with pytest.raises(ValueError, match="Table is no path"):
+    with pytest.raises(ValueError, match="not Table"):
         inlay.merge(str(tmp_path / "d"), table, "upsert", ["id"])

@@ -1,4 +1,4 @@
-"""The decisions of the design about strategies, counts, keys, and empty things; one test each."""
+"""What each strategy does, row counts, key equality, and empty sources and datasets."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ INSERTING = [name for name in STRATEGIES if name != "update"]
 
 
 def check_counts(result, expected):
-    """Every number of the result, and the identity that binds them."""
+    """Check every count of the result, and that the counts add up."""
     got = (
         result.source_count,
         result.target_count_before,
@@ -41,7 +41,7 @@ def check_counts(result, expected):
 
 
 def check_metadata(result, path):
-    """The metadata of each file is what the file itself says."""
+    """Check the metadata of each file against its footer."""
     for meta in result.files:
         if meta.operation == "removed":
             assert not Path(meta.path).exists()
@@ -72,7 +72,7 @@ def test_truth_table(tmp_path, engine, strategy):
 
 @pytest.mark.parametrize("strategy", REPLACING)
 def test_replace_is_full_row_and_in_place(tmp_path, engine, strategy):
-    """A NULL in the source replaces a value too, and the file stays sorted row group by row group."""
+    """NULL in the source replaces a value, and each row group keeps its order."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(100))}, row_group_size=10)
     ids = list(range(100)) if strategy == "full_merge" else [5, 55]
     values = [None if i == 55 else "new" if i == 5 else f"v{i}" for i in ids]
@@ -87,7 +87,7 @@ def test_replace_is_full_row_and_in_place(tmp_path, engine, strategy):
 
 @pytest.mark.parametrize("strategy", REPLACING)
 def test_equal_rows_cost_nothing(tmp_path, engine, strategy):
-    """They count as updated and as unchanged; the files keep their bytes, times and inodes."""
+    """Equal rows count as updated and as unchanged; files keep their bytes, times and inodes."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2]), "b.parquet": lake.table([3])})
     before = lake.photograph(path)
     result = inlay.merge(lake.table([1, 2, 3]), path, strategy, ["id"], engine=engine)
@@ -98,7 +98,7 @@ def test_equal_rows_cost_nothing(tmp_path, engine, strategy):
 
 
 def test_row_groups_without_a_difference_are_not_encoded_again(tmp_path, engine):
-    """Matched but equal rows lie in row group 0, a changed one in 1, nothing in 2: only 1 is new."""
+    """Row group 0 has equal rows, 1 a changed row, 2 no match: only 1 is encoded again."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(30))}, row_group_size=10)
     file = tmp_path / "d/a.parquet"
     old = [[lake.chunk_bytes(file, group, column) for column in (0, 1)] for group in range(3)]
@@ -139,7 +139,7 @@ def test_equal_is_bit_equal_for_nans(tmp_path, engine):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_null_source_keys_are_refused_with_how_many_and_an_example(tmp_path, engine, strategy):
+def test_null_source_keys_are_rejected_with_a_count_and_an_example(tmp_path, engine, strategy):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     source = lake.table([7012, None, None, None])
     with pytest.raises(ValueError, match=r"\b3\b") as caught:
@@ -152,7 +152,7 @@ def test_null_source_keys_are_refused_with_how_many_and_an_example(tmp_path, eng
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "deduplicate"])
-def test_duplicate_source_keys_are_refused_naming_up_to_five(tmp_path, engine, strategy):
+def test_duplicate_source_keys_are_rejected_with_up_to_five_examples(tmp_path, engine, strategy):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     doubles = [*range(9001, 9008), *range(9001, 9008), 5]
     with pytest.raises(ValueError, match="900") as caught:
@@ -212,7 +212,7 @@ def test_strings_compare_as_bytes(tmp_path, engine):
 
 
 def test_timestamps_compare_as_instants(tmp_path, engine):
-    """1 January 2025 12:00 UTC in milliseconds of Berlin meets the same instant in microseconds of UTC."""
+    """An instant in milliseconds of Berlin time equals the same instant in microseconds of UTC."""
     noon = 1_735_732_800
     target = pa.table({"id": pa.array([noon * 10**6, 0], pa.timestamp("us", "UTC")), "v": ["a", "b"]})
     path = lake.write(tmp_path / "d", {"a.parquet": target})
@@ -241,14 +241,14 @@ def test_a_source_key_that_fits_is_cast_to_the_type_of_the_target(tmp_path, engi
         (pa.array([1], pa.int64()), pa.array(["x"], pa.string())),
     ],
 )
-def test_a_source_key_that_does_not_fit_is_refused(tmp_path, engine, target, source):
+def test_a_source_key_that_does_not_fit_is_rejected(tmp_path, engine, target, source):
     path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": target, "v": ["a"]})})
     with pytest.raises(ValueError, match="id"):
         inlay.merge(pa.table({"id": source, "v": ["x"]}), path, "upsert", ["id"], engine=engine)
 
 
 def test_int64_and_float64_keys_are_never_compared_as_floats(tmp_path, engine):
-    """2**53 as a float must not meet the integer 2**53 + 1, whether it is refused or cast exactly."""
+    """The float 2**53 must not match the integer 2**53 + 1."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([2**53 + 1], ["a"])})
     source = pa.table({"id": pa.array([2.0**53]), "v": ["x"]})
     with contextlib.suppress(ValueError):
@@ -277,7 +277,7 @@ def test_an_empty_target_is_an_initial_load_and_update_does_nothing(tmp_path, en
         assert lake.all_rows(path) == lake.rows_of(source)
 
 
-def test_an_empty_source_into_nothing_gives_an_empty_result(tmp_path, engine):
+def test_an_empty_source_into_a_new_dataset_is_an_empty_result(tmp_path, engine):
     for strategy in STRATEGIES:
         result = inlay.merge(lake.table([]), str(tmp_path / strategy), strategy, ["id"], engine=engine)
         assert (result.inserted, result.deleted, result.target_count_after) == (0, 0, 0)
@@ -293,7 +293,7 @@ def test_an_empty_source_changes_nothing(tmp_path, engine, strategy):
 
 
 def test_full_merge_with_an_empty_source_empties_the_dataset(tmp_path, engine):
-    """One file stays, with zero rows and the schema; the others are removed; the next merge works."""
+    """One file is kept with zero rows and the schema, the others are removed, and the next merge works."""
     files = {"a.parquet": lake.table([1, 2]), "b.parquet": lake.table([3]), "c.parquet": lake.table([4])}
     path = lake.write(tmp_path / "d", files)
     schema = lake.read_file(tmp_path / "d/a.parquet").schema
@@ -318,7 +318,7 @@ def test_a_file_left_without_rows_is_removed(tmp_path, engine):
     check_metadata(result, path)
 
 
-def test_no_empty_file_stays_when_new_rows_carry_the_schema(tmp_path, engine):
+def test_no_empty_file_is_kept_when_new_files_carry_the_schema(tmp_path, engine):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
     result = inlay.merge(lake.table([5]), path, "full_merge", ["id"], engine=engine)
     assert (result.deleted, result.inserted) == (2, 1)
@@ -328,7 +328,7 @@ def test_no_empty_file_stays_when_new_rows_carry_the_schema(tmp_path, engine):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_target_rows_with_null_keys_match_nothing(tmp_path, engine, strategy):
-    """They are kept as they are; full_merge deletes them."""
+    """Such rows are kept unchanged; full_merge deletes them."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([None, 1, None], ["n", "one", "m"])})
     result = inlay.merge(lake.table([1], ["x"]), path, strategy, ["id"], engine=engine)
     kept = [row["v"] for row in lake.all_rows(path) if row["id"] is None]
@@ -367,7 +367,7 @@ def test_deduplicate_keeps_the_last(tmp_path, engine, case):
     assert (result.source_count, result.updated, result.inserted) == (3, 1, 0)
 
 
-def test_deduplicate_of_new_keys_counts_the_source_as_given(tmp_path, engine):
+def test_deduplicate_counts_all_source_rows(tmp_path, engine):
     source = lake.table([2, 1, 2, 1], ["a", "b", "c", "d"])
     result = inlay.merge(source, str(tmp_path / "d"), "deduplicate", ["id"], engine=engine)
     assert (result.source_count, result.inserted, result.target_count_after) == (4, 2, 2)
@@ -382,7 +382,7 @@ def test_deduplicate_does_not_reduce_the_target(tmp_path, engine):
 
 
 def test_composite_keys_match_as_tuples(tmp_path, engine):
-    """('a', 'bc') is not ('ab', 'c'), and neither column alone decides."""
+    """The key ('a', 'bc') is not ('ab', 'c'), and one equal column is not a match."""
     target = pa.table({"a": ["a", "ab", "x"], "b": ["bc", "c", "c"], "v": [1, 2, 3]})
     path = lake.write(tmp_path / "d", {"a.parquet": target})
     source = pa.table({"a": ["a", "ab"], "b": ["c", "c"], "v": [10, 20]})

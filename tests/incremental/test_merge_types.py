@@ -11,9 +11,13 @@ from tests.arrow_types import DICTIONARY, SCALARS, TYPES, array_of
 METADATA = {b"owner": b"tests", b"\xc3\xbc": b"bytes \xff"}
 
 
+# Short runs check each type alone on pyarrow and duckdb, and all types side by side on every engine: Spark's tasks run
+# the kernels of the pyarrow engine, and both DuckDB engines read and write columns in the same way.
+per_type = pytest.mark.long_on("duckdb-union", "spark")
+
+
 def each_type(test):
-    """On every type alone. On Spark, whose tasks compute with Arrow too, usually on all of them side by side only."""
-    return pytest.mark.long_on_spark(pytest.mark.parametrize("name", TYPES)(test))
+    return per_type(pytest.mark.parametrize("name", TYPES)(test))
 
 
 def target_of(name, *, nullable=True):
@@ -34,7 +38,7 @@ def source_of(name, ids, picks):
 
 
 def merge_into(tmp_path, target, source, engine, strategy="upsert", keys=("id",), **options):
-    """The schema before, the rows before, the result."""
+    """Return the schema before, the rows before and the result."""
     path = lake.write(tmp_path / "d", {"a.parquet": target}, row_group_size=5, **options)
     before = lake.read_file(tmp_path / "d/a.parquet")
     result = inlay.merge(source, path, strategy, list(keys), engine=engine)
@@ -42,7 +46,7 @@ def merge_into(tmp_path, target, source, engine, strategy="upsert", keys=("id",)
 
 
 def side_by_side(table_of):
-    """The tables that this gives for every type as one, with a column `x` for each."""
+    """Combine the tables of all types into one, with a column `x` for each type."""
     tables = {name: table_of(name) for name in TYPES}
     wide = tables["null"].drop_columns("x")
     for name, table in tables.items():
@@ -57,19 +61,19 @@ def check_schema(got, expected):
 @pytest.mark.parametrize("pages", ["1.0", "2.0"])
 @each_type
 def test_values_and_schema_survive(tmp_path, engine, name, pages):
-    """Row 1 is replaced and a row inserted: its row group is written anew, the other one is not."""
+    """Row 1 is replaced and a row inserted: only one row group is encoded again."""
     source = source_of(name, [1, 77], [4, 0])
     before, result = merge_into(tmp_path, target_of(name), source, engine, data_page_version=pages)
     after = lake.read_file(tmp_path / "d/a.parquet")
     check_schema(after.schema, before.schema)
     expected = lake.rows_of(before)
-    given = lake.rows_of(source)
-    expected[1] = given[0]
+    new_rows = lake.rows_of(source)
+    expected[1] = new_rows[0]
     assert lake.same_rows(lake.rows_of(after), expected)
     after.validate(full=True)
     inserted = lake.read_file(result.inserted_files[0])
     check_schema(inserted.schema, before.schema)
-    assert lake.same_rows(lake.rows_of(inserted), given[1:])
+    assert lake.same_rows(lake.rows_of(inserted), new_rows[1:])
 
 
 @each_type
@@ -84,7 +88,7 @@ def test_a_null_replaces_and_is_replaced(tmp_path, engine, name):
     assert result.updated == 2
 
 
-@pytest.mark.long_on_spark
+@per_type
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "null"])
 def test_not_null_survives(tmp_path, engine, name):
     source = source_of(name, [1, 77], [4, 0])
@@ -96,8 +100,8 @@ def test_not_null_survives(tmp_path, engine, name):
 
 
 @each_type
-def test_equal_values_are_recognised(tmp_path, engine, name):
-    """The same rows again, read back from the file: nothing is written."""
+def test_equal_values_are_recognized(tmp_path, engine, name):
+    """Merging the rows of the file again writes nothing."""
     path = lake.write(tmp_path / "d", {"a.parquet": target_of(name)}, row_group_size=5)
     before = lake.photograph(path)
     source = lake.read_file(tmp_path / "d/a.parquet")
@@ -108,7 +112,7 @@ def test_equal_values_are_recognised(tmp_path, engine, name):
 
 @each_type
 def test_deleted_rows_leave_the_others_exact(tmp_path, engine, name):
-    """full_merge keeps rows 0, 3 and 9 as they are."""
+    """full_merge keeps rows 0, 3 and 9 unchanged."""
     before = target_of(name)
     source = pa.concat_tables([before.slice(i, 1) for i in (9, 0, 3)])
     _, result = merge_into(tmp_path, before, source, engine, "full_merge")
@@ -119,7 +123,7 @@ def test_deleted_rows_leave_the_others_exact(tmp_path, engine, name):
 
 @each_type
 def test_an_initial_load_writes_the_types_of_the_source(tmp_path, engine, name):
-    """What it writes reads back as what pyarrow itself would have written."""
+    """The new file reads back like a file written by pyarrow."""
     source = target_of(name)
     pq.write_table(source, tmp_path / "reference.parquet")
     reference = lake.read_file(tmp_path / "reference.parquet")
@@ -143,7 +147,7 @@ def test_every_scalar_type_is_a_key(tmp_path, engine, name):
     assert lake.same_rows(lake.rows_of(after.select(["k"])), lake.rows_of(before.select(["k"])))
 
 
-@pytest.mark.long_on_spark
+@per_type
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_scalar_type_is_part_of_a_key(tmp_path, engine, name):
     kind, values = TYPES[name]
@@ -155,7 +159,7 @@ def test_every_scalar_type_is_part_of_a_key(tmp_path, engine, name):
 
 
 def nullable_source(name):
-    """A value for rows 1 and 77, and for row 5, which was NULL; NULL for row 2."""
+    """Rows 1 and 77 get a value, row 5 was NULL and gets one, row 2 becomes NULL."""
     kind, values = TYPES[name]
     picked = [values[4], None, values[2], values[0]]
     return pa.table({"id": pa.array([1, 2, 5, 77], pa.int64()), "x": array_of(kind, picked)})
@@ -167,10 +171,10 @@ def test_all_types_survive_side_by_side(tmp_path, engine):
     after, inserted = (lake.read_file(file) for file in [tmp_path / "d/a.parquet", *result.inserted_files])
     check_schema(after.schema, before.schema)
     check_schema(inserted.schema, before.schema)
-    expected, given = lake.rows_of(before), lake.rows_of(source)
-    expected[1], expected[2], expected[5] = given[:3]
+    expected, new_rows = lake.rows_of(before), lake.rows_of(source)
+    expected[1], expected[2], expected[5] = new_rows[:3]
     assert lake.same_rows(lake.rows_of(after), expected)
-    assert lake.same_rows(lake.rows_of(inserted), given[3:])
+    assert lake.same_rows(lake.rows_of(inserted), new_rows[3:])
     assert (result.updated, result.unchanged, result.inserted) == (3, 0, 1)
 
 
@@ -183,7 +187,7 @@ def test_all_types_without_nulls_survive_side_by_side(tmp_path, engine):
 
 
 def test_an_initial_load_and_its_repetition_hold_all_types(tmp_path, engine):
-    """The same rows again change nothing, and of some of them full_merge keeps these as they are."""
+    """Merging the same rows again changes nothing, and full_merge keeps a subset unchanged."""
     source = side_by_side(target_of)
     path = str(tmp_path / "d")
     pq.write_table(source, tmp_path / "reference.parquet")
@@ -203,7 +207,7 @@ def test_an_initial_load_and_its_repetition_hold_all_types(tmp_path, engine):
 
 
 def test_all_scalar_types_together_are_a_key(tmp_path, engine):
-    """Rows 1 and 2 agree with the source in every part; row 3 does in all but the last."""
+    """Rows 1 and 2 match in every key column; row 3 differs in the last."""
 
     def rows(values_of_v, picks, last_picks):
         wanted = dict.fromkeys(SCALARS, picks) | {list(SCALARS)[-1]: last_picks}
@@ -232,8 +236,8 @@ def test_pandas_metadata_survives(tmp_path, engine):
     assert lake.read_file(tmp_path / "d/a.parquet").schema.metadata == blob
 
 
-def test_a_file_without_an_arrow_schema_stays_so(tmp_path, engine):
-    """Other writers leave no Arrow schema; what a plain reader sees must not change."""
+def test_a_file_without_an_arrow_schema_does_not_get_one(tmp_path, engine):
+    """Other writers store no Arrow schema; the types that a plain reader sees must not change."""
     before, _ = merge_into(tmp_path, target_of("string"), source_of("string", [1], [4]), engine, store_schema=False)
     after = lake.read_file(tmp_path / "d/a.parquet")
     check_schema(after.schema, before.schema)
@@ -241,7 +245,7 @@ def test_a_file_without_an_arrow_schema_stays_so(tmp_path, engine):
 
 
 def test_a_dictionary_may_grow(tmp_path, engine):
-    """New values join the dictionary of the touched row group and of new files."""
+    """New values are added to the dictionary of the touched row group and of new files."""
     target = pa.table({"id": range(6), "x": pa.array(["a", "b"] * 3, DICTIONARY)})
     source = pa.table({"id": [0, 9], "x": pa.array(["new", "newer"], DICTIONARY)})
     merge_into(tmp_path, target, source, engine)
@@ -260,7 +264,7 @@ def test_old_int96_timestamps_survive(tmp_path, engine):
 
 
 def test_wide_and_empty_tables(tmp_path, engine):
-    """Two hundred columns, one of them replaced in one row."""
+    """A table with two hundred columns, one of them replaced in one row."""
     columns = {f"c{i}": pa.array([i, i + 1]) for i in range(200)}
     target = pa.table({"id": [1, 2]} | columns)
     source = target.slice(1).set_column(7, "c6", pa.array([-1]))

@@ -1,4 +1,4 @@
-"""The progress callback: what it is told, and that it can stop a merge without a trace."""
+"""The progress callback: its steps, and that a canceled merge leaves no trace."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
-from inlay.engines import buckets
+from inlay.engines import source as source_module
 from inlay.errors import MergeCancelledError
 from inlay.incremental import Progress
-from inlay.incremental.progress import Reporter
+from inlay.incremental.display import Reporter
 from tests import lake
 
 FILES = {f"{i}.parquet": lake.table(range(10 * i, 10 * i + 10)) for i in range(4)}
@@ -31,19 +31,19 @@ def path(tmp_path: Path) -> str:
 
 
 def merge(path: str, progress: Callable[[Progress], Any] | None, **options: Any) -> Any:
-    given = {"strategy": "upsert", "key_columns": ["id"], "max_rows_per_file": 2} | options
-    return inlay.merge(SOURCE, path, progress=progress, **given)
+    arguments = {"strategy": "upsert", "key_columns": ["id"], "max_rows_per_file": 2} | options
+    return inlay.merge(SOURCE, path, progress=progress, **arguments)
 
 
-def told(call: Callable[..., Any], *arguments: Any, **options: Any) -> list[tuple[str, int, int]]:
+def steps_of(call: Callable[..., Any], *arguments: Any, **options: Any) -> list[tuple[str, int, int]]:
     reports: list[tuple[str, int, int]] = []
     call(*arguments, progress=lambda p: reports.append((p.phase, p.done, p.total)), **options)
     return reports
 
 
 # ------------------------------------------------------------------------------------------------------ what it says
-def test_a_merge_tells_its_phases_in_files(path: str) -> None:
-    assert told(merge, path) == [
+def test_a_merge_reports_the_files_of_each_phase(path: str) -> None:
+    assert steps_of(merge, path) == [
         ("match", 0, 2),
         ("match", 1, 2),
         ("match", 2, 2),
@@ -58,24 +58,24 @@ def test_a_merge_tells_its_phases_in_files(path: str) -> None:
     ]
 
 
-def test_a_merge_with_nothing_to_do_says_so(path: str) -> None:
-    reports = told(inlay.merge, lake.table([1000]), path, "update", ["id"])
+def test_a_merge_without_changes_reports_empty_phases(path: str) -> None:
+    reports = steps_of(inlay.merge, lake.table([1000]), path, "update", ["id"])
     assert reports == [("match", 0, 0), ("rewrite", 0, 0), ("append", 0, 0), ("commit", 1, 1)]
 
 
-def test_a_plan_ends_before_the_writing(path: str) -> None:
-    reports = told(inlay.plan_merge, SOURCE, path, "upsert", ["id"])
+def test_a_plan_reports_no_append_and_no_commit(path: str) -> None:
+    reports = steps_of(inlay.plan_merge, SOURCE, path, "upsert", ["id"])
     assert [phase for phase, _, _ in reports] == ["match"] * 3 + ["rewrite"] * 3
 
 
-def test_writes_and_compactions_tell_their_files(path: str, tmp_path: Path) -> None:
-    assert told(inlay.write_dataset, SOURCE, path, max_rows_per_file=4) == [("append", 1, 2), ("append", 2, 2)]
-    assert told(inlay.compact, path) == [("compact", 1, 1)]
+def test_writes_and_compactions_report_their_files(path: str, tmp_path: Path) -> None:
+    assert steps_of(inlay.write_dataset, SOURCE, path, max_rows_per_file=4) == [("append", 1, 2), ("append", 2, 2)]
+    assert steps_of(inlay.compact, path) == [("compact", 1, 1)]
 
 
 @pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
 def test_counts_rise_to_the_total_of_their_phase(path: str, strategy: str) -> None:
-    reports = told(merge, path, strategy=strategy)
+    reports = steps_of(merge, path, strategy=strategy)
     phases = list(dict.fromkeys(phase for phase, _, _ in reports))
     assert phases == ["match", "rewrite", "append", "commit"]
     for phase in phases:
@@ -85,23 +85,23 @@ def test_counts_rise_to_the_total_of_their_phase(path: str, strategy: str) -> No
 
 
 @pytest.mark.parametrize("answer", [None, True, 0, "", [], "go on"], ids=repr)
-def test_only_false_cancels(path: str, answer: Any) -> None:
+def test_only_false_cancels_a_merge(path: str, answer: Any) -> None:
     assert merge(path, lambda _: answer).inserted == 3
 
 
-def test_an_engine_elsewhere_moves_on_within_the_phase() -> None:
-    told: list[tuple[str, int, int]] = []
-    report = Reporter(lambda step: told.append((step.phase, step.done, step.total)))
+def test_tasks_of_a_remote_engine_advance_the_phase() -> None:
+    steps: list[tuple[str, int, int]] = []
+    report = Reporter(lambda step: steps.append((step.phase, step.done, step.total)))
     report("match", 2, 10)
     for tasks in ((0, 0), (1, 4), (3, 4), (4, 4)):
         report.tasks(*tasks)
-    assert told == [("match", done, 10) for done in (2, 2, 2, 7, 10)]
+    assert steps == [("match", done, 10) for done in (2, 2, 2, 7, 10)]
     report("rewrite", 0, 8)
     report.tasks(1, 1)
-    assert told[-2:] == [("rewrite", 0, 8), ("rewrite", 8, 8)]
+    assert steps[-2:] == [("rewrite", 0, 8), ("rewrite", 8, 8)]
 
 
-def test_progress_is_a_value() -> None:
+def test_progress_is_immutable() -> None:
     assert Progress("match", 1, 2) == Progress("match", 1, 2)
     assert inlay.Progress is Progress
     with pytest.raises(AttributeError):
@@ -110,7 +110,7 @@ def test_progress_is_a_value() -> None:
 
 # -------------------------------------------------------------------------------------------------------- stopping it
 class Stop(Exception):
-    """Not an error that inlay knows."""
+    """An error that inlay does not know."""
 
 
 STEPS = [
@@ -149,7 +149,7 @@ ACTIONS: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0]} {step[1]}")
-def test_stopping_a_merge_leaves_no_trace(path: str, tmp_path: Path, step: tuple[str, int], action: str) -> None:
+def test_a_cancelled_merge_leaves_no_trace(path: str, tmp_path: Path, step: tuple[str, int], action: str) -> None:
     act, error = ACTIONS[action]
     before = lake.photograph(path)
     with pytest.raises(error) as caught:
@@ -162,8 +162,8 @@ def test_stopping_a_merge_leaves_no_trace(path: str, tmp_path: Path, step: tuple
     assert (result.updated, result.inserted) == (3, 3)
 
 
-def test_nothing_works_on_when_a_merge_was_cancelled(tmp_path: Path) -> None:
-    """What is still being written would come after the clean-up."""
+def test_no_thread_writes_after_a_merge_is_cancelled(tmp_path: Path) -> None:
+    """A thread that is still writing would create files after the cleanup."""
     path = lake.write(tmp_path / "d", {f"{n:02}.parquet": lake.table([n]) for n in range(20)})
     with pytest.raises(MergeCancelledError) as caught:  # its traceback keeps alive whatever is not ended
         inlay.merge(
@@ -173,16 +173,16 @@ def test_nothing_works_on_when_a_merge_was_cancelled(tmp_path: Path) -> None:
     assert caught.tb is not None
 
 
-def test_a_cancelled_merge_says_where(path: str) -> None:
-    with pytest.raises(MergeCancelledError, match="rewrite 1 of 2; nothing changed") as caught:
+def test_the_error_of_a_cancelled_merge_names_the_phase(path: str) -> None:
+    with pytest.raises(MergeCancelledError, match=r"rewrite 1 of 2\. Nothing changed") as caught:
         merge(path, at(("rewrite", 1), lambda: False))
     error = caught.value
     assert (error.operation, error.strategy, error.key_columns) == ("rewrite", "upsert", ["id"])
     assert (error.code, error.exit_code) == ("cancelled", 1)
 
 
-def test_a_file_that_is_gone_in_the_callback_is_still_the_callback_s_error(path: str) -> None:
-    """An OSError of the callback is an OSError; its cause says which."""
+def test_an_oserror_of_the_callback_is_not_a_conflict(path: str) -> None:
+    """An OSError of the callback is a DatasetIOError with the OSError as cause."""
     before = lake.photograph(path)
     with pytest.raises(OSError, match="the terminal is closed"):
         merge(path, at(("append", 1), raising(BrokenPipeError("the terminal is closed"))))
@@ -190,14 +190,14 @@ def test_a_file_that_is_gone_in_the_callback_is_still_the_callback_s_error(path:
 
 
 # ------------------------------------------------------------------------------------------ too late to stop anything
-def test_the_last_report_comes_too_late_to_cancel(path: str) -> None:
+def test_the_last_report_cannot_cancel(path: str) -> None:
     result = merge(path, at(("commit", 1), lambda: False))
     assert (result.updated, result.inserted) == (3, 3)
     assert sum(row["v"] == "x" for row in lake.all_rows(path)) == 6
 
 
 @pytest.mark.parametrize("error", [Stop("late"), BrokenPipeError("late"), KeyboardInterrupt()], ids=repr)
-def test_an_exception_in_the_last_report_is_not_called_a_failed_merge(path: str, error: BaseException) -> None:
+def test_an_exception_in_the_last_report_is_not_a_merge_error(path: str, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         merge(path, at(("commit", 1), raising(error)))
     assert caught.value is error
@@ -216,7 +216,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, int]]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("action", ["False", "an exception", "an interrupt"])
-def test_stopping_anything_leaves_no_trace(path: str, tmp_path: Path, name: str, action: str) -> None:
+def test_any_cancelled_operation_leaves_no_trace(path: str, tmp_path: Path, name: str, action: str) -> None:
     call, step = OPERATIONS[name]
     act, error = ACTIONS[action]
     before = lake.photograph(path)
@@ -227,16 +227,16 @@ def test_stopping_anything_leaves_no_trace(path: str, tmp_path: Path, name: str,
     assert {entry.name for entry in sidecar.iterdir()} <= {"lock", "readers.lock"} if sidecar.exists() else True
 
 
-def test_a_stopped_merge_leaves_no_dataset_where_none_was(tmp_path: Path) -> None:
+def test_a_cancelled_merge_creates_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(MergeCancelledError):
         merge(str(tmp_path / "new"), at(("commit", 0), lambda: False))
     assert not (tmp_path / "new").exists()
 
 
-def test_a_stopped_merge_leaves_nothing_spilled(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_merge_removes_spilled_files(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spill = tmp_path / "spill"
     spill.mkdir()
-    monkeypatch.setattr(buckets, "SPILL_BYTES", 10)
+    monkeypatch.setattr(source_module, "SPILL_BYTES", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(spill))
     during: list[int] = []
 
@@ -251,7 +251,7 @@ def test_a_stopped_merge_leaves_nothing_spilled(path: str, tmp_path: Path, monke
     assert os.listdir(spill) == []
 
 
-def test_a_stopped_merge_on_an_object_store_leaves_no_trace(memory: MemoryFileSystem) -> None:
+def test_a_cancelled_merge_on_an_object_store_leaves_no_trace(memory: MemoryFileSystem) -> None:
     change = lake.table([5], ["x"])
     inlay.merge(lake.table(range(10)), "memory://progress/d", "insert", ["id"])
     before = {name: memory.cat_file(name) for name in memory.find("/progress")}

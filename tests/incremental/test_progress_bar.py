@@ -1,4 +1,4 @@
-"""`progress=True`: a bar on a terminal, in a real notebook kernel, and nowhere else."""
+"""`progress=True`: a bar on a terminal or in a real notebook kernel, and no bar elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rich.console import Console
 
 import inlay
 from inlay.errors import InvalidArgumentError, SchemaMismatchError
-from inlay.incremental import progress_bar as progress_bar_module
-from inlay.incremental.progress_bar import listening, progress_bar
+from inlay.incremental import display as progress_bar_module
+from inlay.incremental.display import progress_bar, progress_callback
 from tests import lake
 
 SOURCE = lake.table([15, 100], ["x", "y"])
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 
 
 def plain(text: str) -> str:
-    """What is left to read without the control sequences."""
+    """Remove the control sequences."""
     return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
 
 
@@ -51,7 +51,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 # ------------------------------------------------------------------------------------------------------------ the bar
-def test_a_bar_shows_the_phase_and_how_far_it_is() -> None:
+def test_a_bar_shows_the_phase_and_the_number_of_files() -> None:
     screen = io.StringIO()
     with progress_bar(Console(file=screen, force_terminal=True, width=80, legacy_windows=False)) as show:
         show(inlay.Progress("match", 0, 4))
@@ -60,7 +60,7 @@ def test_a_bar_shows_the_phase_and_how_far_it_is() -> None:
     assert screen.getvalue().endswith("\x1b[1A\x1b[2K")  # the line is free again
 
 
-def test_a_bar_of_nothing_to_do_is_full() -> None:
+def test_a_bar_without_files_is_full() -> None:
     screen = io.StringIO()
     with progress_bar(Console(file=screen, force_terminal=True, width=80, legacy_windows=False)) as show:
         show(inlay.Progress("rewrite", 0, 0))
@@ -77,7 +77,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_draws_it_on_a_terminal(path: str, terminal: Terminal, name: str) -> None:
+def test_every_operation_draws_a_bar_on_a_terminal(path: str, terminal: Terminal, name: str) -> None:
     call, last = OPERATIONS[name]
     with contextlib.redirect_stderr(terminal):
         with_bar = call(path, progress=True)
@@ -88,25 +88,25 @@ def test_every_operation_draws_it_on_a_terminal(path: str, terminal: Terminal, n
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("progress", [None, False], ids=repr)
-def test_without_it_nothing_is_drawn(path: str, terminal: Terminal, name: str, progress: Any) -> None:
+def test_without_progress_nothing_is_drawn(path: str, terminal: Terminal, name: str, progress: Any) -> None:
     with contextlib.redirect_stderr(terminal):
         OPERATIONS[name][0](path, progress=progress)
     assert terminal.getvalue() == ""
 
 
-def test_what_is_no_terminal_stays_clean(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redirected_output_contains_no_bar(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert inlay.merge(SOURCE, path, "upsert", ["id"], progress=True).inserted == 1
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_that_cannot_draw_stays_clean(path: str, terminal: Terminal, monkeypatch: Any) -> None:
+def test_a_dumb_terminal_contains_no_bar(path: str, terminal: Terminal, monkeypatch: Any) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with contextlib.redirect_stderr(terminal):
         inlay.merge(SOURCE, path, "upsert", ["id"], progress=True)
     assert terminal.getvalue() == ""
 
 
-def test_a_failure_leaves_the_terminal_as_it_was(path: str, terminal: Terminal) -> None:
+def test_a_failure_restores_the_terminal(path: str, terminal: Terminal) -> None:
     before = sys.stdout
     with contextlib.redirect_stderr(terminal):
         with pytest.raises(SchemaMismatchError):
@@ -116,19 +116,19 @@ def test_a_failure_leaves_the_terminal_as_it_was(path: str, terminal: Terminal) 
 
 
 @pytest.mark.parametrize("progress", [1, 0, "yes", "", [], 1.5], ids=repr)
-def test_what_tells_nobody_is_refused(path: str, progress: Any) -> None:
+def test_an_invalid_progress_argument_is_rejected(path: str, progress: Any) -> None:
     before = lake.photograph(path)
-    with pytest.raises(InvalidArgumentError, match="progress must be True or a function"):
+    with pytest.raises(InvalidArgumentError, match="progress must be True or a callback"):
         inlay.merge(SOURCE, path, "upsert", ["id"], progress=progress)
     assert lake.photograph(path) == before
 
 
-def test_a_callback_is_passed_on_as_it_is() -> None:
-    def told(step: inlay.Progress) -> None:
+def test_a_callback_is_used_unchanged() -> None:
+    def on_progress(step: inlay.Progress) -> None:
         raise AssertionError(step)
 
-    with listening(told) as found:
-        assert found is told
+    with progress_callback(on_progress) as found:
+        assert found is on_progress
 
 
 # ---------------------------------------------------------------------------------------------------------- a notebook
@@ -145,17 +145,17 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKerne
 
 
 def outputs(notebook: BlockingKernelClient, code: str) -> list[tuple[str, dict[str, Any]]]:
-    """What a cell shows, as messages of a kind with their data."""
-    shown: list[tuple[str, dict[str, Any]]] = []
+    """Run a cell and return the type and content of each message."""
+    messages: list[tuple[str, dict[str, Any]]] = []
 
     def take(message: dict[str, Any]) -> None:
         content = message["content"]
         assert message["msg_type"] not in ("error", "stream"), content
         if "data" in content:
-            shown.append((message["msg_type"], content))
+            messages.append((message["msg_type"], content))
 
     notebook.execute_interactive(code, timeout=120, output_hook=take)
-    return shown
+    return messages
 
 
 MERGE = """
@@ -176,7 +176,7 @@ def test_a_notebook_shows_a_bar_that_changes_and_the_result(notebook: BlockingKe
     assert result["data"]["text/plain"].startswith("MergeResult(upsert: 1 inserted, 1 updated")
 
 
-def test_a_notebook_is_not_told_more_often_than_eyes_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_is_updated_at_most_ten_times_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress_bar_module.time, "monotonic", lambda: now)
     shell = InteractiveShell.instance()
@@ -188,8 +188,8 @@ def test_a_notebook_is_not_told_more_often_than_eyes_can_see(monkeypatch: pytest
                 show(inlay.Progress("match", done, 8))
     finally:
         InteractiveShell.clear_instance()
-    shown = [re.search(r"(\w+) .* (\S+/\S+) ", each["data"]["text/plain"]) for each in published.outputs]
-    assert [found and found.groups() for found in shown] == [
+    messages = [re.search(r"(\w+) .* (\S+/\S+) ", each["data"]["text/plain"]) for each in published.outputs]
+    assert [found and found.groups() for found in messages] == [
         ("source", "0/?"), ("match", "3/8"), ("match", "6/8"), ("match", "8/8"),
     ]  # fmt: skip
     assert [each["update"] for each in published.outputs] == [False, True, True, True]

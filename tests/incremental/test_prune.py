@@ -1,4 +1,4 @@
-"""The required vocabulary of pruning: what is known of files, and which of them statistics exclude."""
+"""The pruning functions of the requirements: metadata of files, and exclusion by statistics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_file_is_described_as_a_whole_and_by_row_group(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_a_file_that_cannot_be_read_says_why_and_nothing_else(tmp_path: Path) -> None:
+def test_an_unreadable_file_has_an_error_and_no_statistics(tmp_path: Path) -> None:
     (tmp_path / "d/day=1").mkdir(parents=True)
     (tmp_path / "d/day=1/a.parquet").write_bytes(b"this is no parquet file")
     (found,) = ParquetMetadataAnalyzer().analyze_dataset_files(str(tmp_path / "d"))
@@ -77,7 +77,9 @@ def file(**bounds: tuple[Any, Any]) -> ParquetFileMetadata:
     ],
     ids=str,
 )
-def test_a_file_is_excluded_only_by_proof(bounds: tuple[Any, Any], keys: list[Any], *, possible: bool) -> None:
+def test_a_file_is_excluded_only_by_exact_statistics(
+    bounds: tuple[Any, Any], keys: list[Any], *, possible: bool
+) -> None:
     check = ConservativeMembershipChecker().file_might_contain_keys
     assert check(file(id=bounds), ["id"], pa.array(keys)) is possible
     assert check(file(other=bounds), ["id"], pa.array(keys)) is bool(keys)  # nothing is known of the key column
@@ -93,7 +95,7 @@ def test_one_column_of_a_key_is_enough_to_exclude_a_file() -> None:
     assert checker.file_might_contain_keys(truncated, ["a"], [7])
 
 
-def test_a_plan_from_metadata_uses_all_that_it_is_given(memory: MemoryFileSystem) -> None:
+def test_a_plan_from_metadata_uses_statistics_and_partitions(memory: MemoryFileSystem) -> None:
     for name, ids in {"p=01/a": [1, 2], "p=2/a": [1, 2], "p=2/b": [8, 9]}.items():
         with memory.open(f"/planned/d/{name}.parquet", "wb") as file:
             pq.write_table(lake.table(ids), file)
@@ -113,7 +115,7 @@ def test_a_plan_from_metadata_uses_all_that_it_is_given(memory: MemoryFileSystem
     assert planned([(1, 1)], ["p", "id"], partition_schema=integers) == ["p=01/a.parquet"]
 
 
-def test_keys_are_looked_for_in_the_types_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_matched_in_the_types_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.write(tmp_path, {"a.parquet": lake.table([1, 2])})
     monkeypatch.chdir(tmp_path)
     assert confirm_affected_files(["a.parquet"], ["id"], [2]) == ["a.parquet"]

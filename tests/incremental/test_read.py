@@ -1,4 +1,4 @@
-"""Reading in one consistent state, as a table or in batches."""
+"""Consistent reads, as a table or in batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_open_dataset_is_scanned_in_batches(tmp_path: Path) -> None:
     assert dataset.to_table().equals(inlay.read_parquet(path))
 
 
-def test_what_goes_wrong_in_the_block_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_exception_inside_the_block_is_not_wrapped(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     with pytest.raises(FileNotFoundError), inlay.open_dataset(path):
         (tmp_path / "none" / "out.csv").write_text("")
@@ -58,30 +58,30 @@ def test_a_commit_waits_until_the_dataset_is_closed(tmp_path: Path) -> None:
     assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["A", "C", "X", "b"]
 
 
-def test_a_change_that_cannot_be_kept_out_is_an_error_at_the_end(memory: MemoryFileSystem) -> None:
+def test_a_commit_on_an_object_store_is_an_error_at_the_end_of_the_block(memory: MemoryFileSystem) -> None:
     inlay.write_dataset(lake.table([1]), "/open/d", filesystem=memory)
     opened = inlay.open_dataset("/open/d", filesystem=memory)
     assert opened.__enter__().count_rows() == 1
     inlay.write_dataset(lake.table([2]), "/open/d", filesystem=memory)
-    with pytest.raises(ConcurrentModificationError, match="changed while it was being read"):
+    with pytest.raises(ConcurrentModificationError, match="changed during the read"):
         opened.__exit__(None, None, None)
     with inlay.open_dataset("/open/d", filesystem=memory) as dataset:
         assert dataset.count_rows() == 2
 
 
-def test_there_is_nothing_to_open(tmp_path: Path) -> None:
+def test_opening_a_missing_dataset_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no Parquet file"), inlay.open_dataset(str(tmp_path / "none")):
         pass
 
 
-def test_an_error_of_the_reader_is_its_own(tmp_path: Path) -> None:
+def test_an_error_of_the_caller_is_not_wrapped(tmp_path: Path) -> None:
     pq.write_table(lake.table([1]), tmp_path / "a.parquet")
     with pytest.raises(ZeroDivisionError), inlay.open_dataset(str(tmp_path)):
         raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("options", [{"columns": ["id", "idd"]}, {"filter": pc.field("idd") > 1}])
-def test_an_unknown_column_is_named_with_those_that_are_there(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_unknown_column_is_reported_with_the_known_columns(tmp_path: Path, options: dict[str, Any]) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     with pytest.raises(SchemaMismatchError, match="idd") as caught:
         inlay.read_parquet(path, **options)
@@ -94,18 +94,18 @@ def test_a_filter_that_fails_is_a_failed_read(tmp_path: Path) -> None:
         inlay.read_parquet(path, filter=pc.field("v").cast(pa.int64()) > 1)
 
 
-def test_directories_above_the_dataset_say_nothing_of_its_rows(tmp_path: Path) -> None:
+def test_directories_above_the_dataset_are_not_partitions(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "day=9" / "d", {"day=1/a.parquet": lake.table([1])})
     assert inlay.read_parquet(path).to_pylist() == [{"id": 1, "v": "v1", "day": 1}]
 
 
-def test_what_the_schema_says_besides_is_kept(tmp_path: Path) -> None:
+def test_schema_metadata_is_kept(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1]).replace_schema_metadata({"owner": "somebody"})})
     assert inlay.read_parquet(path).schema.metadata == {b"owner": b"somebody"}
 
 
-def test_timestamps_that_cannot_be_read_as_they_are_are_found_in_any_file(tmp_path: Path) -> None:
-    """Files of four kinds: without times, with times of today's form, with old ones that fit and that do not."""
+def test_out_of_range_int96_timestamps_are_found_in_any_file(tmp_path: Path) -> None:
+    """Four kinds of files: no timestamps, INT64 timestamps, INT96 timestamps in range and out of range."""
     now, far = (dt.datetime.fromisoformat(f"{year}-01-01") for year in (2026, 9999))
     lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [1]})})
     lake.write(tmp_path / "d", {"b.parquet": pa.table({"id": [2], "at": pa.array([now], pa.timestamp("ns"))})})
@@ -118,7 +118,7 @@ def test_timestamps_that_cannot_be_read_as_they_are_are_found_in_any_file(tmp_pa
     assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
 
 
-def test_files_of_one_schema_by_name(memory: MemoryFileSystem) -> None:
+def test_parquet_dataset_opens_the_named_files(memory: MemoryFileSystem) -> None:
     inlay.write_dataset(lake.table(range(5)), "/named/d", filesystem=memory, max_rows_per_file=2)
     location = locate("/named/d", memory)
     paths = [location.relative(name) for name in memory.find("/named/d")]

@@ -1,4 +1,4 @@
-"""Names and values that are refused, and in which words."""
+"""The checks of a merge: rejected names and values, with their messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from inlay.errors import (
     InlayError,
     InvalidArgumentError,
     SchemaMismatchError,
+    wrap_errors,
 )
-from inlay.incremental.failures import failing_as
 from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
 from inlay.incremental.target import Partitions
 from inlay.incremental.validate import (
@@ -37,14 +37,18 @@ from tests import lake
 TWICE = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
 
 
-def test_names_are_given_once_and_are_names() -> None:
+def test_key_columns_must_be_distinct_names() -> None:
     assert normalize_keys(["a", "b"]) == ["a", "b"]
-    for wrong, message in (([], "At least one"), (["a", ""], "is a name"), (["a", "b", "a"], "'a' is given twice")):
+    for wrong, message in (
+        ([], "Pass at least one"),
+        (["a", ""], "must be the name"),
+        (["a", "b", "a"], "'a' occurs twice"),
+    ):
         with pytest.raises(InvalidArgumentError, match=message):
             normalize_keys(wrong)
 
 
-def test_a_column_must_be_there_once() -> None:
+def test_a_required_column_must_exist_once() -> None:
     require_columns(["b"], TWICE, "the source", "key column")
     with pytest.raises(SchemaMismatchError, match="'a' exists more than once in the source"):
         require_columns(["a"], TWICE, "the source", "key column")
@@ -52,22 +56,22 @@ def test_a_column_must_be_there_once() -> None:
         require_columns(["c"], TWICE, "the source", "key column")
 
 
-def test_a_source_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+def test_a_source_with_duplicate_columns_is_rejected(tmp_path: Path) -> None:
     source = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["id", "v", "v"])
     with pytest.raises(SchemaMismatchError, match="The source has more than one column named 'v'"):
         inlay.merge(source, str(tmp_path / "d"), "upsert", ["id"])
 
 
-def test_two_names_for_the_partitions_must_agree(tmp_path: Path) -> None:
+def test_partition_by_and_partition_columns_must_agree(tmp_path: Path) -> None:
     rows = pa.table({"id": [1], "a": ["x"], "b": ["y"]})
-    with pytest.raises(InvalidArgumentError, match="partition_by is another name for partition_columns"):
+    with pytest.raises(InvalidArgumentError, match="partition_by and partition_columns differ"):
         inlay.merge(rows, str(tmp_path / "d"), "upsert", ["id"], partition_by=["a"], partition_columns=["b"])
     inlay.merge(rows, str(tmp_path / "d"), "upsert", ["id"], partition_by=["a"], partition_columns=["a"])
     assert [p.name for p in (tmp_path / "d").iterdir()] == ["a=x"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "shown"),
+    ("kind", "value", "text"),
     [
         (pa.time64("ns"), 1, "00:00:00.000000001"),
         (pa.timestamp("ns"), 1, "1970-01-01 00:00:00.000000001"),
@@ -79,17 +83,22 @@ def test_two_names_for_the_partitions_must_agree(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_repeated_keys_are_named_to_the_last_digit(tmp_path: Path, kind: pa.DataType, value: Any, shown: str) -> None:
+def test_repeated_keys_are_reported_with_nanoseconds(tmp_path: Path, kind: pa.DataType, value: Any, text: str) -> None:
     source = pa.table({"at": pa.array([value, value], kind), "v": [1, 2]})
     with pytest.raises(DuplicateKeyError) as caught:
         inlay.merge(source, str(tmp_path / "d"), "upsert", ["at"])
-    assert caught.value.message == f"1 source row repeats a key: at={shown}."
+    assert caught.value.message == f"1 source row repeats a key: at={text}."
 
 
 ROWS = pa.table({"id": [1, 2, 3], "day": ["a", "a", "b"], "v": [1.5, 2.5, 3.5]})
-EVOLVES = 'schema_mode="evolve" adds them to the dataset.'
-LACKS = 'Add them to the source. schema_mode="evolve" would set them to NULL in every row that is written.'
-STAYS = "A merge does not move rows between partitions: give them the value they had, or write the dataset anew."
+EVOLVES = 'Pass schema_mode="evolve" to add the new columns to the dataset.'
+LACKS = (
+    'Add the missing columns to the source, or pass schema_mode="evolve" to set them to NULL in replaced and new rows.'
+)
+STAYS = (
+    "A merge cannot move rows between partitions. Restore the old values of the partition columns in the"
+    ' source, or rewrite the dataset with write_dataset(mode="overwrite").'
+)
 
 
 def wide(count: int, **more: list[int]) -> pa.Table:
@@ -112,12 +121,12 @@ def immovable(**columns: list[Any]) -> Callable[[], None]:
         (
             lambda: validate_keys_and_schema(ROWS, ROWS.select(["v"]), ["id"]),
             "The key column 'id' does not exist in the dataset.",
-            "Columns: v.",
+            "The columns are: v.",
         ),
         (
             lambda: validate_no_null_keys(ROWS, ["key"]),
             "The key column 'key' does not exist in the source.",
-            "Columns: id, day, v.",
+            "The columns are: id, day, v.",
         ),
         (
             lambda: validate_keys_and_schema(pa.table({"id": [4, None, None]}), None, ["id"]),
@@ -127,7 +136,7 @@ def immovable(**columns: list[Any]) -> Callable[[], None]:
         (
             lambda: reject_duplicates((1_200, pa.table({"a": [1, 1, 2], "b": ["x", "x", "y"]}))),
             "1,200 source rows repeat a key: a=1, b='x'; a=2, b='y'.",
-            'Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
+            'Remove the duplicates, or pass strategy="deduplicate" to keep the last row of each key.',
         ),
         (
             lambda: check_schema_mode("loose"),
@@ -150,11 +159,11 @@ def immovable(**columns: list[Any]) -> Callable[[], None]:
             ),
             STAYS,
         ),
-        (immovable(id=[3]), "The column 'day' does not exist in the source.", "Columns: id."),
+        (immovable(id=[3]), "The column 'day' does not exist in the source.", "The columns are: id."),
         (
             lambda: validate_partition_column_immutability(ROWS, ROWS.select(["day"]), ["id"], ["day"]),
             "The column 'id' does not exist in the dataset.",
-            "Columns: day.",
+            "The columns are: day.",
         ),
         (
             immovable(id=["one"], day=["a"]),
@@ -191,25 +200,25 @@ def immovable(**columns: list[Any]) -> Callable[[], None]:
                 "The columns of source and dataset differ: the source lacks 'prices'; the dataset does not have"
                 " 'other', 'price' (did you mean 'prices'?)."
             ),
-            "Name the columns of the source as those of the dataset.",
+            "Rename the source columns to the names in the dataset.",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_these_words(check: Callable[[], None], message: str, hint: str | None) -> None:
+def test_errors_have_these_messages_and_hints(check: Callable[[], None], message: str, hint: str | None) -> None:
     with pytest.raises(InlayError) as caught:
         check()
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_what_is_right_is_not_refused() -> None:
+def test_valid_input_is_accepted() -> None:
     validate_keys_and_schema(ROWS, ROWS, ["id"])
     validate_partition_column_immutability(ROWS, ROWS, ["id"], ["day"])
     validate_partition_column_immutability(pa.table({"id": [9], "day": ["z"]}), ROWS, ["id"], ["day"])
 
 
-def test_what_arrow_cannot_do_is_a_failed_merge() -> None:
-    told = pytest.raises(DatasetMergeError, match="The merge failed and nothing changed: no room")
-    with told as caught, failing_as("merge", "upsert", ["id"]):
+def test_an_arrow_error_is_a_merge_error() -> None:
+    expected = pytest.raises(DatasetMergeError, match="The merge failed and nothing changed: no room")
+    with expected as caught, wrap_errors("merge", "upsert", ["id"]):
         raise pa.ArrowInvalid("no room")
     assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == ("merge", "upsert", ["id"])
 
@@ -220,11 +229,11 @@ def test_candidates_are_confirmed_by_keys_in_any_form(tmp_path: Path) -> None:
     both = [str(tmp_path / "d" / name) for name in ("a.parquet", "b.parquet")]
     assert confirm_affected_files([], ["id"], [1]) == []
     keys = pa.array([3])
-    for given in ([3], [(3,)], keys, pa.chunked_array([keys]), pa.table({"v": ["x"], "id": keys})):
-        assert confirm_affected_files(both, ["id"], given) == both[:1]
+    for source_keys in ([3], [(3,)], keys, pa.chunked_array([keys]), pa.table({"v": ["x"], "id": keys})):
+        assert confirm_affected_files(both, ["id"], source_keys) == both[:1]
 
 
-def test_partitions_are_pruned_by_what_is_known_of_them() -> None:
+def test_partitions_are_pruned_by_their_known_values() -> None:
     def file(name: str, **values: str) -> ParquetFileMetadata:
         return ParquetFileMetadata(name, 1, 1, {}, values)
 
@@ -236,14 +245,14 @@ def test_partitions_are_pruned_by_what_is_known_of_them() -> None:
     assert pruned(files, ["id"], [5], schema) == ["one", "two", "odd", "none"]
 
 
-def test_a_path_that_names_no_partition_has_none() -> None:
+def test_a_path_without_partition_values_has_no_partition() -> None:
     partitions = Partitions(["day"], [("a",)], np.zeros(1, np.int64), {}, [pa.string()])
     assert partitions.values_of("day=a/x.parquet") == ("a",)
     assert partitions.values_of("x.parquet") is None
 
 
 # ------------------------------------------------------------------------------------- rows in the types of a dataset
-def test_missing_columns_are_null_in_their_place_and_metadata_stays() -> None:
+def test_missing_columns_become_null_and_metadata_is_kept() -> None:
     target = pa.schema([("id", pa.int64()), ("m", pa.date32()), ("z", pa.string())], {"owner": "tests"})
     source = pa.table({"z": ["a", "b"], "id": [1, 2]})
     conformer = Conformer(source.schema, target, ["id"], mode="evolve")
@@ -253,7 +262,7 @@ def test_missing_columns_are_null_in_their_place_and_metadata_stays() -> None:
     assert fitted.to_pylist() == [{"id": 1, "m": None, "z": "a"}, {"id": 2, "m": None, "z": "b"}]
 
 
-def test_keys_cross_no_kinds_and_other_columns_do_where_nothing_is_lost() -> None:
+def test_keys_are_not_cast_between_type_families_and_values_are() -> None:
     target = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     assert Conformer(pa.schema([("id", pa.int64()), ("n", pa.float64())]), target, ["id"])(
         pa.table({"id": [1], "n": [2.0]})
@@ -264,10 +273,10 @@ def test_keys_cross_no_kinds_and_other_columns_do_where_nothing_is_lost() -> Non
         )
 
 
-def test_null_keys_have_an_error_of_their_own() -> None:
+def test_null_keys_have_their_own_error() -> None:
     nothing, field = pa.chunked_array([pa.nulls(2, pa.int64())]), pa.field("id", pa.int64(), nullable=False)
     assert fit_field(nothing, field, as_key=True).null_count == 2
-    with pytest.raises(SchemaMismatchError, match="'id' must not be NULL, and 2 source rows have no value"):
+    with pytest.raises(SchemaMismatchError, match="'id' is not nullable in the dataset, but is NULL in 2 source rows"):
         fit_field(nothing, field)
 
 
@@ -275,15 +284,15 @@ def test_null_keys_have_an_error_of_their_own() -> None:
     ("source", "message"),
     [
         (pa.schema([("v", pa.int64())]), "The key column 'id' does not exist in the source"),
-        (pa.schema([("id", pa.list_(pa.int64()))]), "Column 'id' is list<item: int64> and cannot be a key"),
+        (pa.schema([("id", pa.list_(pa.int64()))]), "Column 'id' cannot be a key column: its type is list<"),
     ],
 )
-def test_what_can_be_no_key_is_named(source: pa.Schema, message: str) -> None:
+def test_a_column_that_cannot_be_a_key_is_named(source: pa.Schema, message: str) -> None:
     with pytest.raises(InlayError, match=message):
         Conformer(source, None, ["id"])
 
 
-def test_keys_of_a_stream_are_looked_for_too() -> None:
+def test_keys_of_a_stream_are_checked() -> None:
     stream = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), [])
     with pytest.raises(SchemaMismatchError, match="The key column 'idd' does not exist in the source"):
         validate_keys_and_schema(stream, None, ["idd"])
@@ -295,21 +304,21 @@ def test_a_partition_that_does_not_fit_is_named() -> None:
         validate_partition_column_immutability(pa.table({"id": [1], "p": ["x"]}), target, ["id"], ["p"])
 
 
-def test_some_columns_are_listed() -> None:
+def test_errors_list_the_first_columns() -> None:
     schema = pa.schema([(f"c{number:02}", pa.int64()) for number in range(30)])
     with pytest.raises(SchemaMismatchError) as caught:
         require_columns(["something"], schema, "the source", "column")
-    assert caught.value.hint == "Columns: " + ", ".join(schema.names[:20]) + "."
+    assert caught.value.hint == "The columns are: " + ", ".join(schema.names[:20]) + "."
 
 
 # -------------------------------------------------------------------------------------------- files that do not agree
-def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+def test_files_with_incompatible_schemas_are_named(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"v": ["a"]}), "b.parquet": pa.table({"v": [1]})})
     with pytest.raises(SchemaMismatchError, match=r"'v' is string in '\S+/a.parquet' and int64 in '\S+/b.parquet'"):
         inlay.read_parquet(path)
 
 
-def test_a_misspelled_partition_is_answered_with_the_one_there_is(tmp_path: Path) -> None:
+def test_a_misspelled_partition_column_has_a_hint(tmp_path: Path) -> None:
     rows = pa.table({"id": [1], "day": ["a"]})
     inlay.write_dataset(rows, str(tmp_path / "d"), partition_columns=["day"])
     with pytest.raises(InvalidArgumentError) as caught:

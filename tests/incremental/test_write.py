@@ -1,4 +1,4 @@
-"""Plain writes and compaction: what is refused, and what becomes of no rows."""
+"""Writes and compaction: rejected arguments, empty data, splitting and combining files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
-from inlay.engines.base import Written
+from inlay.engines.base import StageResult
 from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, NotFoundError, SchemaMismatchError
 from inlay.incremental.stage import verify_staged
 from inlay.storage import locate
@@ -47,7 +47,7 @@ def test_overwriting_with_no_rows_leaves_an_empty_file_of_the_new_schema(tmp_pat
     assert inlay.read_parquet(str(tmp_path / "d")).schema.names == ["other"]
 
 
-def test_each_new_file_has_as_many_rows_as_it_may(tmp_path: Path) -> None:
+def test_new_files_are_filled_up_to_max_rows_per_file(tmp_path: Path) -> None:
     result = inlay.write_dataset(lake.table(range(25)), str(tmp_path / "d"), max_rows_per_file=10)
     assert [file.row_count for file in result.files] == [10, 10, 5]
     assert {file.operation for file in result.files} == {"inserted"}
@@ -56,7 +56,7 @@ def test_each_new_file_has_as_many_rows_as_it_may(tmp_path: Path) -> None:
     assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == list(range(25))
 
 
-def test_a_dataset_keeps_its_partitions_without_being_told(tmp_path: Path) -> None:
+def test_a_dataset_keeps_its_partition_columns(tmp_path: Path) -> None:
     rows = pa.table({"day": ["a", "b"], "id": [1, 2]})
     inlay.write_dataset(rows, str(tmp_path / "d"), partition_columns=["day"])
     inlay.write_dataset(rows, str(tmp_path / "d"))
@@ -68,7 +68,7 @@ def test_a_dataset_keeps_its_partitions_without_being_told(tmp_path: Path) -> No
     assert [p.suffix for p in (tmp_path / "d").rglob("*") if p.is_file()] == [".parquet"]
 
 
-def test_settings_of_new_files_are_as_chosen_else_as_the_dataset_s(tmp_path: Path) -> None:
+def test_settings_of_new_files_come_from_arguments_then_from_the_dataset(tmp_path: Path) -> None:
     path = str(tmp_path / "d")
     inlay.write_dataset(lake.table(range(30)), path, compression="zstd", row_group_size=10)
     inlay.write_dataset(lake.table(range(30, 60)), path)
@@ -81,7 +81,7 @@ def test_settings_of_new_files_are_as_chosen_else_as_the_dataset_s(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("groups", "rows"), [(1, [40]), (2, [10] * 4)])
-def test_two_row_groups_say_how_large_they_are_meant_to_be(tmp_path: Path, groups: int, rows: list[int]) -> None:
+def test_two_row_groups_determine_the_row_group_size(tmp_path: Path, groups: int, rows: list[int]) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table(range(groups * 10))}, row_group_size=10)
     (new,) = inlay.write_dataset(lake.table(range(100, 140)), path).files
     metadata = pq.read_metadata(new.path)
@@ -96,10 +96,10 @@ def test_two_row_groups_say_how_large_they_are_meant_to_be(tmp_path: Path, group
         ({"max_rows_per_file": 0}, "max_rows_per_file"),
         ({"row_group_size": 0}, "row_group_size"),
         ({"schema_mode": "loose"}, "schema_mode"),
-        ({"partition_columns": ["id", "id"]}, "The partition column 'id' is given twice."),
+        ({"partition_columns": ["id", "id"]}, "The partition column 'id' occurs twice in the list."),
     ],
 )
-def test_wrong_choices_are_refused_before_anything_is_read(
+def test_invalid_arguments_are_rejected_before_anything_is_read(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -108,7 +108,7 @@ def test_wrong_choices_are_refused_before_anything_is_read(
 
 
 # ------------------------------------------------------------------------------------------------------ compaction
-def test_compaction_of_what_is_not_there_or_empty(tmp_path: Path) -> None:
+def test_compaction_of_a_missing_or_empty_dataset(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no dataset at"):
         inlay.compact(str(tmp_path / "d"))
     (tmp_path / "d").mkdir()
@@ -121,18 +121,18 @@ def test_compaction_of_what_is_not_there_or_empty(tmp_path: Path) -> None:
     [
         ({"row_group_size": 0}, "row_group_size"),
         ({"max_rows_per_file": 0}, "max_rows_per_file"),
-        ({"target_file_size": 0}, "target_file_size must be at least 1, not 0."),
-        ({"sort_by": ["id", "id"]}, "The sort column 'id' is given twice."),
+        ({"target_file_size": 0}, "target_file_size must be at least 1 byte, not 0."),
+        ({"sort_by": ["id", "id"]}, "The sort column 'id' occurs twice in the list."),
         ({"compression": "zip"}, "compression"),
     ],
 )
-def test_wrong_choices_for_compaction(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_compaction_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     with pytest.raises(InvalidArgumentError, match=message):
         inlay.compact(str(tmp_path / "d"), **options)
 
 
-def test_neighbours_are_combined_up_to_a_size_and_a_number_of_rows(tmp_path: Path) -> None:
+def test_adjacent_files_are_combined_up_to_a_size_and_a_row_count(tmp_path: Path) -> None:
     parts = {f"{n}.parquet": lake.table(range(n * 10, n * 10 + 10)) for n in range(5)}
     lake.write(tmp_path / "d", parts)
     result = inlay.compact(str(tmp_path / "d"), max_rows_per_file=20)
@@ -158,7 +158,7 @@ def test_partitions_are_not_combined_with_each_other(tmp_path: Path) -> None:
     assert [file.row_count for file in result.files] == [2, 2]
 
 
-def test_compaction_says_what_it_wrote_and_as_it_was_asked_to(tmp_path: Path) -> None:
+def test_compaction_reports_its_files_and_uses_its_settings(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {f"{n}.parquet": lake.table(range(n, n + 40)) for n in (0, 40, 80)})
     result = inlay.compact(path, row_group_size=50, compression="gzip")
     (file,) = result.files
@@ -168,7 +168,7 @@ def test_compaction_says_what_it_wrote_and_as_it_was_asked_to(tmp_path: Path) ->
     assert metadata.row_group(0).column(0).compression == "GZIP"
 
 
-def test_dictionaries_get_room_only_where_all_files_are_written_anew(tmp_path: Path) -> None:
+def test_dictionary_indices_widen_only_if_all_files_are_rewritten(tmp_path: Path) -> None:
     narrow, wide = pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.string())
 
     def rows(count: int) -> pa.Table:
@@ -183,14 +183,14 @@ def test_dictionaries_get_room_only_where_all_files_are_written_anew(tmp_path: P
     assert pq.read_schema(all_.path).field("v").type == wide
 
 
-def test_large_files_stay_unless_they_are_to_be_sorted(tmp_path: Path) -> None:
+def test_large_files_are_kept_unless_sorted(tmp_path: Path) -> None:
     lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 1, 2])})
     assert inlay.compact(str(tmp_path / "d")).files == []
     assert inlay.compact(str(tmp_path / "d"), sort_by="id").row_count == 3
     assert inlay.read_parquet(str(tmp_path / "d"))["id"].to_pylist() == [1, 2, 3]
 
 
-def test_files_that_stay_apart_are_sorted_one_by_one(tmp_path: Path) -> None:
+def test_large_files_are_sorted_one_by_one(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([3, 1, 2]), "b.parquet": lake.table([6, 4, 5])})
     with pytest.raises(InlayError, match="The sort column 'nope' does not exist in the dataset"):
         inlay.compact(path, sort_by="nope")
@@ -198,7 +198,7 @@ def test_files_that_stay_apart_are_sorted_one_by_one(tmp_path: Path) -> None:
     assert [lake.read_file(file.path)["id"].to_pylist() for file in files] == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_file_of_another_schema_is_brought_in_line_even_alone(tmp_path: Path) -> None:
+def test_a_single_file_with_another_schema_is_rewritten(tmp_path: Path) -> None:
     lake.write(
         tmp_path / "d",
         {"day=1/a.parquet": pa.table({"id": pa.array([1], pa.int32())}), "day=2/b.parquet": pa.table({"id": [2]})},
@@ -210,12 +210,12 @@ def test_a_file_of_another_schema_is_brought_in_line_even_alone(tmp_path: Path) 
 
 
 # --------------------------------------------------------------------------------------------------- staged files
-def test_every_staged_file_is_read_back_whatever_lies_before_it(tmp_path: Path) -> None:
+def test_every_staged_file_is_verified(tmp_path: Path) -> None:
     pq.write_table(lake.table([1, 2]), tmp_path / "two")
     unchanged, right, wrong = (
-        Written(None, 5, 5),
-        Written(str(tmp_path / "two"), 2, 9),
-        Written(str(tmp_path / "two"), 3, 9),
+        StageResult(None, 5, 5),
+        StageResult(str(tmp_path / "two"), 2, 9),
+        StageResult(str(tmp_path / "two"), 3, 9),
     )
     verify_staged(locate(tmp_path), [unchanged, right])
     with pytest.raises(DatasetMergeError, match="2 rows instead of 3") as caught:
@@ -231,7 +231,7 @@ def test_rows_keep_their_order_in_every_partition(tmp_path: Path) -> None:
         assert ids == [n for n in range(1000) if n * 7 % 3 == part]
 
 
-def test_appended_rows_may_bring_columns_if_they_are_let(tmp_path: Path) -> None:
+def test_appended_rows_can_add_columns_with_evolve(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     more = lake.table([2]).append_column("more", pa.array([5]))
     with pytest.raises(SchemaMismatchError, match="more"):
@@ -240,18 +240,18 @@ def test_appended_rows_may_bring_columns_if_they_are_let(tmp_path: Path) -> None
     assert inlay.read_parquet(path)["more"].to_pylist() == [None, 5]
 
 
-def test_an_unknown_mode_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_mode_is_reported_with_the_known_modes(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="Unknown mode 'replace'; known: append, overwrite"):
         inlay.write_dataset(NO_ROWS, str(tmp_path / "d"), mode="replace")  # type: ignore[arg-type]
 
 
-def test_a_staged_file_is_read_back_before_it_becomes_true(tmp_path: Path) -> None:
-    place = locate(str(tmp_path))
+def test_a_staged_file_is_verified_before_the_commit(tmp_path: Path) -> None:
+    location = locate(str(tmp_path))
     pq.write_table(lake.table([1, 2]), tmp_path / "good")
     (tmp_path / "bad").write_bytes(b"no parquet")
-    verify_staged(place, [Written(None, 5), Written(str(tmp_path / "good"), 2)])
-    with pytest.raises(DatasetMergeError, match="A staged file has 2 rows instead of 3; nothing changed"):
-        verify_staged(place, [Written(str(tmp_path / "good"), 3)])
+    verify_staged(location, [StageResult(None, 5), StageResult(str(tmp_path / "good"), 2)])
+    with pytest.raises(DatasetMergeError, match=r"has 2 rows instead of 3\. Nothing changed"):
+        verify_staged(location, [StageResult(str(tmp_path / "good"), 3)])
     for name in ("bad", "nowhere"):
-        with pytest.raises(DatasetMergeError, match="A staged file cannot be read back"):
-            verify_staged(place, [Written(str(tmp_path / name), 3)])
+        with pytest.raises(DatasetMergeError, match=r"The staged file '.*' cannot be read"):
+            verify_staged(location, [StageResult(str(tmp_path / name), 3)])

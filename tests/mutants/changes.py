@@ -48,14 +48,14 @@ _NOTHING = ast.Constant(None)
 
 @dataclass(frozen=True)
 class Change:
-    """One change. Its name stays the same while the function does, wherever in the file it stands."""
+    """One change. Its name depends on the function, not on its position in the file."""
 
     name: str
     file: Path
-    function: str  # the outermost one around the place, with its class
-    first_line: int  # of that function, decorators included
-    lines: range  # of the statement that changes; if it is a block, of its head
-    index: int  # among the changes of the file
+    function: str  # the outermost function that contains the change, with its class
+    first_line: int  # the first line of that function, including decorators
+    lines: range  # the lines of the changed statement, or of the head of a block
+    index: int  # the index among the changes of the file
 
     @property
     def module(self) -> str:
@@ -63,7 +63,7 @@ class Change:
         return ".".join(parts[parts.index("src") + 1 :])
 
     def code(self) -> CodeType:
-        """The changed function."""
+        """Build the changed function."""
         return _Tree(self.file).compile(self)
 
 
@@ -73,7 +73,7 @@ def changes_of(file: Path) -> list[Change]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a node stands in the tree."""
+    """The position of a node in the syntax tree."""
 
     parent: ast.AST
     field: str
@@ -156,7 +156,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _places_of(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, _Place]]:
-    """Every place in the body where a change would be one of behaviour, with the statement around it."""
+    """Yield every node whose change affects behavior, with its statement."""
     for index, statement in enumerate(function.body):
         yield from _places(_Place(function, "body", index), statement)
 
@@ -181,12 +181,12 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _is_message(node: ast.AST) -> bool:
-    """What is raised, and how it is worded."""
+    """Return whether a node is part of a raised error or its message."""
     return isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"))
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """`zip(..., strict=True)`, which is there for mistakes that no caller makes."""
+    """Return whether a node is `strict=True` of `zip`, which guards against mistakes that no caller makes."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
@@ -202,7 +202,7 @@ def _numbered(name: str, seen: Counter[str]) -> str:
 
 
 def _shown(place: _Place, after: ast.AST) -> str:
-    """The changed part as it was and as it is, with a little of what stands around it."""
+    """Describe the code before and after the change, with some context."""
     around = place.parent if isinstance(place.parent, ast.expr | ast.keyword) else None
     before = place.node
     old = _words(around or before)
@@ -218,7 +218,7 @@ def _shown(place: _Place, after: ast.AST) -> str:
 
 
 def _alike(some: list[str], others: list[str]) -> int:
-    """How many of them are the same from the start on."""
+    """Return the length of the common prefix."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False))
     return sum(1 for _ in pairs)
 
@@ -235,7 +235,7 @@ def _end(text: str, length: int) -> str:
     return text if len(text) <= length else "…" + text[-length:]
 
 
-# ------------------------------------------------------------------------------------------ what could stand there
+# ---------------------------------------------------------------------------------------------------- replacements
 def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
     match node:
         case ast.Compare():
@@ -274,7 +274,7 @@ def _other_constants(value: object) -> Iterator[ast.Constant]:
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.Call]:
-    """The call with None for an argument, or without a named one. Constants have changes of their own."""
+    """Yield the call with an argument replaced by None, or without a keyword argument."""
     of_types = isinstance(call.func, ast.Name) and call.func.id in ("cast", "isinstance")
     for index, argument in enumerate(call.args):
         if not (of_types or isinstance(argument, ast.Constant | ast.Starred)):

@@ -25,7 +25,7 @@ import pytest
 
 from tests.mutants.changes import Change, changes_of
 
-# A property that fails is found out once, the same way each time; the smallest example is of no interest.
+# One deterministic failure is enough, so Hypothesis does not need to shrink examples.
 hypothesis.settings.register_profile(
     "mutants",
     max_examples=25,
@@ -41,18 +41,18 @@ hypothesis.settings.register_profile(
 class Trial:
     name: str
     tests: tuple[str, ...]
-    limit: float  # in seconds; a change may let a loop run for ever
+    limit: float  # in seconds, because a change can make a loop endless
     change: Change | None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trials", type=Path)
     parser.addoption("--outcomes", type=Path)
-    parser.addoption("--changed", action="append", default=[], help="a module that trials change")
+    parser.addoption("--changed", action="append", default=[], help="a module to change")
 
 
 class _Functions:
-    """The functions of the modules that are changed. Found before the garbage collector is told to forget them."""
+    """Find the functions of the changed modules, before the garbage collector freezes its objects."""
 
     def __init__(self, modules: list[str]) -> None:
         files = [Path(str(importlib.import_module(name).__file__)) for name in modules]
@@ -102,7 +102,7 @@ class _Fork:
 
 
 class _Pool:
-    """As many forks at once as there are cores, and one for those that wait."""
+    """A pool of forks, one per core and one more for forks that wait."""
 
     def __init__(
         self, session: pytest.Session, items: dict[str, pytest.Item], functions: _Functions, outcomes: TextIO
@@ -142,19 +142,19 @@ class _Pool:
     def _outcome(self, code: int, trial: Trial) -> str:
         if code == _IMPOSSIBLE:
             raise RuntimeError(f"this cannot be tried: {trial}")
-        return "not noticed" if code == 0 else "noticed"  # also when the process did not survive
+        return "not noticed" if code == 0 else "noticed"  # A crashed process counts as noticed.
 
     def _note(self, child: int, outcome: str) -> None:
         fork = self._running.pop(child)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what tests started and did not end
+            os.killpg(child, signal.SIGKILL)  # Ends processes that tests have left running.
         noticed = fork.folder / "noticed"
         by = noticed.read_text() if noticed.exists() else None
         print(json.dumps({"name": fork.trial.name, "outcome": outcome, "by": by}), file=self._outcomes, flush=True)
         shutil.rmtree(fork.folder, ignore_errors=True)
 
     def _try(self, trial: Trial, folder: Path) -> None:
-        """In a fork: make the change and run the tests until one fails."""
+        """Apply the change in a fork and run the tests until one fails."""
         code = _IMPOSSIBLE
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)

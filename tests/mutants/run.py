@@ -4,7 +4,7 @@ First the tests run once, to see which of them run which line. Then each change 
 statement: with a few quick seconds of them, and if none notices and nobody has explained why none need, with more. A
 change that no test notices must stand in `explained.toml` with the reason; the command fails if one does not.
 
-After writing a test for what was left: `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_run.py'`.
+After writing a test: `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_merge_run.py'`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXPLAINED = Path(__file__).parent / "explained.toml"
 _FOLDER = Path(".cache/mutants")
 _DURATIONS, _COVERAGE = _FOLDER / "durations.json", _FOLDER / "coverage"
 _OUTCOMES, _UNCHANGED, _LOG = _FOLDER / "outcomes.jsonl", _FOLDER / "unchanged.jsonl", _FOLDER / "log"
-_FEW_SECONDS, _MANY_SECONDS = 2.0, 60.0  # of tests that a change is tried with
+_FEW_SECONDS, _MANY_SECONDS = 2.0, 60.0  # test time per change, in the first and in the second attempt
 _QUIET = "not noticed"
 
 
@@ -49,8 +49,8 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", nargs="+", required=True, help="modules and packages to change")
-    parser.add_argument("--tests", nargs="+", required=True, help="files and folders of tests")
-    parser.add_argument("--again", action="store_true", help="try only what nothing noticed the last time")
+    parser.add_argument("--tests", nargs="+", required=True, help="test files and folders")
+    parser.add_argument("--again", action="store_true", help="retry only changes that no test noticed last time")
     return parser.parse_args()
 
 
@@ -60,7 +60,7 @@ def _changes_of(module: str) -> list[Change]:
     return [change for file in files for change in changes_of(file)]
 
 
-# ----------------------------------------------------------------------------------------------- what runs which line
+# --------------------------------------------------------------------------------------------------------- coverage
 class _Durations:
     def __init__(self) -> None:
         self.of_test: defaultdict[str, float] = defaultdict(float)
@@ -79,7 +79,7 @@ def _measure(modules: list[str], tests: list[str]) -> None:
 
 
 class _Tests:
-    """Which tests run a line, and how long they take."""
+    """The tests that run each line, and their durations."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = json.loads(_DURATIONS.read_text())
@@ -88,7 +88,7 @@ class _Tests:
         self._of_file: dict[Path, dict[int, list[str]]] = {}
 
     def of(self, change: Change) -> list[str]:
-        """The tests that run the statement: those of its module, and then one of each function before another one."""
+        """Return the tests that run a statement, those of its module first, then alternating test functions."""
         if change.file not in self._of_file:
             self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
         of_line = self._of_file[change.file]
@@ -102,7 +102,7 @@ class _Tests:
         return sorted(ranks, key=ranks.__getitem__)
 
     def within(self, tests: list[str], seconds: float) -> list[str]:
-        """As many of them, from the first, as take no longer; at least one. By file, for the sake of their fixtures."""
+        """Return the first tests within a time limit, at least one, grouped by file to share fixtures."""
         ends = itertools.accumulate(self.seconds[test] for test in tests)
         count = sum(1 for end in ends if end <= seconds)
         return sorted(tests[: max(count, 1)], key=_file_of)
@@ -110,7 +110,7 @@ class _Tests:
 
 @functools.cache
 def _imported(file: str) -> set[str]:
-    """The modules that a test file imports."""
+    """Return the modules that a test file imports."""
     found = [node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom)]
     return {str(node.module) for node in found} | {
         f"{node.module}.{each.name}" for node in found for each in node.names
@@ -121,7 +121,7 @@ def _file_of(test: str) -> str:
     return test.split("::", maxsplit=1)[0]
 
 
-# --------------------------------------------------------------------------------------------------------- the trials
+# ----------------------------------------------------------------------------------------------------------- trials
 def _try_all(changes: Mapping[str, Change], tests: _Tests, folders: Sequence[str]) -> None:
     known = _read(_OUTCOMES)
     chosen = {name: tests.of(change) for name, change in changes.items() if known.get(name, _QUIET) == _QUIET}
@@ -134,7 +134,7 @@ def _try_all(changes: Mapping[str, Change], tests: _Tests, folders: Sequence[str
 
 
 def _reject_failing(names: set[str], tests: _Tests, folders: Sequence[str]) -> None:
-    """Tests that fail in a fork without any change would notice everything."""
+    """Exit if tests fail in a fork without a change, because they would notice every change."""
     _UNCHANGED.unlink(missing_ok=True)
     of_file = {file: list(found) for file, found in itertools.groupby(sorted(names), key=_file_of)}
     _try(of_file, tests, {}, folders, _UNCHANGED)
@@ -167,12 +167,12 @@ def _try(
 
 
 def _read(outcomes: Path) -> dict[str, str]:
-    """The last outcome of every trial."""
+    """Return the last outcome of each trial."""
     lines = outcomes.read_text().splitlines() if outcomes.exists() else []
     return {each["name"]: each["outcome"] for each in map(json.loads, lines)}
 
 
-# --------------------------------------------------------------------------------------------------------- the report
+# ----------------------------------------------------------------------------------------------------------- report
 def _explained() -> set[str]:
     groups = tomllib.loads(_EXPLAINED.read_text())["group"]
     return {name for group in groups for name in group["changes"]}
@@ -194,7 +194,7 @@ def _report(changes: Mapping[str, Change]) -> int:
     print(f"{'module':16}{'changes':>9}" + "".join(f"{kind:>13}" for kind in kinds))
     for module, of_kind in counts.items():
         print(f"{module:16}{of_kind.total():>9}" + "".join(f"{of_kind[kind]:>13}" for kind in kinds))
-    print(*left, *(f"explained, but there is no such change: {name}" for name in explained - changes.keys()), sep="\n")
+    print(*left, *(f"explained, but not a change of the code: {name}" for name in explained - changes.keys()), sep="\n")
     return 1 if left or explained - changes.keys() else 0
 
 

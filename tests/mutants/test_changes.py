@@ -1,4 +1,4 @@
-"""The changes that are tried on code: each one once, named after its place, and none that only rewords."""
+"""Mutations: their names, positions and exclusions."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_operators_change_to_their_opposites(tmp_path: Path, statement: str, exp
         ("a if b else 0", ["return [a if b else 0 -> None]", "a if [ -> not ]b else 0", "a if b else [0 -> 1]"]),
     ],
 )
-def test_what_is_returned_changes(tmp_path: Path, value: str, expected: list[str]) -> None:
+def test_returned_values_change(tmp_path: Path, value: str, expected: list[str]) -> None:
     assert _names(tmp_path, f"def f(a, b):\n    return {value}\n") == expected
 
 
-def test_calls_lose_an_argument_or_are_left_out(tmp_path: Path) -> None:
+def test_calls_lose_an_argument_or_are_removed(tmp_path: Path) -> None:
     assert _names(tmp_path, "def f(a, b):\n    a(b, *b, key=b, strict=True)\n") == [
         "[a(b, *b, key=b, strict=True) -> pass]",
         "a([b -> None], *b, key=b, strict=…",
@@ -63,10 +63,10 @@ def test_calls_lose_an_argument_or_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_words_of_errors_annotations_and_documentation_do_not_change(tmp_path: Path) -> None:
+def test_error_messages_annotations_and_docstrings_do_not_change(tmp_path: Path) -> None:
     source = '''
     def f(a: "int") -> "str":
-        """What it does."""
+        """A docstring."""
         b: "list[int]"
         if a:
             raise KeyError("a" + a, 3)
@@ -78,7 +78,7 @@ def test_words_of_errors_annotations_and_documentation_do_not_change(tmp_path: P
     ]
 
 
-def test_changes_of_the_same_words_are_numbered(tmp_path: Path) -> None:
+def test_changes_with_equal_names_are_numbered(tmp_path: Path) -> None:
     changes = _changes(tmp_path, "class C:\n    def f(self):\n        g(1)\n        g(1)\n")
     names = [change.name.split(": ", 1)[1] for change in changes]
     assert names[:2] == ["[g(1) -> pass]", "g([1 -> 2])"]
@@ -86,7 +86,7 @@ def test_changes_of_the_same_words_are_numbered(tmp_path: Path) -> None:
     assert {change.function for change in changes} == {"C.f"}
 
 
-def test_a_change_knows_the_lines_of_its_statement(tmp_path: Path) -> None:
+def test_change_has_the_lines_of_its_statement(tmp_path: Path) -> None:
     source = """
     @decorated
     def f(a):
@@ -100,7 +100,7 @@ def test_a_change_knows_the_lines_of_its_statement(tmp_path: Path) -> None:
     assert {change.lines for change in changes} == {range(4, 6), range(6, 8)}
 
 
-def test_a_change_is_made_where_its_name_says_and_nowhere_else(tmp_path: Path) -> None:
+def test_change_affects_only_the_named_code(tmp_path: Path) -> None:
     results = set()
     for change in _changes(tmp_path, "def f(a, b):\n    return a + b if a < b else a * 10\n"):
         changed = FunctionType(change.code(), {})

@@ -1,4 +1,4 @@
-"""Changes tried in forks of a pytest that has collected a small project's tests."""
+"""Changes that are tried in forks of a pytest process with a small project."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _tried(folder: Path, trials: dict[str, list[str]], *options: str) -> dict[st
     return {each["name"].split("/", 1)[-1]: each for each in told}
 
 
-def test_changes_are_noticed_by_the_tests_that_they_are_tried_with(tmp_path: Path) -> None:
+def test_changes_are_noticed_by_their_tests(tmp_path: Path) -> None:
     own = f"{tmp_path.name}/counted.step: "
     outcomes = _tried(
         tmp_path,
@@ -77,12 +77,12 @@ def test_changes_are_noticed_by_the_tests_that_they_are_tried_with(tmp_path: Pat
     assert list((tmp_path / "forks").iterdir()) == []
 
 
-def test_without_a_change_tests_pass_and_leave_nothing(tmp_path: Path) -> None:
+def test_unchanged_code_passes_and_leaves_no_files(tmp_path: Path) -> None:
     (outcome,) = _tried(tmp_path, {"nothing changed": ["test_zero", "test_more[1]", "test_more[5]"]}).values()
     assert outcome["outcome"] == "not noticed"
     assert list((tmp_path / "forks").iterdir()) == []
 
 
-def test_a_change_that_is_not_there_is_no_success(tmp_path: Path) -> None:
+def test_unknown_change_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         _tried(tmp_path, {"counted.step: a > [0 -> 7]": ["test_zero"]}, "--changed=counted")

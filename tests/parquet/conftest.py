@@ -1,4 +1,4 @@
-"""Spark for these tests: the one session of the test process."""
+"""The Spark session of the test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet files of five writers, read back by five readers: what the tests of row-group surgery share."""
+"""Helpers of the splice tests: Parquet files of five writers, and five readers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,24 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from inlay.parquet.splice import ParquetBytes, Splicer
 from inlay.parquet.thrift import Struct, encode
+from inlay.pyarrow_features import WRITES_BLOOM_FILTERS
 
 ROWS, GROUP = 6144, 2048  # DuckDB's row groups are multiples of 2048
 
+needs_bloom_filters = pytest.mark.skipif(not WRITES_BLOOM_FILTERS, reason="pyarrow before 24 writes no Bloom filters")
+
+
+def supported(options: dict[str, Any]) -> dict[str, Any]:
+    """Drop the option of pyarrow's writer that the installed pyarrow lacks."""
+    return {name: o for name, o in options.items() if WRITES_BLOOM_FILTERS or name != "bloom_filter_options"}
+
 
 def sample(first: int = 0, rows: int = ROWS) -> pa.Table:
-    """Flat, nested, nullable, of few and of many distinct values; `id` identifies a row in every test."""
+    """Create rows with flat, nested and nullable columns. `id` identifies a row in every test."""
     ids = range(first, first + rows)
     start = dt.datetime(2024, 2, 28, tzinfo=dt.UTC)
     return pa.table(
@@ -42,11 +51,11 @@ def sample(first: int = 0, rows: int = ROWS) -> pa.Table:
 
 
 def write_pyarrow(table: pa.Table, path: Path, **options: Any) -> None:
-    pq.write_table(table, path, row_group_size=GROUP, **options)
+    pq.write_table(table, path, row_group_size=GROUP, **supported(options))
 
 
 def write_pyarrow_rich(table: pa.Table, path: Path) -> None:
-    """Everything that has a position in the file: page index, bloom filters; and all that should survive."""
+    """Write a file with page index, bloom filters, checksums and metadata, which must survive a splice."""
     write_pyarrow(
         table.replace_schema_metadata({"owner": "somebody"}),
         path,
@@ -71,10 +80,10 @@ def write_polars(table: pa.Table, path: Path) -> None:
     pl.DataFrame(table).write_parquet(path, row_group_size=GROUP)
 
 
-def write_datafusion(table: pa.Table, path: Path) -> None:
+def write_datafusion(table: pa.Table, path: Path, bloom_filters: str = "bloom_filter_on_write") -> None:
     context = datafusion.SessionContext()
     context.from_arrow(table, "t")
-    rows = f"'format.max_row_group_size' {GROUP}, 'format.bloom_filter_on_write' true"
+    rows = f"'format.max_row_group_size' {GROUP}, 'format.{bloom_filters}' true"
     context.sql(f"COPY (SELECT * FROM t ORDER BY id) TO '{path}' STORED AS PARQUET OPTIONS ({rows})").collect()
 
 
@@ -97,7 +106,7 @@ def read_datafusion(path: Path, where: str = "true") -> pa.Table:
 
 
 def ask_datafusion(path: Path, sql: str) -> pa.Table:
-    """With every use of indexes and bloom filters that this engine knows."""
+    """Query a file with all index and bloom filter options of DataFusion."""
     config = datafusion.SessionConfig(
         {
             "datafusion.execution.target_partitions": "1",
@@ -120,7 +129,7 @@ READERS: dict[str, Callable[[Path], pa.Table]] = {
 
 
 def plain(value: Any) -> Any:
-    """One spelling for what readers spell differently: maps as lists of pairs, instants in UTC."""
+    """Normalize values that readers return differently: maps as lists of pairs, instants in UTC."""
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
     if isinstance(value, dict):
@@ -137,7 +146,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def fresh_like(like: ParquetBytes, table: pa.Table, **options: Any) -> ParquetBytes:
-    """Rows written by pyarrow the way row group 0 of a file is, as a rewriting kernel would."""
+    """Write rows with pyarrow and the settings of row group 0 of a file, as a rewriting kernel does."""
     settings = [s for s in like.chunk_settings(0) if s.path.split(".")[0] in table.column_names]
     schema = pq.read_schema(pa.BufferReader(like.read(0, like.input.size)))
     table = table.cast(pa.schema([schema.field(name) for name in table.column_names]))
@@ -156,7 +165,7 @@ def fresh_like(like: ParquetBytes, table: pa.Table, **options: Any) -> ParquetBy
             if s.bloom_filter_bytes and s.physical_type != "BOOLEAN"
         },
     }
-    pq.write_table(table, sink, **(written | options))
+    pq.write_table(table, sink, **supported(written | options))
     return ParquetBytes(sink.getvalue(), "fresh")
 
 
@@ -176,7 +185,7 @@ def copied(source: ParquetBytes, groups: Iterable[int] | None = None) -> list[Ca
 
 
 def refooted(data: bytes, change: Callable[[Struct], None]) -> bytes:
-    """The file with its footer changed."""
+    """Change the footer of a file."""
     parsed = ParquetBytes(data)
     change(parsed.footer)
     footer = encode(parsed.footer)
@@ -184,7 +193,7 @@ def refooted(data: bytes, change: Callable[[Struct], None]) -> bytes:
 
 
 def chunk_pages(data: bytes) -> list[list[bytes]]:
-    """The pages of each chunk, found through pyarrow, which knows nothing of the code under test."""
+    """Return the pages of each chunk, found with pyarrow and not with the code under test."""
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
     return [
         [_pages(data, metadata.row_group(group).column(at)) for at in range(metadata.num_columns)]
@@ -198,7 +207,7 @@ def _pages(data: bytes, chunk: Any) -> bytes:
 
 
 def changed(table: pa.Table, columns: Sequence[str] = ("word", "score", "place")) -> pa.Table:
-    """Other values of the same types, in the given columns."""
+    """Change the values in some columns."""
     backwards = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
     for name in columns:
         at = table.column_names.index(name)
@@ -206,9 +215,13 @@ def changed(table: pa.Table, columns: Sequence[str] = ("word", "score", "place")
     return table
 
 
+def schemas_match(base: ParquetBytes, other: ParquetBytes) -> bool:
+    return base.schema.difference(other.schema) is None
+
+
 def table_bytes(table: pa.Table, **options: Any) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(table, sink, **options)
+    pq.write_table(table, sink, **supported(options))
     return sink.getvalue()
 
 
@@ -248,11 +261,11 @@ OPERATIONS: dict[str, Callable[[ParquetBytes, pa.Table], tuple[bytes, pa.Table]]
 
 
 def splice_file(original: Path, operation: str, target: Path) -> pa.Table:
-    """The rows that `target` must hold."""
+    """Splice a file into `target`, and return the rows that it must contain."""
     with original.open("rb") as file:
         base = ParquetBytes(file)
         assert base.num_row_groups == 3
-        assert base.num_rows == ROWS
+        assert sum(map(base.row_group_rows, range(base.num_row_groups))) == ROWS
         assert [base.row_group_rows(i) for i in range(3)] == [GROUP] * 3
         data, expected = OPERATIONS[operation](base, pq.ParquetFile(original).read())
     target.write_bytes(data)

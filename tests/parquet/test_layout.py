@@ -1,4 +1,4 @@
-"""How a dataset lies on its store: Hive paths read and written, and the types that readers give them."""
+"""The layout of a dataset: Hive paths, their types, and data files."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ PATHS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_a_path_says(path: str) -> None:
+def test_parse_hive_partition_path(path: str) -> None:
     assert parse_hive_partition_path(path) == PATHS[path]
     assert list(parse_hive_partition_path(path)) == list(PATHS[path])
 
 
-def test_only_the_columns_asked_for_are_partitions() -> None:
+def test_only_requested_columns_are_parsed() -> None:
     path = "x=0/a=1/b=2/f.parquet"
     assert parse_hive_partition_path(path, ["b", "a"]) == {"a": "1", "b": "2"}
     assert parse_hive_partition_path(path, []) == {}
@@ -77,11 +77,11 @@ def test_only_the_columns_asked_for_are_partitions() -> None:
         (None, f"p={NULL_PARTITION}"),
     ],
 )
-def test_directories_of_partitions(value: Any, segment: str) -> None:
+def test_hive_segment(value: Any, segment: str) -> None:
     assert hive_segment("p", value) == segment
 
 
-def test_no_column_makes_a_hidden_directory(tmp_path: Path) -> None:
+def test_no_column_name_creates_a_hidden_directory(tmp_path: Path) -> None:
     for column in (".x", "_x"):
         (tmp_path / hive_segment(column, 1)).mkdir()
         (tmp_path / hive_segment(column, 1) / "f.parquet").touch()
@@ -89,7 +89,7 @@ def test_no_column_makes_a_hidden_directory(tmp_path: Path) -> None:
     assert [parse_hive_partition_path(path) for path in found] == [{".x": "1"}, {"_x": "1"}]
 
 
-def test_the_name_of_null_is_no_value() -> None:
+def test_reserved_name_of_null_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match=r"'p'.*NULL"):
         hive_segment("p", NULL_PARTITION)
 
@@ -98,7 +98,7 @@ NAMES = st.text(min_size=1, max_size=8).filter(lambda t: t.encode("utf-8", "igno
 
 
 @given(NAMES, st.none() | NAMES | st.just(""))
-def test_any_value_can_be_written_and_read_back(column: str, value: str | None) -> None:
+def test_any_value_round_trips(column: str, value: str | None) -> None:
     if value == NULL_PARTITION:
         return
     segment = hive_segment(column, value)
@@ -110,7 +110,7 @@ def test_any_value_can_be_written_and_read_back(column: str, value: str | None) 
 
 
 @pytest.mark.parametrize("value", ["a b", "a=b", "50%", "ü", "a+b", "x:y", None, "#"])
-def test_pyarrow_reads_our_directories_alike(tmp_path: Path, value: str | None) -> None:
+def test_pyarrow_reads_the_same_values(tmp_path: Path, value: str | None) -> None:
     folder = tmp_path / "d" / hive_segment("p", value)
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"id": [1]}), folder / "f.parquet")
@@ -139,7 +139,7 @@ def test_pyarrow_reads_our_directories_alike(tmp_path: Path, value: str | None) 
         (["٣"], pa.string()),
     ],
 )
-def test_the_type_of_path_values(values: list[str | None], kind: pa.DataType) -> None:
+def test_infer_partition_type(values: list[str | None], kind: pa.DataType) -> None:
     assert infer_partition_type(values) == kind
 
 
@@ -158,7 +158,7 @@ def test_the_type_of_path_values(values: list[str | None], kind: pa.DataType) ->
         ("0.5", pa.float64(), 0.5),
     ],
 )
-def test_path_values_as_values_of_a_type(text: str, kind: pa.DataType, value: Any) -> None:
+def test_typed_partition_value(text: str, kind: pa.DataType, value: Any) -> None:
     found = typed_partition_value(text, kind)
     assert found is not None
     assert found.as_py() == value
@@ -175,11 +175,11 @@ def test_path_values_as_values_of_a_type(text: str, kind: pa.DataType, value: An
         ("x" * 15, pa.uuid()),
     ],
 )
-def test_path_values_that_the_type_cannot_hold_are_unknown(text: str, kind: pa.DataType) -> None:
+def test_path_values_outside_the_type_are_none(text: str, kind: pa.DataType) -> None:
     assert typed_partition_value(text, kind) is None
 
 
-def test_a_null_partition_is_a_null_of_the_type() -> None:
+def test_null_partition_has_the_type_of_the_column() -> None:
     found = typed_partition_value(None, pa.date32())
     assert found is not None
     assert (found.type, found.is_valid) == (pa.date32(), False)

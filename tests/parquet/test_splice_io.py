@@ -1,4 +1,4 @@
-"""Copying between files of every kind, and what the operating system may do to a copy."""
+"""Splices between files of every kind, and faults of the operating system."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def expected_bytes() -> bytes:
 EXPECTED = expected_bytes()
 
 
-def test_the_expected_bytes_are_the_right_rows() -> None:
+def test_expected_bytes_contain_the_right_rows() -> None:
     ids = [*range(200), *range(400, 600), *range(1000, 1010)]
     table = pq.read_table(pa.BufferReader(EXPECTED))
     assert rows_of(table) == [row for i in ids for row in rows_of(sample(i, 1))]
@@ -60,7 +60,7 @@ def source(tmp_path: Path) -> Path:
 
 
 class Dribbling(io.RawIOBase):
-    """A raw file that hands out and takes in a few bytes at a time."""
+    """A raw file that reads and writes only a few bytes per call."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.inner = io.BytesIO(data)
@@ -120,8 +120,8 @@ def test_every_kind_of_source(kind: str, to_file: bool, source: Path, tmp_path: 
         opened.close()
 
 
-def test_threads_that_read_one_file_object_get_their_own_bytes() -> None:
-    """A store's files are moved by seek(): what another thread does in between must not matter."""
+def test_threads_can_share_a_file_object() -> None:
+    """Threads move the position of a shared file object with seek()."""
 
     class Slow(io.BytesIO):
         def seek(self, *where: int) -> int:
@@ -155,13 +155,13 @@ def test_unbuffered_temporary_and_fsspec_outputs(source: Path, tmp_path: Path) -
     assert fsspec.filesystem("memory").cat("/splice/out") == EXPECTED
 
 
-def test_output_that_takes_a_few_bytes_at_a_time() -> None:
+def test_output_with_short_writes() -> None:
     out = Dribbling()
     splice_into(out, DATA)  # type: ignore[arg-type]
     assert out.inner.getvalue() == EXPECTED
 
 
-def test_output_that_does_not_say_how_much_it_took() -> None:
+def test_output_whose_write_returns_none() -> None:
     class Silent(io.BytesIO):
         def write(self, data: Any) -> None:  # type: ignore[override]
             super().write(data)
@@ -178,7 +178,7 @@ def splice_files(source: Path, target: Path) -> bytes:
 
 
 class Kernel:
-    """os.copy_file_range with a fault."""
+    """A version of os.copy_file_range with a fault."""
 
     def __init__(self, behave: Callable[[int], int]) -> None:
         self.real = os.copy_file_range
@@ -245,7 +245,7 @@ def test_adjacent_chunks_are_one_copy(source: Path, tmp_path: Path, monkeypatch:
     assert (tmp_path / "out").read_bytes() == spliced(ParquetBytes(DATA), copied(ParquetBytes(DATA)))
 
 
-def test_file_cut_short_behind_our_back(source: Path, tmp_path: Path) -> None:
+def test_source_truncated_during_the_splice(source: Path, tmp_path: Path) -> None:
     with source.open("rb") as file, (tmp_path / "out").open("wb") as out:
         base = ParquetBytes(file)
         os.truncate(source, 1000)
@@ -260,14 +260,14 @@ def test_output_must_be_empty(source: Path) -> None:
     assert source.read_bytes() == DATA
 
 
-def test_output_must_be_empty_also_of_what_was_not_written_yet(tmp_path: Path) -> None:
+def test_output_with_unflushed_bytes_is_rejected(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         out.write(b"buffered")
         with pytest.raises(ValueError, match="not empty"):
             Splicer(out, ParquetBytes(DATA))
 
 
-def test_output_is_flushed_and_in_the_order_of_the_calls() -> None:
+def test_output_is_flushed_in_call_order() -> None:
     class Flushed(io.BytesIO):
         flushes = 0
 

@@ -1,4 +1,4 @@
-"""What a spliced file says of itself: offsets, indexes, bloom filters, sizes, order, settings of chunks."""
+"""The layout of spliced files: offsets, indexes, bloom filters, sizes, sorting and chunk settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.parquet import splice
-from inlay.parquet.raw import extent_of
+from inlay.parquet.raw import chunk_extent
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.thrift import BINARY, I32, I64, Raw, Struct, decode, encode
 from tests.parquet.splicing import (
@@ -25,6 +25,7 @@ from tests.parquet.splicing import (
     chunk_pages,
     copied,
     fresh_like,
+    needs_bloom_filters,
     refooted,
     sample,
     spliced,
@@ -42,7 +43,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def moved(rich: bytes) -> bytes:
-    """Row group 0 replaced by a longer one, so that everything behind it has other offsets."""
+    """Replace row group 0 with a longer one, which moves all later offsets."""
     base = ParquetBytes(rich)
     longer = pa.concat_tables([sample(0, GROUP), sample(-500, 500)])
     fresh = fresh_like(base, longer)
@@ -69,6 +70,7 @@ def test_offset_indexes_point_at_the_same_pages(rich: bytes, moved: bytes) -> No
     assert seen > 100
 
 
+@needs_bloom_filters
 def test_column_indexes_and_bloom_filters_are_the_same_bytes(rich: bytes, moved: bytes) -> None:
     filters = 0
     for group in (1, 2):
@@ -86,10 +88,10 @@ def test_column_indexes_and_bloom_filters_are_the_same_bytes(rich: bytes, moved:
 WINDOW = f"id >= {2 * GROUP - 30} AND id < {2 * GROUP - 20}"
 
 
-def test_a_page_index_that_was_not_moved_is_noticed(
+def test_control_unmoved_page_index_is_detected(
     rich: bytes, moved: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The control of all tests that ask DataFusion: with old page offsets its answer is an error."""
+    """With unmoved page offsets, DataFusion fails, so the tests that query it are meaningful."""
     target = tmp_path / "moved.parquet"
     target.write_bytes(moved)
     assert ask_datafusion(target, f"SELECT id FROM t WHERE {WINDOW}").num_rows == 10
@@ -102,13 +104,14 @@ def test_a_page_index_that_was_not_moved_is_noticed(
 
 
 def probe(path: Path, column: str, value: str) -> list[bool]:
-    """For each row group whether its bloom filter excludes the value."""
+    """Return for each row group whether its bloom filter excludes a value."""
     with duckdb.connect() as connection:
         rows = connection.execute("SELECT * FROM parquet_bloom_probe(?, ?, ?)", [str(path), column, value])
         return [row[-1] for row in rows.fetchall()]
 
 
-def test_bloom_filters_answer_as_before(rich: bytes, moved: bytes, tmp_path: Path) -> None:
+@needs_bloom_filters
+def test_bloom_filters_exclude_the_same_values(rich: bytes, moved: bytes, tmp_path: Path) -> None:
     before, after = tmp_path / "before.parquet", tmp_path / "after.parquet"
     before.write_bytes(rich)
     after.write_bytes(moved)
@@ -121,8 +124,9 @@ def test_bloom_filters_answer_as_before(rich: bytes, moved: bytes, tmp_path: Pat
     assert probe(after, "text", "is nowhere") == [True] * 3
 
 
-def test_a_misplaced_bloom_filter_is_noticed(moved: bytes, tmp_path: Path) -> None:
-    """The control: another column's filter excludes rows that are there."""
+@needs_bloom_filters
+def test_control_misplaced_bloom_filter_is_detected(moved: bytes, tmp_path: Path) -> None:
+    """The bloom filter of another column excludes existing rows, so these tests are meaningful."""
 
     def swap(footer: Struct) -> None:
         for group in footer.structs(4):
@@ -147,7 +151,7 @@ def test_checksums_still_match_their_pages(moved: bytes, tmp_path: Path) -> None
 def test_offsets_ordinals_and_sizes(rich: bytes, moved: bytes) -> None:
     metadata = pq.ParquetFile(pa.BufferReader(moved)).metadata
     base = ParquetBytes(moved)
-    assert metadata.num_rows == base.num_rows == 3 * GROUP + 500
+    assert metadata.num_rows == 3 * GROUP + 500
     for at, group in enumerate(base.row_groups):
         first = metadata.row_group(at).column(0)
         assert group.number(7) == at
@@ -161,7 +165,7 @@ def test_deprecated_chunk_offset_moves_or_becomes_zero(rich: bytes) -> None:
         for chunk in footer.structs(4)[1].structs(1):
             chunk.put(2, I64, chunk.struct(3).number(9))
         for chunk in footer.structs(4)[2].structs(1):
-            chunk.put(2, I64, extent_of(chunk.struct(3))[1])  # right behind the chunk, as some writers do
+            chunk.put(2, I64, chunk_extent(chunk.struct(3))[1])  # right behind the chunk, as some writers do
 
     base = ParquetBytes(refooted(rich, set_offsets))
     result = ParquetBytes(spliced(base, copied(base, [1, 2])))
@@ -170,7 +174,7 @@ def test_deprecated_chunk_offset_moves_or_becomes_zero(rich: bytes) -> None:
     assert [chunk.number(2) for chunk in result.row_groups[1].structs(1)] == [0] * len(result.schema.leaves)
 
 
-def test_ordinals_stop_where_their_type_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinals_stop_at_the_limit_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
     base = ParquetBytes(table_bytes(pa.table({"id": range(4)}), row_group_size=1))
     numbered = ParquetBytes(spliced(base, copied(base)))
     assert [group.number(7) for group in numbered.row_groups] == [0, 1, 2, 3]
@@ -180,7 +184,8 @@ def test_ordinals_stop_where_their_type_does(monkeypatch: pytest.MonkeyPatch) ->
     assert pq.read_table(pa.BufferReader(result))["id"].to_pylist() == [0, 1, 2, 3]
 
 
-def test_bytes_copied_are_those_kept(rich: bytes) -> None:
+@needs_bloom_filters
+def test_bytes_copied_counts_kept_chunks(rich: bytes) -> None:
     base = ParquetBytes(rich)
     fresh = fresh_like(base, changed(sample(0, GROUP)).select(["word"]))
     splicer = Splicer(io.BytesIO(), base)
@@ -234,7 +239,7 @@ def test_sorting_columns(
     assert [column.column_index for column in metadata.row_group(1).sorting_columns] == [0]
 
 
-def test_sorting_by_a_column_that_the_target_lacks(rich: bytes) -> None:
+def test_sorting_by_a_column_missing_in_the_target_is_dropped(rich: bytes) -> None:
     base = ParquetBytes(rich)
     rows = sample(0, GROUP).select(["id"]).append_column("other", pa.array(range(GROUP)))
     fresh = ParquetBytes(table_bytes(rows, sorting_columns=[pq.SortingColumn(1)]))
@@ -244,7 +249,7 @@ def test_sorting_by_a_column_that_the_target_lacks(rich: bytes) -> None:
     assert metadata.num_columns == len(base.schema.leaves)
 
 
-def test_what_old_writers_leave_out_of_a_row_group_stays_out(rich: bytes) -> None:
+def test_optional_fields_of_a_row_group_stay_absent(rich: bytes) -> None:
     def leave_out(footer: Struct) -> None:
         for group in footer.structs(4):
             group.pop(5)  # where it begins
@@ -295,14 +300,14 @@ def test_columns_may_come_from_several_files(rich: bytes, portions: list[list[st
     assert [column.column_index for column in first.sorting_columns] == expected
 
 
-def test_a_piece_with_other_rows_is_refused(rich: bytes) -> None:
+def test_piece_with_another_number_of_rows_is_refused(rich: bytes) -> None:
     base = ParquetBytes(rich)
     good, short = (fresh_like(base, sample(0, count).select(["id"])) for count in (GROUP, GROUP - 1))
     with pytest.raises(SpliceRefused, match=f"{GROUP - 1} rows cannot replace columns of {GROUP} rows"):
         Splicer(io.BytesIO(), base).replace_columns(base, 0, [(good, ["id"]), (short, ["id"])])
 
 
-def test_no_row_group_and_no_rows() -> None:
+def test_files_without_row_groups_or_rows() -> None:
     empty = sample().slice(0, 0)
     for options in ({}, {"use_dictionary": False}, {"write_page_index": True}):
         base = ParquetBytes(table_bytes(empty, **options))
@@ -312,7 +317,7 @@ def test_no_row_group_and_no_rows() -> None:
             assert result.equals(pq.read_table(pa.BufferReader(base.read(0, base.input.size))))
 
 
-def test_nothing_follows_finish(rich: bytes) -> None:
+def test_calls_after_finish_are_rejected(rich: bytes) -> None:
     base = ParquetBytes(rich)
     splicer = Splicer(io.BytesIO(), base)
     splicer.finish()
@@ -323,6 +328,7 @@ def test_nothing_follows_finish(rich: bytes) -> None:
 
 
 class TestChunkSettings:
+    @needs_bloom_filters
     def test_rich(self, rich: bytes) -> None:
         settings = {s.path: s for s in ParquetBytes(rich).chunk_settings(1)}
         assert list(settings)[-3:] == ["tags.list.element", "place.x", "place.name"]
@@ -336,7 +342,7 @@ class TestChunkSettings:
         assert settings["price"].physical_type == "FIXED_LEN_BYTE_ARRAY"
 
     @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
-    def test_codec_is_spelled_as_the_writer_takes_it(self, codec: str) -> None:
+    def test_codec_has_the_name_that_the_writer_accepts(self, codec: str) -> None:
         data = table_bytes(pa.table({"id": [1]}), compression=codec)
         (found,) = ParquetBytes(data).chunk_settings(0)
         assert found.codec == codec
@@ -365,7 +371,7 @@ class TestChunkSettings:
 
     @pytest.mark.parametrize("with_encoding_stats", [True, False])
     @pytest.mark.parametrize(("distinct", "dictionary"), [(10, True), (20_000, False)])
-    def test_a_dictionary_given_up_half_way_is_none(
+    def test_partly_used_dictionary_does_not_count(
         self, with_encoding_stats: bool, distinct: int, dictionary: bool
     ) -> None:
         table = pa.table({"v": [i % distinct for i in range(20_000)]})
@@ -382,7 +388,8 @@ class TestChunkSettings:
         assert (found.page_version, found.page_checksums, found.encoding) == (1, True, "PLAIN")
 
     @pytest.mark.parametrize("ndv", [100, 5_000, 1_000_000])
-    def test_bloom_filter_of_the_same_size_again(self, ndv: int) -> None:
+    @needs_bloom_filters
+    def test_bloom_filter_ndv_reproduces_the_size(self, ndv: int) -> None:
         table = pa.table({"v": [f"{i}" for i in range(100)]})
         first = ParquetBytes(table_bytes(table, bloom_filter_options={"v": {"ndv": ndv}})).chunk_settings(0)[0]
         options = {"v": {"ndv": first.bloom_filter_ndv()}}

@@ -1,4 +1,4 @@
-"""Files of every writer, spliced in every way, mean the same to every reader."""
+"""Spliced files of every writer, read by every reader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_reader_sees_the_rows(original: Path, operation: str, tmp_path: Pa
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_predicates_find_the_rows(original: Path, operation: str, tmp_path: Path) -> None:
-    """Through statistics, page index and bloom filters, at the edges of row groups and in their middle."""
+    """Predicates use statistics, page index and bloom filters, at the edges and in the middle of row groups."""
     target = tmp_path / "spliced.parquet"
     expected = splice_file(original, operation, target)
     for low in (0, GROUP - 5, GROUP + 777, 2 * GROUP - 120, 2 * GROUP, ROWS - 5):
@@ -83,7 +83,7 @@ def test_copy_of_everything_keeps_every_page_and_the_footer(original: Path, tmp_
             assert new.column(column).has_offset_index == old.column(column).has_offset_index
 
 
-def test_many_small_files_become_one(tmp_path: Path) -> None:
+def test_many_small_files_are_spliced_into_one(tmp_path: Path) -> None:
     """Every source is closed right after its row group is copied."""
     parts = []
     for i in range(20):

@@ -1,4 +1,4 @@
-"""Spark as writer and as reader of spliced files; it trusts RowGroup.file_offset when it splits a file."""
+"""Spark as writer and reader of spliced files. Spark splits files by RowGroup.file_offset."""
 
 from __future__ import annotations
 

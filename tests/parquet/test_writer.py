@@ -1,4 +1,4 @@
-"""Writer settings: files that look like existing ones, bounds that do not lie, and writing as the rows come."""
+"""Writer settings: matching existing files, statistics and NaN, and streaming."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
-from inlay.errors import InvalidArgumentError
+from inlay import pyarrow_features
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError
 from inlay.parquet.raw import ChunkSettings, ParquetBytes
 from inlay.parquet.writer import (
     DEFAULT_COMPRESSION,
     DEFAULT_ROW_GROUP_SIZE,
     StreamingParquetWriter,
     WriterSettings,
-    check_choices,
+    check_write_options,
     encode_row_group,
 )
 from tests import lake
-from tests.arrow_types import TYPES, array_of
-from tests.parquet.splicing import READERS, rows_of
+from tests.arrow_types import ALL_TYPES, TYPES, array_of
+from tests.parquet.splicing import READERS, needs_bloom_filters, rows_of, sample, supported, write_datafusion
 
 ROWS = 4000
 TABLE = pa.table(
@@ -56,9 +57,9 @@ def written_like(path: Path, table: pa.Table | None = None) -> pa.Buffer:
     return encode_row_group(TABLE if table is None else table, like(path))
 
 
-# ---------------------------------------------------------------------------------------------------- like the others
+# ------------------------------------------------------------------------------------------ matching existing files
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
-def test_the_codec_is_kept(tmp_path: Path, codec: str) -> None:
+def test_codec_is_kept(tmp_path: Path, codec: str) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet", compression=codec)
     assert {chunk.codec for chunk in chunks(written_like(tmp_path / "a.parquet")).values()} == {codec}
 
@@ -96,8 +97,8 @@ def test_pages_indexes_checksums_and_statistics_are_kept(tmp_path: Path, options
         assert {path for path, chunk in after.items() if chunk.dictionary} == set(options["use_dictionary"] or [])
 
 
-def test_dictionaries_are_used_only_where_they_paid(tmp_path: Path) -> None:
-    """pyarrow gives every column a dictionary; one of mostly distinct values costs time and saves nothing."""
+def test_dictionaries_of_mostly_distinct_values_are_dropped(tmp_path: Path) -> None:
+    """By default pyarrow gives every column a dictionary, which is useless for mostly distinct values."""
     pq.write_table(TABLE, tmp_path / "a.parquet")
     before, after = chunks(tmp_path / "a.parquet"), chunks(written_like(tmp_path / "a.parquet"))
     assert before["text"].dictionary
@@ -122,6 +123,7 @@ def test_chosen_encodings_are_kept(tmp_path: Path, column: str, encoding: str) -
     assert chunks(written_like(tmp_path / "a.parquet"))[column].encoding == encoding
 
 
+@needs_bloom_filters
 def test_bloom_filters_are_kept_and_find_their_values(tmp_path: Path) -> None:
     options = {"bloom_filter_options": {"text": {"ndv": ROWS}, "id": {"ndv": 100}}}
     pq.write_table(TABLE, tmp_path / "a.parquet", **options)
@@ -137,8 +139,25 @@ def test_bloom_filters_are_kept_and_find_their_values(tmp_path: Path) -> None:
         assert duckdb.sql(query).fetchall() == [(count,)]
 
 
+def test_pyarrow_without_bloom_filters_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyarrow_features, "WRITES_BLOOM_FILTERS", False)
+    path = tmp_path / "a.parquet"
+    write_datafusion(sample().select(["id", "word", "text"]), path, bloom_filters="bloom_filter_enabled::text")
+    before = path.read_bytes()
+    refused = pytest.raises(
+        EngineNotInstalledError, match=r"pyarrow \S+ cannot write the Bloom filter of column 'text'"
+    )
+    with refused as caught:
+        inlay.merge(pa.table({"id": [1], "word": ["word 1"], "text": ["new"]}), tmp_path, "update", "id")
+    assert "pyarrow 24" in str(caught.value.hint)
+    assert path.read_bytes() == before
+    updates = pa.table({"id": [1], "word": ["new"], "text": ["text number 1"]})
+    assert inlay.merge(updates, tmp_path, "update", "id").updated == 1  # the column chunks of `text` are copied
+    assert pq.read_table(path).slice(1, 1).to_pylist() == updates.to_pylist()
+
+
 @pytest.mark.parametrize("integers", [True, False])
-def test_the_physical_type_of_decimals_is_kept(tmp_path: Path, integers: bool) -> None:
+def test_physical_type_of_decimals_is_kept(tmp_path: Path, integers: bool) -> None:
     table = pa.table({"d": pa.array([1, 2], pa.decimal128(9, 2))})
     pq.write_table(table, tmp_path / "a.parquet", store_decimal_as_integer=integers)
     after = chunks(written_like(tmp_path / "a.parquet", table))
@@ -153,7 +172,7 @@ def test_int96_stays_int96(tmp_path: Path, old: bool) -> None:
 
 
 @pytest.mark.parametrize("compliant", [True, False])
-def test_the_spelling_of_lists_is_kept(tmp_path: Path, compliant: bool) -> None:
+def test_naming_of_list_elements_is_kept(tmp_path: Path, compliant: bool) -> None:
     table = pa.table({"l": pa.array([[1], None, [2, 3]]), "s": pa.array([{"x": [1]}] * 3)})
     pq.write_table(table, tmp_path / "a.parquet", use_compliant_nested_type=compliant, compression="zstd")
     before, after = chunks(tmp_path / "a.parquet"), chunks(written_like(tmp_path / "a.parquet", table))
@@ -162,7 +181,7 @@ def test_the_spelling_of_lists_is_kept(tmp_path: Path, compliant: bool) -> None:
     assert {chunk.codec for chunk in after.values()} == {"zstd"}
 
 
-@pytest.mark.parametrize("writer", ["duckdb", "polars"])
+@pytest.mark.parametrize("writer", [pytest.param("duckdb", marks=needs_bloom_filters), "polars"])
 def test_files_of_other_writers_can_be_imitated(tmp_path: Path, writer: str) -> None:
     path = tmp_path / "a.parquet"
     if writer == "duckdb":
@@ -177,9 +196,9 @@ def test_files_of_other_writers_can_be_imitated(tmp_path: Path, writer: str) -> 
     assert not after["text"].dictionary
 
 
-def test_new_columns_are_written_like_the_first_and_missing_ones_are_no_trouble(tmp_path: Path) -> None:
-    pq.write_table(TABLE, tmp_path / "a.parquet", compression="zstd", use_dictionary=False, write_statistics=["id"],
-                   bloom_filter_options={"text": {"ndv": 10}})  # fmt: skip
+def test_new_columns_use_the_settings_of_the_first_column(tmp_path: Path) -> None:
+    options = {"use_dictionary": False, "write_statistics": ["id"], "bloom_filter_options": {"text": {"ndv": 10}}}
+    pq.write_table(TABLE, tmp_path / "a.parquet", compression="zstd", **supported(options))
     table = TABLE.select(["id", "flag"]).append_column("new", pa.array([f"n{i % 3}" for i in range(ROWS)]))
     after = chunks(written_like(tmp_path / "a.parquet", table))
     assert list(after) == ["id", "flag", "new"]
@@ -189,17 +208,17 @@ def test_new_columns_are_written_like_the_first_and_missing_ones_are_no_trouble(
     assert not after["flag"].statistics
 
 
-def test_choices_of_the_caller_come_first(tmp_path: Path) -> None:
+def test_options_of_the_caller_take_precedence(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet", compression="zstd")
     settings = like(tmp_path / "a.parquet", 123)
-    assert settings.with_choice(None, None) == settings
-    chosen = settings.with_choice("gzip", 7)
+    assert settings.override(None, None) == settings
+    chosen = settings.override("gzip", 7)
     assert chosen.row_group_size == 7
     assert {chunk.codec for chunk in chunks(encode_row_group(TABLE, chosen)).values()} == {"gzip"}
     assert settings.row_group_size == 123
 
 
-def test_the_defaults_of_a_new_dataset(tmp_path: Path) -> None:
+def test_defaults_of_a_new_dataset(tmp_path: Path) -> None:
     assert (DEFAULT_COMPRESSION, DEFAULT_ROW_GROUP_SIZE) == ("snappy", 500_000)
     settings = WriterSettings()
     assert settings.row_group_size == 500_000
@@ -215,9 +234,7 @@ def _managed(repetitive: list[str]) -> WriterSettings:
 
 
 @pytest.mark.parametrize("repetitive", [[], ["code", "word"]], ids=["no dictionary", "some"])
-def test_managed_datasets_pack_integers_without_a_dictionary_and_merges_keep_it(
-    tmp_path: Path, repetitive: list[str]
-) -> None:
+def test_managed_datasets_delta_encode_integers_and_merges_keep_it(tmp_path: Path, repetitive: list[str]) -> None:
     table = TABLE.append_column("code", pa.array([i % 3 for i in range(ROWS)], pa.int32()))
     table = table.append_column("at", TABLE["id"].cast(pa.timestamp("us")))
     packed = {"id", "code", "at"} - set(repetitive)
@@ -232,7 +249,7 @@ def test_managed_datasets_pack_integers_without_a_dictionary_and_merges_keep_it(
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_can_be_written_as_managed_datasets_are(name: str) -> None:
+def test_managed_settings_support_every_type(name: str) -> None:
     table = pa.table({"a": array_of(*TYPES[name])})
     for repetitive in ([], ["a"]):
         read = pq.read_table(pa.BufferReader(encode_row_group(table, _managed(repetitive))))
@@ -250,17 +267,17 @@ def test_every_type_can_be_written_as_managed_datasets_are(name: str) -> None:
         ("zstd", -1, 1, "row_group_size must be at least 1, not -1"),
     ],
 )
-def test_choices_that_no_writer_has_are_refused(
+def test_invalid_write_options_are_rejected(
     compression: str | None, row_group_size: int | None, max_rows: int, match: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=match):
-        check_choices(compression, row_group_size, max_rows)
+        check_write_options(compression, row_group_size, max_rows)
 
 
 @pytest.mark.parametrize("compression", [None, "ZSTD", "snappy", "none"])
-def test_choices_that_writers_have(tmp_path: Path, compression: str | None) -> None:
-    check_choices(compression, 1, 1)
-    settings = WriterSettings().with_choice(compression, None)
+def test_valid_write_options_are_accepted(tmp_path: Path, compression: str | None) -> None:
+    check_write_options(compression, 1, 1)
+    settings = WriterSettings().override(compression, None)
     wanted = (compression or "snappy").lower()
     assert {chunk.codec for chunk in chunks(encode_row_group(TABLE, settings)).values()} == {wanted}
 
@@ -281,7 +298,7 @@ FLOATS: dict[str, tuple[pa.DataType, list[Any], bool]] = {
 
 
 @pytest.mark.parametrize("case", FLOATS)
-def test_chunks_that_may_hold_nan_have_no_bounds(case: str) -> None:
+def test_chunks_that_may_contain_nan_have_no_statistics(case: str) -> None:
     kind, values, bounded = FLOATS[case]
     table = pa.table({"f": pa.array(values, kind), "i": range(len(values))})
     data = encode_row_group(table, WriterSettings())
@@ -293,7 +310,7 @@ def test_chunks_that_may_hold_nan_have_no_bounds(case: str) -> None:
     assert lake.same_rows(lake.rows_of(back), lake.rows_of(table))
 
 
-def test_only_the_columns_with_nan_lose_their_bounds() -> None:
+def test_only_columns_with_nan_lose_their_statistics() -> None:
     table = pa.table({"nan": [math.nan], "ok": [1.0], "a": [1]})
     for stated, kept in ((True, ["ok", "a"]), (["nan", "a"], ["a"]), (False, [])):
         settings = WriterSettings({"compression": "none", "write_statistics": stated})
@@ -301,7 +318,7 @@ def test_only_the_columns_with_nan_lose_their_bounds() -> None:
         assert [group.column(i).path_in_schema for i in range(3) if group.column(i).is_stats_set] == kept
 
 
-def test_readers_that_prune_by_bounds_still_find_nan(tmp_path: Path) -> None:
+def test_readers_that_prune_by_statistics_find_nan(tmp_path: Path) -> None:
     import datafusion
 
     path = str(tmp_path / "d")
@@ -328,18 +345,29 @@ def row_groups(data: bytes) -> list[int]:
     return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
 
-def test_tables_are_written_as_they_come() -> None:
+def test_each_table_becomes_row_groups() -> None:
     data = streamed(TABLE.schema, [TABLE.slice(0, 1000), TABLE.slice(1000, 0), TABLE.slice(1000)], 700)
     assert row_groups(data) == [700, 300, 700, 700, 700, 700, 200]
     assert pq.read_table(pa.BufferReader(data)).equals(TABLE)
 
 
-def test_a_row_group_size_can_be_given_with_a_table() -> None:
+def test_row_group_size_can_be_passed_with_a_table() -> None:
     sink = io.BytesIO()
     with StreamingParquetWriter(sink, TABLE.schema, WriterSettings()) as writer:
         writer.write_table(TABLE, row_group_size=ROWS)
         writer.write_table(TABLE, row_group_size=ROWS // 2)
     assert row_groups(sink.getvalue()) == [4000, 2000, 2000]
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_type_that_pyarrow_cannot_store_is_rejected_by_name(name: str) -> None:
+    kind, values = ALL_TYPES[name]
+    table = pa.table({"n": [*range(6)], "v": array_of(kind, [*values, None])})
+    if name in TYPES:
+        assert pq.read_table(pa.BufferReader(encode_row_group(table, WriterSettings()))).num_rows == 6
+    else:
+        with pytest.raises(EngineNotInstalledError, match=r"pyarrow \S+ cannot store the values of column 'v'"):
+            encode_row_group(table, WriterSettings())
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -359,7 +387,7 @@ def test_every_type_streams_and_keeps_its_schema(name: str) -> None:
 
 
 def as_pyarrow_writes(table: pa.Table) -> pa.Table:
-    """The table as pyarrow's own writer keeps it."""
+    """Return the table as pyarrow's own writer stores it."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
@@ -367,7 +395,7 @@ def as_pyarrow_writes(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", ["int64", "string", "dictionary", "list", "struct", "map", "uuid", "list_of_lists"])
-def test_a_file_without_rows_has_its_schema(tmp_path: Path, name: str) -> None:
+def test_file_without_rows_keeps_its_schema(tmp_path: Path, name: str) -> None:
     schema = pa.schema([pa.field("v", TYPES[name][0]), pa.field("n", pa.int8(), nullable=False)], metadata={"k": "v"})
     for tables in ([], [schema.empty_table()]):
         data = streamed(schema, tables, 10)
@@ -379,7 +407,7 @@ def test_a_file_without_rows_has_its_schema(tmp_path: Path, name: str) -> None:
         assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{tmp_path}/a.parquet')").fetchall() == [(0,)]
 
 
-def test_a_stream_that_fails_is_not_finished() -> None:
+def test_failed_stream_is_not_finished() -> None:
     sink = io.BytesIO()
     writer = StreamingParquetWriter(sink, TABLE.schema, WriterSettings())
     writer.write_table(TABLE.slice(0, 10))
@@ -388,8 +416,8 @@ def test_a_stream_that_fails_is_not_finished() -> None:
     assert not sink.getvalue().endswith(b"PAR1")
 
 
-def test_row_groups_get_the_settings_that_suit_them() -> None:
-    """A row group with NaN has no bounds, its neighbour has."""
+def test_each_row_group_gets_its_own_settings() -> None:
+    """Only the row group with NaN has no statistics."""
     schema = pa.schema([("v", pa.float64())])
     tables = [pa.table({"v": [1.5, 2.5]}), pa.table({"v": [math.nan, 1.0]})]
     metadata = pq.read_metadata(pa.BufferReader(streamed(schema, tables, 2)))
@@ -404,7 +432,7 @@ def test_other_readers_read_streams(tmp_path: Path) -> None:
     assert pl.read_parquet(path).equals(pl.DataFrame(table))
 
 
-def test_extension_types_are_written_as_what_they_store() -> None:
+def test_extension_types_are_written_as_their_storage() -> None:
     kind = pa.fixed_shape_tensor(pa.float64(), [2])
     values = pa.ExtensionArray.from_storage(kind, pa.array([[1.0, math.nan], [2.0, 3.0]], kind.storage_type))
     table = pa.table({"id": [1, 2], "tensor": values})

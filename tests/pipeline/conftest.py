@@ -15,7 +15,7 @@ import pytest
 
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, RawFile, ReadOptions, convert, read_rejects
-from inlay.pipeline.jobs import Totals
+from inlay.pipeline.conversion import Totals
 from inlay.storage import Location, locate
 from tests.spark import cluster
 
@@ -103,7 +103,7 @@ def run_here(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[An
 def jobs_run_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("inlay.pipeline.conversion.run", run_here)
-        patch.setattr("inlay.pipeline.previewing.run", run_here)
+        patch.setattr("inlay.pipeline.previews.run", run_here)
         yield
 
 
@@ -111,7 +111,7 @@ def jobs_run_here() -> Iterator[None]:
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
     """A desk that needs no Spark."""
     monkeypatch.setattr("inlay.pipeline.conversion.run", run_here)
-    monkeypatch.setattr("inlay.pipeline.previewing.run", run_here)
+    monkeypatch.setattr("inlay.pipeline.previews.run", run_here)
     return Desk(None, locate(str(tmp_path)))
 
 

@@ -54,7 +54,7 @@ def _fits(number: Decimal, type_: pa.DataType) -> bool:
 @example(["4" + "0" * 36], pa.decimal128(38, 2))
 @example(["9" * 78], pa.decimal256(76, 0))
 @example(["9" * 38], pa.decimal128(38, 0))
-def test_decimals_are_what_was_written_or_refused(cells: list[str], type_: pa.DataType) -> None:
+def test_decimals_are_exact_or_rejected(cells: list[str], type_: pa.DataType) -> None:
     wanted = [Decimal(cell) if _fits(Decimal(cell), type_) else None for cell in cells]
     assert _read(cells, type_) == wanted
 
@@ -63,7 +63,7 @@ def test_decimals_are_what_was_written_or_refused(cells: list[str], type_: pa.Da
 @example(["9007199254740993", "1" * 400], pa.float64())
 @example(["16777217", "1e-60", "123456789.12"], pa.float32())
 @example(["70000"], pa.float16())
-def test_floats_round_fractions_and_nothing_else(cells: list[str], type_: pa.DataType) -> None:
+def test_floats_round_only_fractions(cells: list[str], type_: pa.DataType) -> None:
     step = {64: 2.0**-52, 32: 2.0**-22, 16: 2.0**-9}[type_.bit_width]
     tiny = {64: 5e-324, 32: 2.0**-148, 16: 2.0**-23}[type_.bit_width]
     for cell, value in zip(cells, _read(cells, type_), strict=True):
@@ -80,13 +80,13 @@ def test_floats_round_fractions_and_nothing_else(cells: list[str], type_: pa.Dat
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int32(), pa.uint64(), pa.decimal128(20, 0), pa.float64()])
-def test_hexadecimal_is_no_number(type_: pa.DataType) -> None:
+def test_hexadecimal_is_not_a_number(type_: pa.DataType) -> None:
     assert _read(["0xABCDEF", "5"], type_) == [None, 5]
 
 
 @given(st.lists(st.text("0123456789abcdefx+-. ", max_size=12).filter(str.strip), min_size=1, max_size=8))
 @example(["0xABCDEF"])
-def test_integers_are_what_was_written_or_refused(cells: list[str]) -> None:
+def test_integers_are_exact_or_rejected(cells: list[str]) -> None:
     is_integer = [re.fullmatch(r"\s*[+-]?[0-9]+\s*", cell) is not None for cell in cells]
     assert _read(cells, pa.int64()) == [int(c) if good else None for c, good in zip(cells, is_integer, strict=True)]
 
@@ -100,7 +100,7 @@ def test_integers_are_what_was_written_or_refused(cells: list[str]) -> None:
         (["2024-02-30", "30.02.2024", " 2024-02-29 "], {}, [None, None, "2024-02-29"]),
     ],
 )
-def test_chosen_dates_are_read_in_any_form(cells: list[str], more: dict[str, str], wanted: list[str | None]) -> None:
+def test_fixed_dates_accept_every_form(cells: list[str], more: dict[str, str], wanted: list[str | None]) -> None:
     assert [value and str(value) for value in _read(cells, pa.date32(), **more)] == wanted
 
 
@@ -115,7 +115,7 @@ def test_chosen_dates_are_read_in_any_form(cells: list[str], more: dict[str, str
         (["x", "y"], None, "iso"),
     ],
 )
-def test_text_remembers_how_most_of_its_dates_are_written(cells: list[str], day_first: bool | None, form: str) -> None:
+def test_the_usual_date_order_of_a_text_column_is_detected(cells: list[str], day_first: bool | None, form: str) -> None:
     kind = infer(pa.array(cells), day_first)
     assert (kind.family, kind.form) == ("text", form)
 
@@ -125,7 +125,7 @@ def test_text_remembers_how_most_of_its_dates_are_written(cells: list[str], day_
     [("10:00:01.000", 1), ("10:00:01.0", 1), ("10:00:01", 1), ("10:00:01.5", None), ("10:00:01.050", None),
      ("10:00:010", None), ("10:00:01.0.0", None), ("10:00:01.", None), ("1.0", None)],
 )  # fmt: skip
-def test_zeros_behind_a_fraction_are_not_too_fine(cell: str, second: int | None) -> None:
+def test_trailing_zeros_of_a_fraction_are_ignored(cell: str, second: int | None) -> None:
     for type_ in (pa.timestamp("s"), pa.timestamp("s", "UTC"), pa.time32("s")):
         day = "" if pa.types.is_time(type_) else "2024-01-31 "
         zone = "Z" if getattr(type_, "tz", None) else ""

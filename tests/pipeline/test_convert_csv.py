@@ -72,7 +72,7 @@ def test_nanoseconds_are_kept(desk: Any) -> None:
     assert table.column("t").cast(pa.int64()).to_pylist() == [1706695200123456789, 1706695200000000000]
 
 
-def test_not_a_number_is_kept_and_leaves_no_statistics(desk: Any, tmp_path: Any) -> None:
+def test_nan_is_kept_and_its_column_has_no_statistics(desk: Any, tmp_path: Any) -> None:
     conversion = desk.convert(b"a,b\nNaN,1\n3.25,2\n")
     values = desk.table(conversion).column("a").to_pylist()
     assert math.isnan(values[0])
@@ -98,7 +98,7 @@ def test_duplicate_and_empty_names_are_made_unique_with_a_warning(desk: Any) -> 
     assert len(conversion.warnings) == 2
 
 
-def test_header_only_needs_types_for_every_column(desk: Any) -> None:
+def test_a_file_with_only_a_header_needs_a_type_for_every_column(desk: Any) -> None:
     with pytest.raises(UnreadableUploadError, match="no data rows"):
         desk.convert(b"a,b\n")
     with pytest.raises(UnreadableUploadError, match="no data rows"):
@@ -107,7 +107,7 @@ def test_header_only_needs_types_for_every_column(desk: Any) -> None:
     assert (conversion.rows, desk.table(conversion).schema.field("a").type) == (0, pa.int64())
 
 
-def test_empty_files_are_refused(desk: Any) -> None:
+def test_empty_files_are_rejected(desk: Any) -> None:
     for content in (b"", b"\n\n"):
         with pytest.raises(UnreadableUploadError):
             desk.convert(content)
@@ -119,7 +119,7 @@ def test_unknown_override_names_the_columns(desk: Any) -> None:
     assert caught.value.hint == "Did you mean 'name'?"
 
 
-def test_bad_cells_fail_with_their_places_and_leave_nothing(desk: Any) -> None:
+def test_invalid_cells_are_listed_and_leave_no_files(desk: Any) -> None:
     content = b'a,b\n1,"x\ny"\nbad,z\n3\n1.5,w\n'
     with pytest.raises(BadRowsError) as caught:
         desk.convert(content, overrides={"a": pa.int32()})
@@ -132,7 +132,7 @@ def test_bad_cells_fail_with_their_places_and_leave_nothing(desk: Any) -> None:
     assert desk.everything() == []
 
 
-def test_quarantine_loads_the_rest(desk: Any) -> None:
+def test_quarantine_loads_the_valid_rows(desk: Any) -> None:
     content = b'a,b\n1,"x\ny"\nbad,z\n3\n1.5,w\n4,v\n'
     conversion = desk.convert(content, overrides={"a": pa.int32()}, on_error="quarantine")
     assert (conversion.rows, conversion.rejected) == (2, 3)
@@ -172,7 +172,7 @@ def test_a_column_that_is_empty_in_the_sample_is_kept_and_typed(desk: Any) -> No
     assert table.num_rows == 10_501
 
 
-def test_target_types_reject_what_does_not_fit(desk: Any) -> None:
+def test_target_types_reject_invalid_values(desk: Any) -> None:
     like = pa.schema([("a", pa.decimal128(10, 2)), ("other", pa.int8())])
     conversion = desk.convert(b"b,a\nx,1.25\ny,1.259\n", like=like, on_error="quarantine")
     assert conversion.schema.field("a").type == pa.decimal128(10, 2)
@@ -180,7 +180,7 @@ def test_target_types_reject_what_does_not_fit(desk: Any) -> None:
     assert desk.rejects(conversion)[0]["value"] == "1.259"
 
 
-def test_rows_are_cut_into_files(desk: Any) -> None:
+def test_rows_are_split_into_files(desk: Any) -> None:
     content = "a,b\n" + "".join(f"{n},x\n" for n in range(1_000))
     conversion = desk.convert(content.encode(), max_rows_per_file=300, split_bytes=500)
     assert [file.path.rsplit("/", 1)[1] for file in conversion.files[:2]] == [
@@ -192,7 +192,7 @@ def test_rows_are_cut_into_files(desk: Any) -> None:
     assert sorted(desk.everything()) == sorted(file.path for file in conversion.files)
 
 
-def test_small_splits_end_as_one_row_group(desk: Any, tmp_path: Any) -> None:
+def test_small_splits_become_one_row_group(desk: Any, tmp_path: Any) -> None:
     content = "a,b\n" + "".join(f"{n},x\n" for n in range(2_000))
     conversion = desk.convert(content.encode(), split_bytes=1_000)
     assert pq.read_metadata(tmp_path / conversion.files[0].path).num_row_groups == 1
@@ -214,7 +214,7 @@ def test_a_field_of_five_megabytes(desk: Any) -> None:
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_dialects_are_sniffed(desk: Any, delimiter: str, end: str) -> None:
+def test_dialects_are_detected(desk: Any, delimiter: str, end: str) -> None:
     rows = ["name", "note"], ["x", "1,5"], ["y", "2,5"]
     lines = [delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows]
     conversion = desk.convert(end.join(lines).encode())
@@ -229,7 +229,7 @@ def test_a_file_without_header(desk: Any) -> None:
     assert desk.convert(b"1,x\n2,y\n", options={"header": True}).schema.names == ["1", "x"]
 
 
-def test_progress_cancels_and_nothing_is_left(desk: Any) -> None:
+def test_cancelling_through_progress_leaves_no_files(desk: Any) -> None:
     class Stop(Exception):
         pass
 
@@ -241,7 +241,7 @@ def test_progress_cancels_and_nothing_is_left(desk: Any) -> None:
     assert desk.everything() == []
 
 
-def test_bad_text_after_the_sample_is_named_by_its_offset(desk: Any) -> None:
+def test_invalid_text_after_the_sample_is_reported_with_its_offset(desk: Any) -> None:
     content = b"a,b\n" + b"1,x\n" * 20_000 + b"2,\xff\n"
     with pytest.raises(UnreadableUploadError, match=f"byte 0xff at offset {4 + 4 * 20_000 + 2}") as caught:
         desk.convert(content, split_bytes=10_000)
@@ -249,7 +249,7 @@ def test_bad_text_after_the_sample_is_named_by_its_offset(desk: Any) -> None:
     assert desk.everything() == []
 
 
-def test_encodings_are_given_or_marked(desk: Any) -> None:
+def test_encodings_come_from_an_option_or_a_byte_order_mark(desk: Any) -> None:
     text = "a,b\né€,1\n"
     for content, options in (
         (text.encode("cp1252"), {"encoding": "cp1252"}),
@@ -259,7 +259,7 @@ def test_encodings_are_given_or_marked(desk: Any) -> None:
         assert desk.table(desk.convert(content, options=options)).to_pylist() == [{"a": "é€", "b": 1}]
 
 
-def test_a_failure_removes_only_what_is_new(desk: Any, tmp_path: Path) -> None:
+def test_a_failure_removes_only_new_files(desk: Any, tmp_path: Path) -> None:
     first = desk.convert(b"a,b\n1,2\n", directory="here", rejects_directory="here/rejects", name="one")
     with pytest.raises(BadRowsError):
         desk.convert(b"a,b\n1\n", directory="here", rejects_directory="here/rejects", name="o")
@@ -267,15 +267,15 @@ def test_a_failure_removes_only_what_is_new(desk: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "here" / "rejects").exists()
 
 
-def test_a_place_that_is_no_directory(desk: Any, tmp_path: Path) -> None:
+def test_a_target_that_is_not_a_directory(desk: Any, tmp_path: Path) -> None:
     raw = desk.upload(b"a,b\n1,2\n")
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(OSError):  # noqa: PT011  (whichever the system gives)
         desk.convert(raw, directory="file/out", rejects_directory="file/rejects")
 
 
-def test_a_task_that_fails_is_reported_with_its_cause(spark: Any) -> None:
-    from inlay.pipeline.jobs import run
+def test_a_failed_task_is_reported_with_its_cause(spark: Any) -> None:
+    from inlay.pipeline.conversion import run
 
     with pytest.raises(ConversionFailedError, match="ZeroDivisionError: division by zero"):
         run(spark, "test", _divide, [1, 0])
@@ -285,7 +285,7 @@ def _divide(number: int) -> float:
     return 1 / number
 
 
-def test_repetitive_text_makes_no_row_group_that_is_large_in_memory(desk: Any, tmp_path: Path) -> None:
+def test_row_groups_of_repetitive_text_are_bounded_in_memory(desk: Any, tmp_path: Path) -> None:
     content = ("a,b\n" + f"1,{'x' * 2_000}\n" * 40_000).encode()
     conversion = desk.convert(content, split_bytes=4 << 20)
     metadata = pq.read_metadata(tmp_path / conversion.files[0].path)
@@ -293,11 +293,11 @@ def test_repetitive_text_makes_no_row_group_that_is_large_in_memory(desk: Any, t
 
 
 @pytest.mark.parametrize("cell", ["1e-99999999999999999999", "0e9999999999999999999", "1e99999999999999999999"])
-def test_exponents_that_nothing_has_are_text(desk: Any, cell: str) -> None:
+def test_exponents_out_of_range_are_text(desk: Any, cell: str) -> None:
     assert desk.table(desk.convert(f"a\n1.5\n{cell}\n".encode())).column("a").to_pylist() == ["1.5", cell]
 
 
-def test_a_name_with_a_dot_beside_a_field_of_that_path(desk: Any) -> None:
+def test_a_column_name_with_a_dot_next_to_a_nested_field_of_that_path(desk: Any) -> None:
     content = b'{"a.b": 1, "a": {"b": 1.5}}\n{"a.b": 2, "a": {"b": 2.5}}\n'
     assert desk.table(desk.convert(content, "json")).to_pylist() == [
         {"a.b": 1, "a": {"b": 1.5}},

@@ -16,7 +16,7 @@ from tests.arrow_types import TYPES, array_of
 from tests.pipeline_data import parquet_bytes
 
 
-def test_every_type_and_value_stays(desk: Any) -> None:
+def test_every_type_and_value_is_kept(desk: Any) -> None:
     arrays = {name: array_of(type_, [*values, None]) for name, (type_, values) in TYPES.items()}
     content = parquet_bytes(pa.table(arrays), row_group_size=2)
     before = pq.read_table(pa.BufferReader(content))
@@ -29,7 +29,7 @@ def test_every_type_and_value_stays(desk: Any) -> None:
     assert after.to_pydict().__repr__() == before.to_pydict().__repr__()
 
 
-def test_dictionaries_are_how_a_file_was_written_and_no_type(desk: Any) -> None:
+def test_dictionary_types_are_decoded(desk: Any) -> None:
     """Five batches of a hundred categories each, all with indices of 8 bits: together they have no room in one."""
     kind = pa.dictionary(pa.int8(), pa.string())
     schema = pa.schema([("c", kind), ("l", pa.list_(kind)), ("s", pa.struct([("x", kind)]))])
@@ -46,7 +46,7 @@ def test_dictionaries_are_how_a_file_was_written_and_no_type(desk: Any) -> None:
     assert (found["c"], found["l"], found["s"]) == (flat, [[word] for word in flat], [{"x": word} for word in flat])
 
 
-def test_row_groups_are_bounded_by_memory_whatever_pages_say(desk: Any, tmp_path: Path) -> None:
+def test_row_groups_are_bounded_by_decoded_memory(desk: Any, tmp_path: Path) -> None:
     value = "x" * 20_000  # one entry in a dictionary: 80 MB are a few bytes in the file
     content = parquet_bytes(pa.table({"a": [value] * 4_000}))
     assert len(content) < 10_000
@@ -57,7 +57,7 @@ def test_row_groups_are_bounded_by_memory_whatever_pages_say(desk: Any, tmp_path
     assert max(rows) * len(value) <= 33 << 20
 
 
-def test_rows_are_rewritten_with_our_settings(desk: Any, tmp_path: Path) -> None:
+def test_rows_are_rewritten_with_the_settings_of_inlay(desk: Any, tmp_path: Path) -> None:
     table = pa.table({"id": range(1_000), "word": ["a", "b"] * 500})
     conversion = desk.convert(parquet_bytes(table, row_group_size=10), "parquet", split_bytes=2_000)
     assert desk.table(conversion).equals(table)
@@ -66,20 +66,20 @@ def test_rows_are_rewritten_with_our_settings(desk: Any, tmp_path: Path) -> None
     assert metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_overrides_are_refused(desk: Any) -> None:
+def test_overrides_are_rejected_for_parquet(desk: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         desk.convert(parquet_bytes(pa.table({"a": [1]})), "parquet", overrides={"a": pa.int8()})
     assert str(caught.value) == "altering parquet schema is currently unsupported"
 
 
-def test_no_rows_is_a_dataset_since_the_schema_is_known(desk: Any) -> None:
+def test_a_parquet_file_without_rows_becomes_a_dataset(desk: Any) -> None:
     table = pa.schema([("a", pa.decimal128(5, 2))]).empty_table()
     conversion = desk.convert(parquet_bytes(table), "parquet")
     assert (conversion.rows, conversion.schema) == (0, table.schema)
     assert desk.table(conversion).schema == table.schema
 
 
-def test_damaged_files_are_refused(desk: Any) -> None:
+def test_damaged_files_are_rejected(desk: Any) -> None:
     content = parquet_bytes(pa.table({"a": range(1_000)}))
     for damaged in (content[:-7], b"PAR1", b"a,b\n1,2\n", content[:100] + b"\0" * 100 + content[200:]):
         with pytest.raises(UnreadableUploadError):
@@ -99,7 +99,7 @@ def _int96(*values: str, nested: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_old_timestamps_beyond_nanoseconds_stay(here: Any, nested: bool) -> None:
+def test_int96_timestamps_outside_of_nanoseconds_are_kept(here: Any, nested: bool) -> None:
     content = _int96("9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "2024-01-31T10:00:00", nested=nested)
     table = here.table(here.convert(content, "parquet"))
     stamps = table.column("t").combine_chunks()
@@ -112,13 +112,13 @@ def test_old_timestamps_beyond_nanoseconds_stay(here: Any, nested: bool) -> None
     ]
 
 
-def test_old_timestamps_keep_their_nanoseconds(here: Any) -> None:
+def test_int96_timestamps_keep_their_nanoseconds(here: Any) -> None:
     content = _int96("2024-01-31T10:00:00.123456789", "1700-01-01T00:00:00.000000001")
     stamps = here.table(here.convert(content, "parquet")).column("t")
     assert stamps.cast(pa.string()).to_pylist() == ["2024-01-31 10:00:00.123456789", "1700-01-01 00:00:00.000000001"]
 
 
-def test_old_timestamps_that_no_unit_keeps_are_refused(here: Any) -> None:
+def test_int96_timestamps_that_no_unit_holds_are_rejected(here: Any) -> None:
     far = pa.array(["9999-12-31T00:00:00"]).cast(pa.timestamp("us"))
     fine = pa.array(["2024-01-31T10:00:00.123456789"]).cast(pa.timestamp("ns"))
     content = parquet_bytes(pa.table({"far": far, "fine": fine}), use_deprecated_int96_timestamps=True)
@@ -127,7 +127,7 @@ def test_old_timestamps_that_no_unit_keeps_are_refused(here: Any) -> None:
     assert here.everything() == []
 
 
-def test_pages_that_do_not_match_their_checksum_are_refused(here: Any) -> None:
+def test_pages_with_wrong_checksums_are_rejected(here: Any) -> None:
     table = pa.table({"a": range(1_000)})
     content = bytearray(parquet_bytes(table, write_page_checksum=True, compression="none", use_dictionary=False))
     at = content.index((500).to_bytes(8, "little"))
@@ -138,7 +138,7 @@ def test_pages_that_do_not_match_their_checksum_are_refused(here: Any) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"split_bytes": 100}, {"max_rows_per_file": 60}])
 @pytest.mark.parametrize("rows", [0, 200])
-def test_what_a_file_says_about_itself_is_kept(here: Any, tmp_path: Path, more: dict[str, int], rows: int) -> None:
+def test_schema_metadata_is_kept(here: Any, tmp_path: Path, more: dict[str, int], rows: int) -> None:
     field = pa.field("a", pa.int64(), metadata={"unit": "km"})
     said = {"owner": "somebody", "geo": "{}", "pandas": "{}", "org.apache.spark.sql.parquet.row.metadata": "{}"}
     table = pa.table([pa.array(range(rows), pa.int64())], schema=pa.schema([field], said))

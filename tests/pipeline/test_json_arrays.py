@@ -17,38 +17,38 @@ from tests.pipeline.conftest import Desk
 @pytest.mark.parametrize(
     ("content", "line", "offset", "why"),
     [
-        ('[{"a":1},\n{"a":2}}', 2, 17, "} closes what was never opened"),
-        ('[{"a":1}},\n{"a":2}]', 1, 8, "} closes what was never opened"),
-        ('[,{"a":1}]', 1, 1, "a value is missing beside a comma"),
-        ('[{"a":1},\n,{"a":2}]', 2, 10, "a value is missing beside a comma"),
-        ('[{"a":1},\n]', 2, 10, "a value is missing beside a comma"),
+        ('[{"a":1},\n{"a":2}}', 2, 17, "unexpected }"),
+        ('[{"a":1}},\n{"a":2}]', 1, 8, "unexpected }"),
+        ('[,{"a":1}]', 1, 1, "a value is missing next to a comma"),
+        ('[{"a":1},\n,{"a":2}]', 2, 10, "a value is missing next to a comma"),
+        ('[{"a":1},\n]', 2, 10, "a value is missing next to a comma"),
         ('[\n{"a":1}\n{"a":2}]', 3, 10, "a comma is missing between two values"),
         ('[{"a":1} 5, {"a":2}]', 1, 9, "a comma is missing between two values"),
         ('[{"a":1}, 5 {"a":2}]', 1, 10, "a comma is missing between two values"),
         ('[{"a":1}]\r\n\r\nx', 3, 13, "text follows the array"),
         ('[{"a":1}][{"a":2}]', 1, 9, "text follows the array"),
         ('[{"a":1}],', 1, 9, "text follows the array"),
-        ('[{"a":1},\n{"a":2}', 2, 17, "the array is never closed: the file seems to be cut short"),
-        ('{"a":\n1}}\n{"a":2}', 2, 8, "} closes what was never opened"),
+        ('[{"a":1},\n{"a":2}', 2, 17, "the array is never closed, so the file is probably incomplete"),
+        ('{"a":\n1}}\n{"a":2}', 2, 8, "unexpected }"),
     ],
 )
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
-def test_broken_punctuation_is_told_by_its_place(
+def test_invalid_punctuation_is_reported_with_its_position(
     here: Desk, content: str, line: int, offset: int, why: str, split_bytes: int
 ) -> None:
-    wanted = f"The JSON is broken on line {line}, at offset {offset}: {why}."
+    wanted = f"Invalid JSON in line {line}, at byte {offset} of the file: {why}."
     with pytest.raises(UnreadableUploadError, match=re.escape(wanted)):
         here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
     assert here.everything() == []
 
 
-def test_text_far_behind_an_array_is_seen(here: Desk) -> None:
-    with pytest.raises(UnreadableUploadError, match="at offset 20000009: text follows"):
+def test_text_long_after_an_array_is_found(here: Desk) -> None:
+    with pytest.raises(UnreadableUploadError, match="at byte 20000009 of the file: text follows"):
         here.convert(b'[{"a":1}]' + b" " * 20_000_000 + b"x", "json")
 
 
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
-def test_every_value_that_is_no_object_is_a_reject_of_its_own(here: Desk, split_bytes: int) -> None:
+def test_every_value_that_is_not_an_object_is_one_reject(here: Desk, split_bytes: int) -> None:
     content = '[1, 2,\n{"a": 1}, "x, {y}", null,\n[3, 4], {"a": 2}, 5 6]'
     found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
     assert here.table(found).to_pylist() == [{"a": 1}, {"a": 2}]
@@ -59,19 +59,19 @@ def test_every_value_that_is_no_object_is_a_reject_of_its_own(here: Desk, split_
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
-def test_lines_are_counted_whatever_ends_them(here: Desk, end: str, split_bytes: int) -> None:
+def test_lines_are_counted_with_every_line_end(here: Desk, end: str, split_bytes: int) -> None:
     content = end.join(["", "[", '{"a": 1},', '{"a":', '2, "a": 3},', "4,", '{"a": 5}', "]"])
     found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
     assert [reject["line"] for reject in here.rejects(found)] == [4, 6]
 
 
-def test_objects_with_commas_between_them_are_no_sequence_of_objects(here: Desk) -> None:
+def test_objects_separated_by_commas_are_not_a_sequence(here: Desk) -> None:
     found = here.convert(b'{"a":1},\n{"a":2}', "json", on_error="quarantine")
     assert (found.options.layout, found.rows, found.rejected) == ("objects", 2, 1)
     assert here.rejects(found)[0]["raw"] == ","
 
 
-def test_a_line_end_within_a_text_is_never_made_a_blank(here: Desk) -> None:
+def test_a_line_end_inside_a_string_is_never_replaced(here: Desk) -> None:
     found = here.convert(b'[{"a": "x"}, {"a": "y\nz"}]', "json", on_error="quarantine")
     assert here.table(found).to_pylist() == [{"a": "x"}]
     assert "control character" in here.rejects(found)[0]["reason"]
@@ -80,7 +80,7 @@ def test_a_line_end_within_a_text_is_never_made_a_blank(here: Desk) -> None:
 def test_a_preview_shows_all_of_a_small_array(here: Desk) -> None:
     found = preview(None, InlineFile(b'[{"a": 1}, 5,\n6]'))
     assert (found.rows, [cell.line for cell in found.bad_cells]) == ([{"a": 1}], [1, 2])
-    with pytest.raises(UnreadableUploadError, match="line 1, at offset 9: a comma"):
+    with pytest.raises(UnreadableUploadError, match="line 1, at byte 9 of the file: a comma"):
         preview(None, InlineFile(b'[{"a": 1}{"a": 2}]'))
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from inlay.errors import InvalidArgumentError, UnreadableUploadError
-from inlay.pipeline import InlineFile, documents, preview
+from inlay.pipeline import InlineFile, json_files, preview
 from inlay.pipeline.cells import Reading, convert
 from inlay.type_grammar import parse_type
 from tests.pipeline.conftest import Desk
@@ -56,7 +56,9 @@ def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[lis
 @example(["9" * 10], pa.decimal128(38, 30), "%s")
 @example(["1e39", "1e-60", "16777217", "1.5"], pa.float32(), "%s")
 @example(["1e400", "1e-400"], pa.float64(), "[%s]")
-def test_numbers_are_read_as_cells_are(here: Desk, numbers: list[str], type_: pa.DataType, around: str) -> None:
+def test_json_numbers_follow_the_rules_of_cells(
+    here: Desk, numbers: list[str], type_: pa.DataType, around: str
+) -> None:
     cells = convert(pa.array(numbers), Reading(type_, fixed=True)).values.to_pylist()
     wanted = [cell for cell in cells if cell is not None]
     whole = {"%s": type_, "[%s]": pa.list_(type_), '{"y": %s}': pa.struct([("y", type_)])}[around]
@@ -67,7 +69,7 @@ def test_numbers_are_read_as_cells_are(here: Desk, numbers: list[str], type_: pa
 
 @pytest.mark.parametrize("late", ["1e-400", "1e400", "0.12345678901234567890", "9007199254740993"])
 def test_late_numbers_are_never_changed(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
-    monkeypatch.setattr(documents, "SAMPLE_ROWS", 3)
+    monkeypatch.setattr(json_files, "SAMPLE_ROWS", 3)
     values, rejects = _column(here, ["1.5", "1.5", "2", late], None)
     assert rejects == []
     assert Decimal(values[-1]) == Decimal(late)
@@ -108,19 +110,19 @@ def test_nested_and_odd_types(here: Desk, type_: Any, rows: list[str], values: l
     ]
 
 
-def test_a_dictionary_without_room_rejects_what_is_too_much(here: Desk) -> None:
+def test_values_beyond_the_capacity_of_a_dictionary_are_rejected(here: Desk) -> None:
     values, rejects = _column(here, [f'"{n}"' for n in range(130)], pa.dictionary(pa.int8(), pa.string()))
     assert (values, rejects) == ([str(n) for n in range(128)], ["128", "129"])
 
 
 @pytest.mark.parametrize("deep", ['{"a":' * 400 + "1" + "}" * 400, '{"a":' + "[" * 900 + "]" * 900 + "}"])
-def test_what_is_nested_too_deeply_is_rejected(here: Desk, deep: str) -> None:
+def test_deeply_nested_values_are_rejected(here: Desk, deep: str) -> None:
     found = here.convert(f'{{"a": 1}}\n{deep}'.encode(), "json", on_error="quarantine")
     assert here.table(found).to_pylist() == [{"a": 1}]
     assert here.rejects(found)[0]["reason"] == "nested too deeply"
 
 
-def test_names_that_are_no_text_are_rejected(here: Desk) -> None:
+def test_names_with_lone_surrogates_are_rejected(here: Desk) -> None:
     found = here.convert(b'{"\\ud7a3": 1}\n{"\\ud800": 1}', "json", on_error="quarantine")
     assert here.table(found).to_pylist() == [{"\ud7a3": 1}]
     assert "surrogate" in here.rejects(found)[0]["reason"]
@@ -134,12 +136,12 @@ def test_names_that_are_no_text_are_rejected(here: Desk) -> None:
         ('{"a": 1}\n{"a": 2}', "lines", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_layouts_are_told_by_the_first_record(here: Desk, content: str, layout: str, rows: list[Any]) -> None:
+def test_the_layout_is_detected_from_the_first_record(here: Desk, content: str, layout: str, rows: list[Any]) -> None:
     found = here.convert(content.encode(), "json")
     assert (found.options.layout, here.table(found).to_pylist()) == (layout, rows)
 
 
-def test_types_may_be_chosen_for_fields_that_the_sample_does_not_show(here: Desk) -> None:
+def test_overrides_apply_to_fields_outside_of_the_sample(here: Desk) -> None:
     found = here.convert(b"[]", "json", overrides={"a": pa.date32()})
     assert (found.rows, found.schema) == (0, pa.schema([("a", pa.date32())]))
 
@@ -154,8 +156,8 @@ def test_types_may_be_chosen_for_fields_that_the_sample_does_not_show(here: Desk
         '{"x": {"a": 1}}\n{"a": null}',
     ],
 )
-def test_a_late_field_with_a_chosen_type_is_there(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
-    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+def test_a_late_field_with_an_override_is_loaded(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
     content = f'{{"b": 1}}\n{late}\n{{"b": 3}}'.encode()
     found = here.convert(content, "json", overrides={"a": pa.date32()}, on_error="quarantine", split_bytes=5)
     assert "a" in found.schema.names
@@ -164,42 +166,42 @@ def test_a_late_field_with_a_chosen_type_is_there(here: Desk, monkeypatch: pytes
 
 @pytest.mark.parametrize("late", ['{"c": "amount"}', '{"x": {"amuont": 1}}', '{"y": "\\u0061"}', "[1]", '{"b": 2}'])
 @pytest.mark.parametrize("sample", [1, 100])
-def test_a_type_for_a_field_that_no_record_has_is_refused(
+def test_an_override_for_a_field_that_no_record_has_is_rejected(
     here: Desk, monkeypatch: pytest.MonkeyPatch, late: str, sample: int
 ) -> None:
-    monkeypatch.setattr(documents, "SAMPLE_ROWS", sample)
+    monkeypatch.setattr(json_files, "SAMPLE_ROWS", sample)
     content = f'{{"amount": 1, "b": 1}}\n{late}'.encode()
-    with pytest.raises(InvalidArgumentError, match="There is no column 'amuont' to give a type") as caught:
+    with pytest.raises(InvalidArgumentError, match="Cannot set a type for 'amuont'") as caught:
         here.convert(content, "json", overrides={"amuont": pa.int8()}, on_error="quarantine", split_bytes=5)
     assert caught.value.hint == "Did you mean 'amount'?"
     assert here.everything() == []
     shown = preview(None, InlineFile(content), overrides={"amuont": pa.int8()})
-    assert "None of the first rows has a field 'amuont', which was given a type." in shown.warnings
+    assert "The first rows have no field 'amuont', for which you set a type." in shown.warnings
 
 
-def test_a_file_without_one_record_is_refused(here: Desk) -> None:
+def test_a_file_without_records_is_rejected(here: Desk) -> None:
     with pytest.raises(UnreadableUploadError):
         here.convert(b'{"a": 1, "a": 2}', "json", on_error="quarantine")
     assert here.everything() == []
 
 
-def test_a_field_without_a_name_gets_one(here: Desk) -> None:
+def test_a_field_with_an_empty_name_is_renamed(here: Desk) -> None:
     found = here.convert(b'{"": 1, "column_1": 2, " ": 3}', "json")
     assert found.schema.names == ["column_1_2", "column_1", " "]
-    assert found.warnings == ["Column 1 has no name: it is loaded as 'column_1_2'."]
+    assert found.warnings == ["Column 1 has no name: inlay loads it as 'column_1_2'."]
 
 
-def test_a_late_field_without_a_name_gets_one(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+def test_a_late_field_with_an_empty_name_is_renamed(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
     content = b'{"a": 1}\n{"a": 2, "": {"": 5}}\n{"": null, "column_2": 3}'
     found = here.convert(content, "json", on_error="quarantine")
     assert here.table(found).to_pylist() == [{"a": 1, "column_2": None}, {"a": 2, "column_2": {"": 5}}]
     assert [reject["reason"] for reject in here.rejects(found)] == [
-        "a name stands twice in an object: the field without a name is loaded as 'column_2'"
+        "an object contains the same name twice: inlay loads the field with an empty name as 'column_2'"
     ]
 
 
-def test_years_that_python_does_not_know_are_shown_as_text(here: Desk) -> None:
+def test_years_outside_of_pythons_range_are_previewed_as_text(here: Desk) -> None:
     days = pa.array([-719_529, 3_000_000], pa.int32()).cast(pa.date32())
     found = preview(None, InlineFile(parquet_bytes(pa.table({"d": days}))))
     assert [row["d"] for row in found.rows] == found.columns[0].samples == ["-0001-12-31", "10183-09-21"]
@@ -222,10 +224,10 @@ def test_years_that_python_does_not_know_are_shown_as_text(here: Desk) -> None:
         ("[{}]", "[{}]", "list<text>", [["{}"], ["{}"]]),
     ],
 )
-def test_places_that_are_empty_in_the_sample_are_typed_by_later_values(
+def test_parts_that_are_empty_in_the_sample_take_the_type_of_later_values(
     here: Desk, monkeypatch: pytest.MonkeyPatch, early: str, late: str, type_: str, values: list[Any]
 ) -> None:
-    monkeypatch.setattr(documents, "SAMPLE_ROWS", 1)
+    monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
     found = here.convert(f'{{"a": {early}}}\n{{"a": {late}}}'.encode(), "json")
     assert found.schema.field("a").type == parse_type(type_)
     assert here.table(found).column("a").to_pylist() == values
@@ -242,10 +244,10 @@ _NESTED = st.recursive(
 @given(
     st.lists(st.dictionaries(st.sampled_from("ab"), _NESTED, max_size=2), min_size=2, max_size=8), st.integers(1, 60)
 )
-def test_what_the_sample_shows_changes_nothing(here: Desk, rows: list[dict[str, Any]], split_bytes: int) -> None:
+def test_the_sample_size_does_not_change_the_result(here: Desk, rows: list[dict[str, Any]], split_bytes: int) -> None:
     content = "\n".join(map(json.dumps, [{"k": 1}, *rows])).encode()
     whole = here.table(here.convert(content, "json"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "SAMPLE_ROWS", 2)
+        patch.setattr(json_files, "SAMPLE_ROWS", 2)
         found = here.table(here.convert(content, "json", split_bytes=split_bytes))
     assert found.equals(whole)

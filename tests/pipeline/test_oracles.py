@@ -172,11 +172,12 @@ _ESCAPES = st.lists(st.one_of(_PIECES, st.sampled_from(["\\", '\\"', "\\,", "\\\
     st.one_of(st.tuples(st.one_of(_clean(), _DIRTY), st.just("")), st.tuples(_ESCAPES.map("".join), st.just("\\"))),
     st.integers(1, 80),
 )
+@example(("\\,\\\r\n", "\\"), 1)
 @example(('x\\,"y,1\nz,2\nw,3\n', "\\"), 80)
 @example(('""\\,', "\\"), 1)
 @example(("a,b\nc,\\", "\\"), 80)
 @example(('""\n"""\n""', ""), 1)
-def test_cells_lines_and_rejects_are_exact_wherever_the_cuts_fall(written: tuple[str, str], split_bytes: int) -> None:
+def test_cells_lines_and_rejects_are_exact_for_every_split_size(written: tuple[str, str], split_bytes: int) -> None:
     text, escape = written
     records = _reference(text, escape)
     assume(records and records[0].open_line is None)
@@ -216,7 +217,7 @@ def test_numbers_are_never_changed(numbers: list[str], split_bytes: int) -> None
             assert Decimal(given_text.strip()) == Decimal(repr(value) if isinstance(value, float) else value)
 
 
-def test_the_way_files_are_cut_changes_nothing() -> None:
+def test_split_sizes_do_not_change_the_result() -> None:
     cells = st.one_of(_NUMBERS, st.sampled_from(["", "true", "2024-01-31", "31.01.2024", "2024-01-31 10:00", "x"]))
 
     @MORE
@@ -345,13 +346,13 @@ def test_every_line_is_loaded_or_rejected(lines: list[str], split_bytes: int, en
 
 @MORE
 @given(st.binary(max_size=200), st.sampled_from(["csv", "json", "parquet"]), st.integers(1, 50))
-def test_any_bytes_are_converted_or_refused_with_a_reason(content: bytes, kind: str, split_bytes: int) -> None:
+def test_arbitrary_bytes_are_converted_or_rejected_with_a_reason(content: bytes, kind: str, split_bytes: int) -> None:
     with contextlib.suppress(UnreadableUploadError, BadRowsError):
         found = _convert(content, kind, split_bytes, {})
         assert found.table.num_rows == found.conversion.rows
 
 
-def test_not_a_number_stays() -> None:
+def test_nan_is_kept() -> None:
     found = _convert(b"a,b\nnan,1\n1.5,2\ninf,3\n", "csv", 5, {})
     values = found.table.column("a").to_pylist()
     assert math.isnan(values[0])

@@ -26,7 +26,7 @@ def _preview(desk: Any, content: bytes, options: ReadOptions | None = None, **mo
         (pa.compress(b"a,b\n1,2\n", codec="gzip", asbytes=True), "csv", ["a", "b"]),
     ],
 )
-def test_formats_are_suggested(desk: Any, content: bytes, format_: str, names: list[str]) -> None:
+def test_formats_are_detected(desk: Any, content: bytes, format_: str, names: list[str]) -> None:
     found = _preview(desk, content)
     assert (found.format, [column.name for column in found.columns]) == (format_, names)
 
@@ -51,7 +51,7 @@ def test_edited_options_and_types(desk: Any) -> None:
     assert found.rows == [{"a": 1, "b": "01/02/2024"}]
 
 
-def test_misfits_are_counted_by_column_and_shown_up_to_a_number(desk: Any) -> None:
+def test_invalid_cells_are_counted_by_column_and_listed_up_to_a_limit(desk: Any) -> None:
     content = "a,b\n" + "".join(f"x,{'y' if n < 900 else n}\n" for n in range(1_000))
     found = _preview(desk, content.encode(), overrides={"a": pa.int64(), "b": pa.int64()})
     assert [(column.name, column.bad_count) for column in found.columns] == [("a", 1_000), ("b", 900)]
@@ -66,10 +66,10 @@ def test_other_encodings_are_guessed_with_a_warning(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("content", ["a,b\né,1\n", '[{"a": "é", "b": 1}]'])
-def test_wide_encodings_without_a_mark_are_guessed_too(here: Any, content: str) -> None:
+def test_wide_encodings_without_a_byte_order_mark_are_guessed(here: Any, content: str) -> None:
     found = _preview(here, content.encode("utf-16-le"))
     assert (found.rows, found.options.encoding) == ([{"a": "é", "b": 1}], "utf-16-le")
-    assert "seems to be utf-16-le without a byte order mark" in found.warnings[0]
+    assert "It looks like utf-16-le without a byte order mark" in found.warnings[0]
     with pytest.raises(NotUtf8Error):
         here.convert(content.encode("utf-16-le"), found.format)
     assert here.convert(content.encode("utf-16-le"), found.format, {"encoding": "utf-16-le"}).rows == 1
@@ -98,11 +98,13 @@ def test_parquet_types_are_not_altered(desk: Any) -> None:
         (b"a,b\n", "csv", ["a", "b"]),
     ],
 )
-def test_files_without_rows_are_shown_with_a_warning(here: Any, content: bytes, format_: str, names: list[str]) -> None:
+def test_files_without_rows_are_previewed_with_a_warning(
+    here: Any, content: bytes, format_: str, names: list[str]
+) -> None:
     found = _preview(here, content, ReadOptions.of(format_))
     assert ([column.name for column in found.columns], found.rows, found.bad_cells) == (names, [], [])
     assert found.warnings == [
-        "The file has no data rows. Without rows it becomes a dataset only if every column is given a type."
+        "The file has no data rows. Set a type for every column to create a dataset without rows."
     ]
     with pytest.raises(UnreadableUploadError, match="no data rows"):
         here.convert(content, format_)
@@ -120,33 +122,33 @@ CODES_AND_MORE = """id,zip,amount,day,when,free
 """
 
 
-def test_columns_that_are_nearly_something_else_say_why_they_are_text(desk: Any) -> None:
+def test_columns_that_look_typed_explain_why_they_are_text(desk: Any) -> None:
     found = _preview(desk, CODES_AND_MORE.encode())
     assert [str(column.type) for column in found.columns] == ["int64"] + ["string"] * 5
     assert found.warnings == [
-        "Column 'zip' looks like codes with leading zeros: kept as text.",
-        "Column 'amount' holds numbers, but also 'n/a': kept as text.",
-        "Column 'day' holds dates, but also 'unknown': kept as text.",
-        "Column 'when' holds dates that cannot all be read in one way: they stay text.",
+        "Column 'zip' stays text, because its numbers have leading zeros.",
+        "Column 'amount' stays text, because it holds numbers and also 'n/a'.",
+        "Column 'day' stays text, because it holds dates and also 'unknown'.",
+        "Column 'when' stays text, because no single format reads all its dates.",
     ]
     chosen = {"zip": pa.string(), "amount": pa.float64(), "day": pa.date32(), "when": pa.date32()}
     assert _preview(desk, CODES_AND_MORE.encode(), overrides=chosen).warnings == []
     assert _preview(desk, b'{"zip": "01234"}\n{"zip": "90210"}\n').warnings == []  # JSON says itself what is text
 
 
-def test_rejects_stand_where_their_rows_do(desk: Any) -> None:
+def test_rejects_have_the_position_of_their_rows(desk: Any) -> None:
     content = b'a,b\n1,"two\nlines"\nx,y\n3\n4,z\n,w\n5,"open'
     found = _preview(desk, content, overrides={"a": pa.int64()})
     assert [(reject.row, reject.cells, reject.bad_cells[0].line) for reject in found.rejects] == [
         (1, ["x", "y"], 4),
         (2, ["3"], 5),
-        (5, [None, None], 8),  # what no quote closes cannot be cut into cells
+        (5, [None, None], 8),  # a row with an unclosed quote has no cells
     ]
     assert [row["b"] for row in found.rows] == ["two\nlines", "z", "w"]
     assert (found.rows_seen, found.rows_rejected) == (6, 3)
 
 
-def test_rejects_of_json_stand_where_their_records_do(desk: Any) -> None:
+def test_json_rejects_have_the_position_of_their_records(desk: Any) -> None:
     found = _preview(desk, b'[{"a": 1, "b": {"c": 2}}, {"a": "x", "b": null}, 7, {"a": 3}]', overrides={"a": pa.int8()})
     assert [(reject.row, reject.cells) for reject in found.rejects] == [(1, ["x", None]), (2, [None, None])]
     assert [row["a"] for row in found.rows] == [1, 3]
@@ -162,7 +164,7 @@ def test_rejects_of_json_stand_where_their_records_do(desk: Any) -> None:
         (pa.compress(b"\xff\xd8\xff\xe0\0\x10JFIF", codec="gzip", asbytes=True), "a JPEG image"),
     ],
 )
-def test_files_that_are_no_text_are_called_by_their_names(desk: Any, content: bytes, what: str) -> None:
+def test_binary_files_are_rejected_by_their_format(desk: Any, content: bytes, what: str) -> None:
     for options in ({}, {"encoding": "latin-1"}):
         with pytest.raises(UnreadableUploadError, match=what):
             _preview(desk, content, ReadOptions.of("csv", options))

@@ -1,4 +1,4 @@
-"""SQL over datasets: what a query sees, what it answers, in which forms, and what it says when it cannot."""
+"""SQL queries on datasets: tables, results, result formats, limits and errors."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ from inlay.errors import (
     QueryTimeoutError,
 )
 from inlay.query import QueryEngine, QueryResult, Table, pool
-from inlay.query.messages import explain, mistaken_case
-from inlay.query.pool import Patience, Turns
-from inlay.query.statements import first_word, position_of, respelled
+from inlay.query.pool import Deadline, FairSemaphore
+from inlay.query.sql import explain, find_case_mistake, first_keyword, position_of, respell
 from tests.query.workers import workers
 
 NAN = float("nan")
@@ -48,12 +47,12 @@ ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000000000)"
 
 
 class Shelf:
-    """Tables in a dict of lists of versions; the last one is current."""
+    """Tables as lists of versions. The last version is the current one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.versions: dict[str, list[Table]] = {}
-        self.asked: list[tuple[str, int | None]] = []
+        self.requests: list[tuple[str, int | None]] = []
 
     def put(self, name: str, *parts: pa.Table, schema: pa.Schema | None = None, **options: Any) -> None:
         number = len(self.versions.setdefault(name, []))
@@ -65,7 +64,7 @@ class Shelf:
         self.versions[name].append(Table(schema or parts[0].schema, files))
 
     def find(self, name: str, version: int | None) -> Table | None:
-        self.asked.append((name, version))
+        self.requests.append((name, version))
         versions = next((found for known, found in self.versions.items() if known.lower() == name), [])
         number = len(versions) if version is None else version
         return versions[number - 1] if 1 <= number <= len(versions) else None
@@ -89,7 +88,7 @@ def running(home: Path) -> Iterator[tuple[QueryEngine, Shelf]]:
 @pytest.fixture
 def shelf(running: tuple[QueryEngine, Shelf], tmp_path: Path) -> Shelf:
     running[1].versions.clear()
-    running[1].asked.clear()
+    running[1].requests.clear()
     running[1].directory = tmp_path
     return running[1]
 
@@ -130,23 +129,23 @@ def failure(db: QueryEngine, sql: str, **options: Any) -> QueryError:
         'datasets.default."Orders@2"',
     ],
 )
-def test_a_table_is_found_by_every_spelling(db: QueryEngine, shelf: Shelf, name: str) -> None:
+def test_table_names_ignore_case_and_quotes(db: QueryEngine, shelf: Shelf, name: str) -> None:
     shelf.put("Orders", pa.table({"a": [1]}))
     shelf.put("Orders", pa.table({"a": [2]}))
     assert rows_of(db, f"SELECT a FROM {name}") == [(2,)]
 
 
-def test_older_versions_are_tables_too(db: QueryEngine, shelf: Shelf) -> None:
+def test_older_versions_are_tables(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"k": [1, 2], "v": ["a", "b"]}))
     shelf.put("t", pa.table({"k": [1, 2, 3], "v": ["a", "B", "c"]}))
     changed = (
         'SELECT n.k, o.v, n.v FROM datasets.t n LEFT JOIN datasets."t@1" o ON o.k = n.k WHERE n.v IS DISTINCT FROM o.v'
     )
-    assert sorted(map(str, rows_of(db, changed))) == ["(2, 'B')", "(3, 'c')"]  # one column is called v
+    assert sorted(map(str, rows_of(db, changed))) == ["(2, 'B')", "(3, 'c')"]  # both columns are named v
     assert sorted(table_of(db, f"SELECT count(*) AS n FROM ({changed}) AS c(k, x, y)")["n"].to_pylist()) == [2]
 
 
-def test_a_load_a_rename_and_a_deletion_are_seen_by_the_next_query(db: QueryEngine, shelf: Shelf) -> None:
+def test_the_next_query_sees_a_load_a_rename_and_a_deletion(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"a": [1]}))
     assert rows_of(db, "SELECT a FROM datasets.t") == [(1,)]
     shelf.put("t", pa.table({"a": [2], "b": ["x"]}))
@@ -170,17 +169,17 @@ def test_a_query_sees_one_version_of_a_table(db: QueryEngine, shelf: Shelf, monk
     monkeypatch.setattr(shelf, "find", find_and_load)
     sql = 'SELECT x.a, y.a AS b, z.a AS c FROM datasets.t x, datasets.default.t y, datasets."T" z'
     assert rows_of(db, sql) == [(1, 1, 1)]
-    assert len(shelf.asked) == 1
+    assert len(shelf.requests) == 1
 
 
-def test_only_tables_that_a_query_names_are_looked_up(db: QueryEngine, shelf: Shelf) -> None:
+def test_only_the_tables_of_a_query_are_requested(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("a", pa.table({"x": [1]}))
     shelf.put("b", pa.table({"x": [1]}))
     rows_of(db, "WITH c AS (SELECT * FROM datasets.a) SELECT * FROM c")
-    assert shelf.asked == [("a", None)]
+    assert shelf.requests == [("a", None)]
 
 
-def test_files_of_one_version_may_differ(db: QueryEngine, shelf: Shelf) -> None:
+def test_files_of_one_version_can_have_different_schemas(db: QueryEngine, shelf: Shelf) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("extra", pa.struct([("x", pa.float64())]))])
     old = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", None]})
     new = pa.table({"extra": pa.array([{"x": 1.5}], schema.field("extra").type), "id": [2**40], "name": ["c"]})
@@ -195,7 +194,7 @@ def test_files_of_one_version_may_differ(db: QueryEngine, shelf: Shelf) -> None:
     assert rows_of(db, "SELECT id FROM datasets.t WHERE extra IS NULL ORDER BY id") == [(1,), (2,)]
 
 
-def test_a_table_of_many_files_and_one_of_none(db: QueryEngine, shelf: Shelf) -> None:
+def test_tables_of_many_files_and_of_no_files(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("many", *[pa.table({"a": [number]}) for number in range(60)])
     shelf.versions["none"] = [Table(pa.schema([("a", pa.int64())]), [])]
     shelf.put("empty", pa.table({"a": pa.array([], pa.int64())}))
@@ -205,29 +204,29 @@ def test_a_table_of_many_files_and_one_of_none(db: QueryEngine, shelf: Shelf) ->
         assert rows_of(db, f"SELECT count(a), max(a) FROM datasets.{name}") == [(0, None)]
 
 
-def test_paths_may_hold_any_character(db: QueryEngine, shelf: Shelf, tmp_path: Path) -> None:
+def test_paths_with_special_characters(db: QueryEngine, shelf: Shelf, tmp_path: Path) -> None:
     shelf.directory = tmp_path / "a b%20*?[1]{x,y}#é'"
     shelf.directory.mkdir()
     shelf.put("t", pa.table({"a": [1]}))
     assert rows_of(db, "SELECT a FROM datasets.t") == [(1,)]
 
 
-def test_a_missing_data_file_is_no_fault_of_the_query(db: QueryEngine, shelf: Shelf) -> None:
+def test_a_missing_data_file_is_a_failure_of_the_engine(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"a": [1]}))
     os.unlink(shelf.versions["t"][0].files[0])
     assert isinstance(failure(db, "SELECT a FROM datasets.t"), QueryFailedError)
     assert rows_of(db, "SELECT 1") == [(1,)]
 
 
-def test_a_corrupt_data_file_is_no_fault_of_the_query(db: QueryEngine, shelf: Shelf) -> None:
+def test_a_corrupt_data_file_is_a_failure_of_the_engine(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"a": [1]}))
     Path(shelf.versions["t"][0].files[0]).write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     assert isinstance(failure(db, "SELECT a FROM datasets.t"), QueryFailedError)
 
 
-def test_a_full_disk_is_not_a_wrong_query() -> None:
-    said = "[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
-    assert isinstance(explain(said, "SELECT 1", list), QueryFailedError)
+def test_a_full_disk_is_a_failure_of_the_engine() -> None:
+    message = "[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
+    assert isinstance(explain(message, "SELECT 1", list), QueryFailedError)
     assert not isinstance(explain("a value '[Errno 28]' is wrong", "SELECT 1", list), QueryFailedError)
 
 
@@ -245,19 +244,19 @@ def test_a_full_disk_is_not_a_wrong_query() -> None:
         '"',
     ],
 )
-def test_whatever_the_engine_repeats_is_read_in_linear_time(repeated: str) -> None:
-    """The process that serves everybody does it, for up to a megabyte of a query's or a cell's own words."""
-    words = repeated * ((1 << 20) // len(repeated))
-    for said in (words, f"Arrow error: Cast error: Cannot cast string 'x{words}x' to value of Int32 type", f"{words}."):
-        assert len(str(explain(said, f"SELECT '{words}'", list))) < 10_000
-        mistaken_case(said)
+def test_engine_messages_are_parsed_in_linear_time(repeated: str) -> None:
+    """The service parses messages that can repeat a megabyte of the query or of the data."""
+    text = repeated * ((1 << 20) // len(repeated))
+    for message in (text, f"Arrow error: Cast error: Cannot cast string 'x{text}x' to value of Int32 type", f"{text}."):
+        assert len(str(explain(message, f"SELECT '{text}'", list))) < 10_000
+        find_case_mistake(message)
 
 
-def test_a_failing_lookup_is_passed_on_and_the_next_query_works(
+def test_an_error_of_the_table_lookup_is_raised_and_the_next_query_works(
     db: QueryEngine, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(name: str, version: int | None) -> Table | None:
-        raise ConnectionRefusedError("the catalog is away")
+        raise ConnectionRefusedError("the catalog is unavailable")
 
     with monkeypatch.context() as patch:
         patch.setattr(shelf, "find", broken)
@@ -307,7 +306,7 @@ TYPES: dict[str, pa.Array] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_comes_back_as_it_was_stored(db: QueryEngine, shelf: Shelf, name: str) -> None:
+def test_results_have_the_stored_types_and_values(db: QueryEngine, shelf: Shelf, name: str) -> None:
     stored = pa.table({"row": [0, 1, 2], "v": TYPES[name]})
     shelf.put("t", stored)
     found = table_of(db, "SELECT * FROM datasets.t ORDER BY row")
@@ -317,7 +316,7 @@ def test_every_type_comes_back_as_it_was_stored(db: QueryEngine, shelf: Shelf, n
     )
 
 
-def test_results_hold_no_views_and_no_metadata(db: QueryEngine, shelf: Shelf) -> None:
+def test_results_have_no_view_types_and_no_metadata(db: QueryEngine, shelf: Shelf) -> None:
     field = pa.field("s", pa.string(), metadata={"secret": "x"})
     shelf.put("t", pa.Table.from_arrays([pa.array(["ab"])], schema=pa.schema([field], metadata={"owner": "y"})))
     sql = """SELECT s, substr(s, 2) AS u, concat(s, 'c') AS c, arrow_cast(s, 'Utf8View') AS v, ARRAY[s] AS l,
@@ -336,7 +335,7 @@ def test_nan_is_never_lost(db: QueryEngine, shelf: Shelf, statistics: bool, nest
     column = pa.StructArray.from_arrays([values], ["f"]) if nested else values
     v = "v['f']" if nested else "v"
     shelf.put("t", pa.table({"i": [1, 2], "v": column}), write_statistics=statistics)
-    questions = {
+    queries = {
         f"SELECT i FROM datasets.t WHERE {v} <> 3.25": [(1,)],
         f"SELECT i FROM datasets.t WHERE {v} > 100": [(1,)],
         f"SELECT i FROM datasets.t WHERE NOT ({v} <= 3.25)": [(1,)],
@@ -344,13 +343,13 @@ def test_nan_is_never_lost(db: QueryEngine, shelf: Shelf, statistics: bool, nest
         f"SELECT i FROM datasets.t WHERE {v} = 3.25": [(2,)],
         f"SELECT min({v}) FROM datasets.t": [(3.25,)],
     }
-    for sql, expected in questions.items():
+    for sql, expected in queries.items():
         assert rows_of(db, sql) == expected, sql
     assert str(rows_of(db, f"SELECT {v} AS x FROM datasets.t ORDER BY i")) == "[(nan,), (3.25,)]"
     assert str(rows_of(db, f"SELECT max({v}) FROM datasets.t")) == "[(nan,)]"
 
 
-def test_row_groups_are_skipped_where_bounds_can_be_trusted(db: QueryEngine, shelf: Shelf) -> None:
+def test_row_groups_with_trusted_bounds_are_skipped(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"i": list(range(1000)), "v": [0.5] * 1000}), row_group_size=10)
     plan = "EXPLAIN ANALYZE SELECT v FROM datasets.t WHERE i = 7"
     assert "row_groups_pruned_statistics=100 total → 100 matched" in str(rows_of(db, plan))
@@ -500,7 +499,7 @@ def oracle() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def plain(value: Any) -> Any:
-    """A value as both engines can agree on it: numbers by value, dates as midnights."""
+    """Normalize a value for comparison between engines: numbers by value, dates as midnights."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float, decimal.Decimal)):
@@ -511,7 +510,9 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("sql", QUERIES)
-def test_duckdb_answers_the_same(db: QueryEngine, shelf: Shelf, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
+def test_results_equal_those_of_duckdb(
+    db: QueryEngine, shelf: Shelf, oracle: duckdb.DuckDBPyConnection, sql: str
+) -> None:
     everything = orders()
     shelf.put(
         "orders", everything.slice(0, 700), everything.slice(700, 700), everything.slice(1400), row_group_size=100
@@ -569,7 +570,7 @@ def filtered(draw: st.DrawFn) -> tuple[pa.Table, str, str, Any]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=filtered(), groups=st.integers(1, 9), parts=st.integers(1, 3))
-def test_predicates_agree_with_pyarrow(
+def test_predicates_equal_those_of_pyarrow(
     db: QueryEngine, shelf: Shelf, case: tuple[pa.Table, str, str, Any], groups: int, parts: int
 ) -> None:
     table, name, operator, value = case
@@ -606,12 +607,12 @@ def test_show_tables_describe_and_explain(db: QueryEngine, shelf: Shelf) -> None
         ("SELECT LOW FROM datasets.t", ["low"]),
     ],
 )
-def test_columns_are_found_without_regard_to_case(db: QueryEngine, shelf: Shelf, sql: str, names: list[str]) -> None:
+def test_column_names_ignore_case(db: QueryEngine, shelf: Shelf, sql: str, names: list[str]) -> None:
     shelf.put("t", pa.table({"Revenue": [5], "Date": ["2024-01-02"], "Length": ["x"], "low": [1]}))
     assert table_of(db, sql).column_names == names
 
 
-def test_columns_that_differ_by_case_only_are_told_apart(db: QueryEngine, shelf: Shelf) -> None:
+def test_columns_that_differ_only_in_case(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"ID": [1], "Id": [2], "id": [3]}))
     assert rows_of(db, 'SELECT "ID", "Id", id FROM datasets.t') == [(1, 2, 3)]
     shelf.put("t", pa.table({"ID": [1], "Id": [2]}))
@@ -622,13 +623,13 @@ def test_columns_that_differ_by_case_only_are_told_apart(db: QueryEngine, shelf:
 @pytest.mark.parametrize(
     ("sql", "message", "position", "hint"),
     [
-        ("SELEC 1", "The SQL cannot be read: Expected: an SQL statement, found: SELEC.", (1, 1), None),
+        ("SELEC 1", "Invalid SQL: Expected: an SQL statement, found: SELEC.", (1, 1), None),
         ("SELECT *\nFROM datasets.orders\nWHER x = 1", "Expected: end of statement, found: x", (3, 6), None),
         ("SELECT (1", "Expected: ), found: EOF", None, None),
         ("SELECT 'it''s \"", "Unterminated string literal", (1, 8), None),
-        ("SELECT 1; SELECT 2", "Only one statement can be answered at a time.", None, None),
-        (" ;; -- nothing", "There is no statement to answer.", None, None),
-        ("", "There is no statement to answer.", None, None),
+        ("SELECT 1; SELECT 2", "The SQL has several statements.", None, "Run one statement at a time."),
+        (" ;; -- nothing", "The SQL is empty.", None, None),
+        ("", "The SQL is empty.", None, None),
         (
             "SELECT *\n FROM datasets.ordres",
             "There is no table datasets.ordres.",
@@ -665,14 +666,19 @@ def test_columns_that_differ_by_case_only_are_told_apart(db: QueryEngine, shelf:
             'Did you mean "Unit Price"?',
         ),
         ("SELECT summ(id) FROM datasets.orders", "There is no function summ.", (1, 8), "Did you mean sum?"),
-        ("SELECT " + "(" * 500 + "1" + ")" * 500, "The query is nested too deeply.", None, "Use WITH."),
+        (
+            "SELECT " + "(" * 500 + "1" + ")" * 500,
+            "The query is nested too deeply.",
+            None,
+            "Split the query into steps with WITH.",
+        ),
         ("SELECT 1 / 0", "Divide by zero error.", None, None),
         ("SELECT CAST('x' AS INT)", "Cannot cast string 'x' to value of Int32 type.", None, None),
         ("SELECT CAST('Resources exhausted, No such file' AS INT)", "Cannot cast string", None, None),
         ("SELECT a\x00b", "The SQL contains a NUL character.", None, None),
     ],
 )
-def test_errors_say_what_where_and_what_to_do(
+def test_error_messages_positions_and_hints(
     db: QueryEngine, shelf: Shelf, sql: str, message: str, position: tuple[int, int] | None, hint: str | None
 ) -> None:
     shelf.put("Orders", pa.table({"id": [1], "amount": [2], "Unit Price": [3]}))
@@ -686,7 +692,7 @@ def test_errors_say_what_where_and_what_to_do(
 
 
 @pytest.mark.parametrize("options", [{"limit": -1}, {"timeout": 0}, {"timeout": -1.0}])
-def test_senseless_arguments_are_refused(db: QueryEngine, options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(db: QueryEngine, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         db.run("SELECT 1", **options)
 
@@ -695,7 +701,7 @@ def test_senseless_arguments_are_refused(db: QueryEngine, options: dict[str, Any
 @pytest.mark.parametrize(
     ("limit", "rows", "truncated"), [(None, 20, False), (20, 20, False), (19, 19, True), (1, 1, True), (0, 0, True)]
 )
-def test_a_row_cap_cuts_and_says_so(
+def test_a_row_limit_truncates_the_result(
     db: QueryEngine, shelf: Shelf, limit: int | None, rows: int, truncated: bool
 ) -> None:
     shelf.put("t", pa.table({"a": list(range(20))}))
@@ -704,12 +710,12 @@ def test_a_row_cap_cuts_and_says_so(
         assert result.read_all()["a"].to_pylist() == list(range(rows))
 
 
-def test_the_engines_own_row_cap_holds_for_every_limit(db: QueryEngine) -> None:
+def test_a_limit_cannot_exceed_that_of_the_engine(db: QueryEngine) -> None:
     with db.run("SELECT value FROM generate_series(1, 1000000000)", limit=10**9) as result:
         assert (result.row_count, result.truncated) == (50_000, True)
 
 
-def test_a_cap_holds_for_statements_that_are_no_select(db: QueryEngine) -> None:
+def test_a_row_limit_applies_to_other_statements(db: QueryEngine) -> None:
     with db.run("EXPLAIN SELECT 1", limit=1) as result:
         assert (result.row_count, result.truncated) == (1, True)
 
@@ -718,13 +724,11 @@ def test_a_result_that_is_too_large_is_an_error(home: Path) -> None:
     with QueryEngine(Shelf(home), spill_dir=home / "spill", max_result_bytes=100_000) as db:
         error = failure(db, "SELECT value FROM generate_series(1, 100000)")
         assert isinstance(error, QueryLimitError)
-        assert error.message == "The result is larger than 100,000 bytes."
+        assert error.message == "The query result is larger than 100,000 bytes."
         assert len(rows_of(db, "SELECT value FROM generate_series(1, 10000)")) == 10_000
 
 
-def test_an_engine_whose_directory_was_taken_for_a_dead_ones_takes_another(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_claims_another_directory_if_its_own_is_deleted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, taken = pool._lock, []
 
     def swept(directory: Path) -> int | None:
@@ -752,8 +756,8 @@ def test_a_sort_that_does_not_fit_into_memory_spills(home: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LEFT", "RIGHT", "FULL", "INNER"])
-def test_joins_by_nested_loops_are_right_or_refused(home: Path, tmp_path: Path, kind: str) -> None:
-    """When such joins spill, DataFusion loses rows or panics: they may not."""
+def test_nested_loop_joins_are_correct_or_rejected(home: Path, tmp_path: Path, kind: str) -> None:
+    """DataFusion loses rows or panics when such a join spills, so it must not spill."""
     shelf = Shelf(tmp_path)
     shelf.put("l", pa.table({"v": list(range(1_000_000))}))
     shelf.put("r", pa.table({"w": [-5, -3, 1, 2, 3, 999_999] * 10}))
@@ -783,25 +787,25 @@ def alone(home: Path) -> Iterator[QueryEngine]:
 
 
 def idle_afterwards() -> bool:
-    """Whether the workers use next to no processor time: a second of an endless query would use a second or more."""
+    """Return whether the workers are idle. An endless query uses a CPU second per second."""
     before = total_processor_seconds()
     time.sleep(1)
     return total_processor_seconds() - before < 0.5
 
 
-def test_a_timeout_really_stops_the_engine(alone: QueryEngine) -> None:
+def test_a_timeout_stops_the_worker(alone: QueryEngine) -> None:
     rows_of(alone, "SELECT 1")
     known = workers()
     error = failure(alone, ENDLESS, timeout=0.5)
     assert isinstance(error, QueryTimeoutError)
     assert error.http_status == 408
     assert "0.5 seconds" in error.message
-    rows_of(alone, "SELECT 1")  # its successor is up
+    rows_of(alone, "SELECT 1")  # starts the next worker
     assert len(known - workers()) == 1
     assert idle_afterwards()
 
 
-def test_cancelling_really_stops_the_engine(alone: QueryEngine) -> None:
+def test_canceling_stops_the_worker(alone: QueryEngine) -> None:
     rows_of(alone, "SELECT 1")
     cancel = threading.Event()
     threading.Timer(0.3, cancel.set).start()
@@ -810,13 +814,13 @@ def test_cancelling_really_stops_the_engine(alone: QueryEngine) -> None:
     assert idle_afterwards()
 
 
-def test_a_query_that_is_cancelled_before_it_starts_never_starts(db: QueryEngine) -> None:
+def test_a_canceled_query_does_not_start(db: QueryEngine) -> None:
     cancel = threading.Event()
     cancel.set()
     assert isinstance(failure(db, ENDLESS, cancel=cancel), QueryCancelledError)
 
 
-def test_too_many_queries_wait_and_then_are_told(home: Path) -> None:
+def test_queries_beyond_the_limit_wait_and_then_fail(home: Path) -> None:
     with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=1) as db:
         cancel = threading.Event()
         hog = threading.Thread(target=failure, args=(db, ENDLESS), kwargs={"cancel": cancel})
@@ -833,30 +837,30 @@ def test_too_many_queries_wait_and_then_are_told(home: Path) -> None:
         assert rows_of(db, "SELECT 1") == [(1,)]
 
 
-def test_turns_are_taken_in_order() -> None:
-    turns, order = Turns(1), []
-    turns.take(Patience(10))
+def test_threads_acquire_the_semaphore_in_order() -> None:
+    semaphore, order = FairSemaphore(1), []
+    semaphore.acquire(Deadline(10))
 
     def wait(number: int) -> None:
-        turns.take(Patience(10))
+        semaphore.acquire(Deadline(10))
         order.append(number)
-        turns.give()
+        semaphore.release()
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
-        while len(turns._waiting) <= number:
+        while len(semaphore._waiting) <= number:
             time.sleep(0.001)
     with pytest.raises(QueryTimeoutError):
-        turns.take(Patience(0.01))
-    turns.give()
+        semaphore.acquire(Deadline(0.01))
+    semaphore.release()
     for thread in threads:
         thread.join()
     assert order == list(range(5))
-    turns.take(Patience(0.01))  # the place is free again
+    semaphore.acquire(Deadline(0.01))  # it is free again
 
 
-def test_twenty_clients_beside_queries_that_do_not_end(db: QueryEngine, shelf: Shelf) -> None:
+def test_twenty_clients_next_to_endless_queries(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"k": [number % 7 for number in range(10_000)], "v": list(range(10_000))}))
     cancel, answers = threading.Event(), []
     hogs = [threading.Thread(target=failure, args=(db, ENDLESS), kwargs={"cancel": cancel}) for _ in range(3)]
@@ -879,7 +883,7 @@ def test_twenty_clients_beside_queries_that_do_not_end(db: QueryEngine, shelf: S
 
 
 # ------------------------------------------------------------------------------------------------------------ processes
-def test_nothing_is_left_behind(home: Path, tmp_path: Path) -> None:
+def test_closing_leaves_no_processes_and_no_files(home: Path, tmp_path: Path) -> None:
     others = workers()
     with QueryEngine(Shelf(home), spill_dir=tmp_path / "spill") as db:
         db.warm()
@@ -888,7 +892,7 @@ def test_nothing_is_left_behind(home: Path, tmp_path: Path) -> None:
         assert mine
         failure(db, ENDLESS, timeout=0.2)
         mine |= workers() - others
-    assert result.read_all()["a"].to_pylist() == [1]  # a result outlives its db
+    assert result.read_all()["a"].to_pylist() == [1]  # a result is readable after the engine is closed
     result.close()
     assert not workers() & mine
     assert list((tmp_path / "spill").iterdir()) == []
@@ -912,7 +916,7 @@ time.sleep(60)
 """
 
 
-def test_a_worker_that_died_idle_costs_nobody_a_query(tmp_path: Path) -> None:
+def test_a_dead_idle_worker_is_replaced(tmp_path: Path) -> None:
     with QueryEngine(Shelf(tmp_path), spill_dir=tmp_path) as db:
         with db.run("SELECT 1") as first:
             assert first.row_count == 1
@@ -924,17 +928,19 @@ def test_a_worker_that_died_idle_costs_nobody_a_query(tmp_path: Path) -> None:
             assert second.row_count == 1
 
 
-def test_workers_end_with_a_killed_owner_and_the_next_engine_cleans_up(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        directory = Path(owner.stdout.readline().strip())
+def test_workers_end_with_their_parent_and_the_next_engine_cleans_up(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        directory = Path(parent.stdout.readline().strip())
         assert directory.is_dir()
-        ids = Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split()
+        ids = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         ids += [
-            pid for task in Path(f"/proc/{owner.pid}/task").iterdir() for pid in (task / "children").read_text().split()
+            pid
+            for task in Path(f"/proc/{parent.pid}/task").iterdir()
+            for pid in (task / "children").read_text().split()
         ]
         assert ids
-        owner.kill()
+        parent.kill()
     deadline = time.monotonic() + 20
     while any(is_running(int(pid)) for pid in ids) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -950,12 +956,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_an_engine_leaves_the_directories_of_living_ones_alone(home: Path, tmp_path: Path) -> None:
+def test_an_engine_keeps_the_directories_of_other_engines(home: Path, tmp_path: Path) -> None:
     with QueryEngine(Shelf(home), spill_dir=tmp_path) as first, QueryEngine(Shelf(home), spill_dir=tmp_path) as second:
         assert rows_of(first, "SELECT 1") == rows_of(second, "SELECT 1") == [(1,)]
 
 
-def test_importing_the_module_imports_no_datafusion() -> None:
+def test_importing_the_package_does_not_import_datafusion() -> None:
     code = "import sys, inlay.query; sys.exit('datafusion' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -1007,7 +1013,7 @@ def test_values_in_json_and_csv(db: QueryEngine, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_has_every_form(db: QueryEngine, shelf: Shelf, name: str) -> None:
+def test_every_type_in_every_format(db: QueryEngine, shelf: Shelf, name: str) -> None:
     stored = pa.table({"row": [0, 1, 2], "v": TYPES[name]})
     shelf.put("t", stored)
     with db.run("SELECT * FROM datasets.t ORDER BY row") as result:
@@ -1024,7 +1030,7 @@ def test_every_type_has_every_form(db: QueryEngine, shelf: Shelf, name: str) -> 
         assert repr(found["v"].to_pylist()) == repr(stored["v"].to_pylist())
 
 
-def test_a_json_answer_is_complete(db: QueryEngine) -> None:
+def test_a_json_result_is_complete(db: QueryEngine) -> None:
     with db.run("SELECT value AS v, 'x' AS s FROM generate_series(1, 20000)", limit=12_345) as result:
         chunks = list(result.to_json())
         answer = json.loads(b"".join(chunks))
@@ -1038,7 +1044,7 @@ def test_a_json_answer_is_complete(db: QueryEngine) -> None:
     }
 
 
-def test_results_without_rows_have_every_form(db: QueryEngine) -> None:
+def test_empty_results_in_every_format(db: QueryEngine) -> None:
     with db.run("SELECT 1 AS a, 'x' AS b WHERE false") as result:
         assert json.loads(b"".join(result.to_json()))["rows"] == []
         assert b"".join(result.to_csv()) == b"a,b\r\n"
@@ -1046,7 +1052,7 @@ def test_results_without_rows_have_every_form(db: QueryEngine) -> None:
         assert pq.read_table(io.BytesIO(b"".join(result.to_parquet()))).schema.names == ["a", "b"]
 
 
-def test_parquet_tells_columns_of_one_name_apart(db: QueryEngine, shelf: Shelf) -> None:
+def test_parquet_renames_repeated_columns(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"k": [1], "v": ["a"], "v_2": ["b"]}))
     with db.run("SELECT * FROM datasets.t x JOIN datasets.t y USING (k)") as result:
         assert result.schema.names == ["k", "v", "v_2", "v", "v_2"]
@@ -1054,27 +1060,27 @@ def test_parquet_tells_columns_of_one_name_apart(db: QueryEngine, shelf: Shelf) 
     assert found.to_pylist() == [{"k": 1, "v": "a", "v_2": "b", "v_3": "a", "v_2_2": "b"}]
 
 
-def test_what_parquet_cannot_hold_is_said(db: QueryEngine) -> None:
-    with db.run("SELECT INTERVAL '1 month' AS i") as result, pytest.raises(QueryError, match="Parquet cannot hold"):
+def test_types_that_parquet_cannot_store_are_an_error(db: QueryEngine) -> None:
+    with db.run("SELECT INTERVAL '1 month' AS i") as result, pytest.raises(QueryError, match="Parquet cannot store"):
         b"".join(result.to_parquet())
 
 
 def test_large_results_are_streamed(db: QueryEngine) -> None:
-    """Every form comes in pieces much smaller than the whole."""
+    """Every format is streamed in chunks that are much smaller than the result."""
     with db.run("SELECT value, repeat('x', 500) AS s FROM generate_series(1, 50000)") as result:
         assert result.size_bytes > 20_000_000
-        forms: list[Callable[[], Iterator[bytes]]] = [result.to_json, result.to_csv, result.to_arrow]
-        for form in forms:
-            sizes = [len(chunk) for chunk in form()]
+        formats: list[Callable[[], Iterator[bytes]]] = [result.to_json, result.to_csv, result.to_arrow]
+        for convert in formats:
+            sizes = [len(chunk) for chunk in convert()]
             assert max(sizes) < 5_000_000 < sum(sizes)
         assert pq.read_table(io.BytesIO(b"".join(result.to_parquet()))).num_rows == 50_000
 
 
-def test_results_are_handed_over_in_batches(db: QueryEngine) -> None:
+def test_results_can_be_read_in_batches(db: QueryEngine) -> None:
     with db.run("SELECT value FROM generate_series(1, 30000)") as result:
         assert isinstance(result, QueryResult)
         assert sum(batch.num_rows for batch in result.batches()) == 30_000
-        assert sum(batch.num_rows for batch in result.batches()) == 30_000  # as often as one likes
+        assert sum(batch.num_rows for batch in result.batches()) == 30_000  # repeatable
 
 
 # -------------------------------------------------------------------------------------------------------- object stores
@@ -1133,24 +1139,24 @@ def test_tables_on_an_object_store(
         ("/* open", ""),
     ],
 )
-def test_the_first_word_of_a_statement(sql: str, word: str) -> None:
-    assert first_word(sql) == word
+def test_first_keyword(sql: str, word: str) -> None:
+    assert first_keyword(sql) == word
 
 
-def test_names_are_found_outside_of_text_and_comments() -> None:
+def test_position_of_ignores_text_and_comments() -> None:
     assert position_of('select \'a\', -- a\n /* a */ "x""a", b.A from c', "a") == (2, 20)
     assert position_of('select "A"', "a") is None
     assert position_of('select "x""y"', 'x"y') == (1, 8)
 
 
-def test_respelling_changes_names_only() -> None:
-    assert respelled("select a, 'a', \"a\", A(a), x.a -- a", "a", 'A"b') == (
+def test_respell_changes_only_names() -> None:
+    assert respell("select a, 'a', \"a\", A(a), x.a -- a", "a", 'A"b') == (
         'select "A""b", \'a\', "a", A("A""b"), x."A""b" -- a'
     )
 
 
 @pytest.mark.parametrize("text", ["/*", "'", '"', "''", "--\n", "/**/", "a", "'\"", "$$"])
-def test_reading_text_takes_linear_time(text: str) -> None:
+def test_tokens_are_found_in_linear_time(text: str) -> None:
     long = text * (500_000 // len(text))
     assert position_of(long, "zz") is None
-    assert isinstance(first_word(long), str)
+    assert isinstance(first_keyword(long), str)

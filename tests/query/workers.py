@@ -1,4 +1,4 @@
-"""The processes that answer queries."""
+"""The worker processes of query engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def workers() -> set[int]:
-    """Those of all engines of this process."""
+    """Return the process ids of all workers of this process."""
     return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_worker(pid)}
 
 
@@ -15,5 +15,5 @@ def _is_worker(pid: int) -> bool:
     try:
         parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
         return int(parent) == os.getpid() and b"inlay.query.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it ended while we looked
+    except OSError:  # the process has ended
         return False

@@ -1,4 +1,4 @@
-"""Document 000 (datasets-parquet-io): its API, behaviour and testing requirements, one test each."""
+"""Document 000 (datasets-parquet-io): its API, behavior and testing requirements, one test each."""
 
 import dataclasses
 import inspect
@@ -33,7 +33,7 @@ DAYS = pa.schema([("day", pa.string())])
 
 
 def meta(path, partition=None, **stats):
-    """ParquetFileMetadata by hand: stats are name=(min, max, null_count)."""
+    """Build a ParquetFileMetadata from stats of the form name=(min, max, null_count)."""
     columns = {name: dict(zip(("min", "max", "null_count"), s, strict=True)) for name, s in stats.items()}
     return ParquetFileMetadata(
         path=path, row_group_count=1, total_rows=10, column_stats=columns, partition_values=partition
@@ -166,7 +166,7 @@ def test_metadata_extraction_without_statistics(tmp_path):
 
 
 def test_metadata_extraction_with_statistics_in_some_row_groups_only(tmp_path):
-    """One row group without bounds (all NULL has none to give) must not be bounded by the others."""
+    """A row group without bounds (all NULL) must not get the bounds of the others."""
     table = pa.table({"id": pa.array([1.0, 2.0, float("nan"), float("nan")])})
     _, [found] = analysed(tmp_path / "d", {"a.parquet": table}, row_group_size=2)
     assert ConservativeMembershipChecker().file_might_contain_keys(found, ["id"], [float("nan")])
@@ -198,7 +198,7 @@ def test_partition_pruning_with_several_columns():
 
 
 def test_partition_pruning_needs_to_know_the_partition():
-    """The key does not say where a row belongs, and no partition schema is given: every file stays."""
+    """Without a partition schema and with other key columns, every file is a candidate."""
     files = [meta(f"{day}.parquet", {"day": day}) for day in ("2025-01-01", "2025-01-02")]
     pruner = PartitionPruner()
     everything = [m.path for m in files]
@@ -301,7 +301,7 @@ def test_partition_column_immutability_validation():
 # Testing requirement: staging and atomic replace operations
 
 
-def test_atomic_replace_takes_sources_from_the_given_filesystem(memory):
+def test_atomic_replace_reads_sources_from_the_filesystem_argument(memory):
     inlay.write_dataset(lake.table([1]), "/replace/d", filesystem=memory)
     [target] = [name for name in memory.find("/replace/d") if name.endswith(".parquet")]
     with memory.open("/replace/staged.parquet", "wb") as file:

@@ -18,7 +18,7 @@ def relative(path, files):
 
 
 def many_files(root, count=8):
-    """File i holds ids 10i .. 10i+9."""
+    """Write files; file i holds the ids 10i to 10i+9."""
     files = {f"{i}.parquet": lake.table(range(i * 10, i * 10 + 10)) for i in range(count)}
     return lake.write(root, files)
 
@@ -39,7 +39,7 @@ def test_partition_pruning_reduces_candidate_files(tmp_path, engine):
 
 
 def test_files_with_unknown_partition_values_are_not_pruned():
-    """A file that lies outside every partition directory may hold any of them."""
+    """A file outside every partition directory may hold rows of any partition."""
     from inlay.incremental import ParquetFileMetadata, PartitionPruner
 
     inside = ParquetFileMetadata("d/day=2025-01-02/a.parquet", 1, 1, {}, {"day": DAY2})
@@ -119,7 +119,7 @@ def test_overwrite_replaces_parquet_data_files(tmp_path, engine):
     assert not {"a.parquet", "sub/b.parquet"} & set(lake.names(path))
 
 
-def test_write_dataset_refuses_other_modes(tmp_path, engine):
+def test_write_dataset_rejects_other_modes(tmp_path, engine):
     with pytest.raises(ValueError, match="truncate"):
         inlay.write_dataset(lake.table([1]), str(tmp_path / "d"), mode="truncate", engine=engine)
     assert not (tmp_path / "d").exists()
@@ -167,7 +167,7 @@ def test_composite_keys_work_for_upsert(tmp_path, engine):
 
 
 def test_conservative_pruning_and_key_scan_confirmation(tmp_path, engine):
-    """id 15 lies inside the ranges of files 1 and x, but only file 1 holds it."""
+    """Id 15 is in the ranges of files 1 and x, but only file 1 holds it."""
     path = many_files(tmp_path / "d")
     lake.write(tmp_path / "d", {"x.parquet": lake.table([0, 200])})
     before = lake.photograph(path)

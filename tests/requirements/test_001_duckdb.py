@@ -97,7 +97,7 @@ def test_write_parquet_dataset_in_incremental_mode_delegates_to_merge(
 
 
 @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
-def test_merge_parquet_dataset_of_document_002_gives_the_numbers_of_the_merge(tmp_path, strategy):
+def test_merge_parquet_dataset_of_document_002_returns_the_counts_of_the_merge(tmp_path, strategy):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2, 3])})
     stats = inlay.DuckDBParquetHandler().merge_parquet_dataset(lake.table([3, 4], ["x", "y"]), path, ["id"], strategy)
     expected = {

@@ -1,6 +1,6 @@
 """Document 001 (datasets-parquet-io, delta): the scenarios that hold for every engine.
 
-Document 000 states most of them too; here they are tried as document 001 says them, on both entry points.
+Document 000 has most of these scenarios too; these tests use both entry points of document 001.
 """
 
 import functools
@@ -63,7 +63,7 @@ def test_composite_keys_work_for_upsert(tmp_path, merge):
 
 
 def test_conservative_pruning_and_key_scan_confirmation(tmp_path, merge):
-    """Ranges of all files overlap, statistics exclude none: the keys themselves decide."""
+    """The ranges of all files overlap, so only reading the keys can exclude files."""
     files = {f"{i}.parquet": lake.table([i, 100 + i]) for i in range(6)}
     path = lake.write(tmp_path / "d", files)
     result = merge(lake.table([4, 101], ["x", "y"]), path, strategy="update", key_columns=["id"])

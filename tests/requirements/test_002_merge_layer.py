@@ -21,7 +21,7 @@ TARGET = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 class Descriptor:
-    """A lightweight table: a schema and a number of rows, nothing that could be materialised."""
+    """A table descriptor with a schema and a row count, but no data."""
 
     def __init__(self, schema, num_rows=1):
         self.schema = schema
@@ -38,7 +38,7 @@ def test_key_columns_are_normalized_to_a_list_of_strings():
 
 
 @pytest.mark.parametrize("keys", [[], "", [""], [1], None])
-def test_key_columns_that_are_none_are_refused(keys):
+def test_missing_key_columns_are_rejected(keys):
     with pytest.raises(ValueError, match=r"(?i)key"):
         normalize_keys(keys)
 
@@ -69,7 +69,7 @@ def test_key_columns_must_exist_in_the_target():
         validate_keys_and_schema(source, Descriptor(TARGET), ["k"])
 
 
-def test_null_keys_are_refused():
+def test_null_keys_are_rejected():
     with pytest.raises(ValueError, match=r"(?i)null"):
         validate_keys_and_schema(lake.table([None, 1]), None, ["id"])
 

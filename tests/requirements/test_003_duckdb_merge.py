@@ -15,13 +15,18 @@ import pyarrow as pa
 import pytest
 
 import inlay
-from inlay.engines import duckdb_search, duckdb_sql
-from inlay.engines.duckdb import DuckDBEngine, duckdb_version, supports_merge
-from inlay.engines.duckdb_search import _unregister_duckdb_table_safely
+from inlay.engines.duckdb import (
+    DuckDBEngine,
+    SqlSearch,
+    _unregister_duckdb_table_safely,
+    duckdb_version,
+    sql,
+    supports_merge,
+)
 from inlay.errors import DatasetMergeError
 from inlay.incremental import IncrementalFileManager
 from tests import lake
-from tests.duckdb_tap import Tap, belongings
+from tests.duckdb_tap import Tap, state_of
 
 AUTO = "Using DuckDB MERGE for merge operation (auto-detected)"
 REQUESTED = "Using DuckDB MERGE (explicitly requested)"
@@ -59,10 +64,10 @@ def test_user_calls_merge_with_duckdb_1_4_0_or_newer_auto_detect(tmp_path, caplo
     tap = Tap()
     result = merged(tmp_path, tap)
     assert (result.updated, result.inserted) == (2, 1)
-    assert tap.asked("SELECT * FROM pragma_version()")
-    assert tap.asked("MERGE INTO")
-    assert not tap.asked("NOT EXISTS")
-    assert not tap.asked("UNION ALL")
+    assert tap.executed("SELECT * FROM pragma_version()")
+    assert tap.executed("MERGE INTO")
+    assert not tap.executed("NOT EXISTS")
+    assert not tap.executed("UNION ALL")
     assert messages(caplog) == [AUTO]
 
 
@@ -71,9 +76,9 @@ def test_user_calls_merge_with_duckdb_1_4_0_or_newer_explicit_request(tmp_path, 
     tap = Tap()
     result = merged(tmp_path, tap, use_merge=True)
     assert (result.updated, result.inserted) == (2, 1)
-    assert tap.asked("SELECT * FROM pragma_version()")
-    assert tap.asked("MERGE INTO")
-    assert not tap.asked("NOT EXISTS")
+    assert tap.executed("SELECT * FROM pragma_version()")
+    assert tap.executed("MERGE INTO")
+    assert not tap.executed("NOT EXISTS")
     assert messages(caplog) == [REQUESTED]
 
 
@@ -81,10 +86,10 @@ def test_user_calls_merge_with_duckdb_older_than_1_4_0_auto_detect_fallback(tmp_
     tap = Tap("v1.3.2")
     result = merged(tmp_path, tap)
     assert (result.updated, result.inserted) == (2, 1)
-    assert tap.asked("SELECT * FROM pragma_version()")
-    assert tap.asked("UNION ALL")
-    assert tap.asked("NOT EXISTS")
-    assert not tap.asked("MERGE INTO")
+    assert tap.executed("SELECT * FROM pragma_version()")
+    assert tap.executed("UNION ALL")
+    assert tap.executed("NOT EXISTS")
+    assert not tap.executed("MERGE INTO")
     assert messages(caplog) == [FALLBACK]
 
 
@@ -92,9 +97,9 @@ def test_user_calls_merge_with_duckdb_older_than_1_4_0_explicit_fallback(tmp_pat
     tap = Tap("v1.3.2")
     result = merged(tmp_path, tap, use_merge=False)
     assert (result.updated, result.inserted) == (2, 1)
-    assert tap.asked("UNION ALL")
-    assert not tap.asked("pragma_version")
-    assert not tap.asked("MERGE INTO")
+    assert tap.executed("UNION ALL")
+    assert not tap.executed("pragma_version")
+    assert not tap.executed("MERGE INTO")
     assert messages(caplog) == [UNION]
 
 
@@ -102,7 +107,7 @@ def test_user_calls_merge_with_duckdb_older_than_1_4_0_explicit_fallback(tmp_pat
 def test_merge_insert_strategy_execution(tmp_path):
     tap = Tap()
     result = merged(tmp_path, tap, "insert")
-    [statement] = tap.asked("MERGE INTO")
+    [statement] = tap.executed("MERGE INTO")
     assert "WHEN NOT MATCHED THEN INSERT BY NAME" in statement
     assert "WHEN MATCHED" not in statement
     assert (result.updated, result.inserted) == (0, 1)
@@ -113,7 +118,7 @@ def test_merge_insert_strategy_execution(tmp_path):
 def test_merge_update_strategy_execution(tmp_path):
     tap = Tap()
     result = merged(tmp_path, tap, "update")
-    [statement] = tap.asked("MERGE INTO")
+    [statement] = tap.executed("MERGE INTO")
     assert "WHEN MATCHED THEN UPDATE SET" in statement
     assert "NOT MATCHED" not in statement
     assert (result.updated, result.inserted) == (2, 0)
@@ -126,9 +131,9 @@ def test_merge_update_strategy_execution(tmp_path):
 def test_merge_upsert_strategy_execution(tmp_path, strategy):
     tap = Tap()
     result = merged(tmp_path, tap, strategy)
-    [statement] = tap.asked("MERGE INTO")
+    [statement] = tap.executed("MERGE INTO")
     assert re.search(r"WHEN MATCHED THEN UPDATE SET .* WHEN NOT MATCHED THEN INSERT BY NAME", statement)
-    assert tap.asked("GROUP BY merge_action")
+    assert tap.executed("GROUP BY merge_action")
     assert (result.updated, result.inserted) == (2, 1)
 
 
@@ -141,7 +146,7 @@ def test_multi_column_key_handling_with_merge(tmp_path):
     keys = ["id", 'a "category"; --']
     result = inlay.DuckDBDatasetIO(tap).merge(source, path, "upsert", keys)
     second = 'target."a ""category""; --" = source."a ""category""; --"'
-    assert f'ON (target."id" = source."id" AND {second})' in tap.asked("MERGE INTO")[0]
+    assert f'ON (target."id" = source."id" AND {second})' in tap.executed("MERGE INTO")[0]
     assert (result.updated, result.inserted) == (1, 1)
     assert [row["v"] for row in lake.all_rows(path)] == [1, 20, 3, 40]
     same = lake.write(tmp_path / "e", {"a.parquet": pa.table(columns)})
@@ -153,9 +158,9 @@ def test_multi_column_key_handling_with_merge(tmp_path):
 def test_returning_clause_audit_trail(tmp_path):
     tap = Tap()
     merged(tmp_path, tap)
-    [statement] = tap.asked("MERGE INTO")
+    [statement] = tap.executed("MERGE INTO")
     assert statement.endswith("RETURNING merge_action, *")
-    [counting] = tap.asked("GROUP BY merge_action")
+    [counting] = tap.executed("GROUP BY merge_action")
     assert counting.startswith("SELECT merge_action, COUNT(*) FROM")
 
 
@@ -168,7 +173,7 @@ def test_duckdb_version_detection_succeeds(text, version):
     tap = Tap(text)
     assert duckdb_version(tap) == duckdb_version(tap) == version
     assert tap.statements == ["SELECT * FROM pragma_version()"]
-    assert duckdb_version(Tap("2.0.0")) == (2, 0, 0)  # another connection is asked itself
+    assert duckdb_version(Tap("2.0.0")) == (2, 0, 0)  # another connection has its own version
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "1.4", "1.x.0"])
@@ -179,7 +184,7 @@ def test_duckdb_version_detection_fails_gracefully(tmp_path, caplog, text):
     assert duckdb_version(tap) == (0, 0, 0)
     assert messages(caplog)[0].startswith("Could not determine DuckDB version")
     assert messages(caplog)[1] == FALLBACK
-    assert tap.asked("UNION ALL")
+    assert tap.executed("UNION ALL")
 
 
 def test_merge_support_check():
@@ -201,15 +206,15 @@ def test_explicit_merge_request_with_incompatible_duckdb(tmp_path, text, current
     assert caught.value.message == expected
     assert "use_merge=False" in caught.value.hint
     assert "pgrade" in caught.value.hint
-    assert not tap.asked("UNION ALL")
+    assert not tap.executed("UNION ALL")
     assert lake.photograph(path) == before
 
 
 def test_explicit_fallback_request(tmp_path, caplog):
     tap = Tap()
     merged(tmp_path, tap, use_merge=False)
-    assert not tap.asked("pragma_version")
-    assert not tap.asked("MERGE INTO")
+    assert not tap.executed("pragma_version")
+    assert not tap.executed("MERGE INTO")
     assert messages(caplog) == [UNION]
 
 
@@ -230,21 +235,21 @@ def test_register_pyarrow_table_as_temporary_view(tmp_path):
     assert all(re.fullmatch(r"source_view_[0-9a-f]{32}", view) for view in views)
     assert set(tap.registered) == set(tap.unregistered)
     if HAS_MERGE:
-        assert f'USING "{views[0]}" AS source' in tap.asked("MERGE INTO")[0]
+        assert f'USING "{views[0]}" AS source' in tap.executed("MERGE INTO")[0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_clean_up_temporary_views_after_merge(tmp_path, monkeypatch, fails):
     tap = Tap()
-    before = belongings(tap.connection)
+    before = state_of(tap.connection)
     if fails:
-        monkeypatch.setattr(duckdb_sql, "count_actions", lambda _: "SELECT no_such_column")
+        monkeypatch.setattr(sql, "count_actions", lambda _: "SELECT no_such_column")
         with pytest.raises(DatasetMergeError):
             merged(tmp_path, tap)
     else:
         merged(tmp_path, tap)
     assert set(tap.registered) == set(tap.unregistered)
-    assert belongings(tap.connection) == before
+    assert state_of(tap.connection) == before
     _unregister_duckdb_table_safely(tap.connection, "never_registered")
 
 
@@ -268,8 +273,8 @@ def test_build_merge_with_parquet_scan_in_into_clause(tmp_path, strategy):
             )
     tap = Tap()
     inlay.DuckDBDatasetIO(tap).merge(SOURCE, path, strategy, ["id"])
-    assert re.match(r'MERGE INTO "target_keys_[0-9a-f]{32}" AS target USING ', tap.asked("MERGE INTO")[0])
-    [scan] = [statement for statement in tap.asked("read_parquet(?") if statement.startswith("INSERT")]
+    assert re.match(r'MERGE INTO "target_keys_[0-9a-f]{32}" AS target USING ', tap.executed("MERGE INTO")[0])
+    [scan] = [statement for statement in tap.executed("read_parquet(?") if statement.startswith("INSERT")]
     assert '"v"' not in scan
     assert path not in "".join(tap.statements)
 
@@ -333,7 +338,7 @@ def test_integration_with_incremental_rewrite_workflow(tmp_path, monkeypatch):
     for use_merge in (True, False) if HAS_MERGE else (False,):
         tap = Tap()
         inlay.DuckDBDatasetIO(tap).merge(SOURCE, path, "upsert", ["id"], use_merge=use_merge)
-        assert bool(tap.asked("MERGE INTO")) != bool(tap.asked("UNION ALL"))
+        assert bool(tap.executed("MERGE INTO")) != bool(tap.executed("UNION ALL"))
     assert commits[0] == (3, before)  # two files rewritten and one new, none of it visible before the commit
     assert lake.id_values(lake.all_rows(path)) == [(1, "v1"), (2, "x"), (3, "v3"), (4, "y"), (5, "v5"), (9, "z")]
     assert sorted(p.name for p in tmp_path.rglob("*") if "staging" in p.name) == []
@@ -347,13 +352,13 @@ def test_integration_with_incremental_rewrite_workflow(tmp_path, monkeypatch):
 @pytest.mark.parametrize("keys", [["id"], ["id", "v"]])
 def test_count_merge_actions_via_returning(tmp_path, monkeypatch, ids, counts, keys):
     reported = []
-    count = duckdb_search.SqlSearch._merge_using_duckdb_merge
+    count = SqlSearch._merge_using_duckdb_merge
 
     def spy(self, work):
         reported.append(count(self, work))
         return reported[-1]
 
-    monkeypatch.setattr(duckdb_search.SqlSearch, "_merge_using_duckdb_merge", spy)
+    monkeypatch.setattr(SqlSearch, "_merge_using_duckdb_merge", spy)
     table = lake.table([*range(1, 6), 100], [*(f"v{i}" for i in range(1, 6)), "z"])  # statistics exclude nothing
     path = lake.write(tmp_path / "d", {"a.parquet": table})
     result = inlay.DuckDBDatasetIO().merge(lake.table(ids), path, "upsert", keys)
@@ -363,10 +368,10 @@ def test_count_merge_actions_via_returning(tmp_path, monkeypatch, ids, counts, k
 
 def test_temporary_table_cleanup_after_counting(tmp_path):
     connection = duckdb.connect()
-    before = belongings(connection)
+    before = state_of(connection)
     merged(tmp_path, Tap(connection=connection))
     merged(tmp_path / "again", Tap(connection=connection), use_merge=False)
-    assert belongings(connection) == before
+    assert state_of(connection) == before
 
 
 # ------------------------------------------------------------------------------------------------------- error handling
@@ -380,7 +385,7 @@ def test_temporary_table_cleanup_after_counting(tmp_path):
     ],
 )
 def test_merge_syntax_error(tmp_path, monkeypatch, caplog, statement, cause):
-    monkeypatch.setattr(duckdb_sql, "merge_into", lambda *_: statement)
+    monkeypatch.setattr(sql, "merge_into", lambda *_: statement)
     path = dataset(tmp_path)
     before = lake.photograph(path)
     with pytest.raises(DatasetMergeError, match=r"^MERGE operation failed: ") as caught:

@@ -1,4 +1,4 @@
-"""Dataset uploads: one test for each acceptance criterion, in its words, against a running service."""
+"""Dataset uploads: one test for each acceptance criterion, against a running service."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def table(api: Api, dataset_id: str) -> pa.Table:
-    """The data file itself, read by nobody of ours."""
-    location = api.workspace.places.root
+    """Read the data file without inlay."""
+    location = api.workspace.storage.root
     with location.store.open_arrow(location.full(f"datasets/{dataset_id}/v1/data.parquet")) as file:
         return pq.read_table(file)
 
@@ -73,6 +73,7 @@ def test_get_v1_files_returns_list_of_pending_uploads(api: Api) -> None:
     assert listed[waiting]["consumed_at"] is None
 
 
+@pytest.mark.on_servers
 def test_post_v1_datasets_creates_dataset_from_upload_id(api: Api) -> None:
     body = {
         "label": "Q1 Sales Report",
@@ -123,7 +124,7 @@ def test_csv_json_uploads_converted_to_parquet_on_dataset_creation(api: Api) -> 
 def test_parquet_uploads_rewritten_with_standard_settings(api: Api) -> None:
     raw = parquet({"a": list(range(100))}, compression="gzip", data_page_version="1.0", row_group_size=10)
     made = api.create({"upload_id": api.upload(raw, None), "format": "parquet"})
-    location = api.workspace.places.root
+    location = api.workspace.storage.root
     with location.store.open_arrow(location.full(f"datasets/{made['id']}/v1/data.parquet")) as file:
         metadata = pq.read_metadata(file)
     assert (metadata.num_rows, metadata.num_row_groups) == (100, 1)
@@ -207,6 +208,7 @@ def test_put_v1_datasets_id_updates_label_and_table_name(api: Api) -> None:
     assert api.rows("SELECT * FROM datasets.quarterly_sales") == [[1]]
 
 
+@pytest.mark.on_servers
 def test_delete_v1_datasets_id_removes_dataset_and_files(api: Api) -> None:
     made = api.create("a\n1\n", table_name="to_be_deleted")
     assert any(made["id"] in path for path in api.files())

@@ -1,4 +1,4 @@
-"""The fixtures of a running service. Tests that ask for `api` need Spark, and carry its mark by themselves."""
+"""Fixtures of a running service. Tests that use `api` get the mark `spark`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # pyspark says this of every conversion; it is not about this project.
+    # pyspark warns at every conversion, and this project cannot change that.
     config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "api" in getattr(item, "fixturenames", ()):

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Authentication, scopes and requests from other web sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from inlay.errors import CatalogUnavailableError, InvalidArgumentError
-from inlay.server.run import serve
+from inlay.server import serve
 from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.service import Api, expect, expect_problem, running
@@ -27,15 +27,15 @@ def bearer(secret: str) -> dict[str, str]:
 
 @pytest.fixture
 def locked(tmp_path: Path) -> Iterator[Api]:
-    """A service with one static key."""
+    """A service with one static API key."""
     with running(Workspace(Settings(data_dir=str(tmp_path), api_keys=("another", STATIC))), spark=False) as api:
-        assert api.http.get("/v1/files", headers=bearer(STATIC)).json()["uploads"] == []  # it is open
+        assert api.http.get("/v1/files", headers=bearer(STATIC)).json()["uploads"] == []  # the workspace is open
         yield api
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Api]:
-    """A service without any key yet."""
+    """A service without API keys."""
     with running(Workspace(Settings(data_dir=str(tmp_path))), spark=False) as api:
         assert api.get("/v1/files")["uploads"] == []
         yield api
@@ -47,7 +47,7 @@ def test_without_keys_everything_is_open(fresh: Api) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong"), {"Authorization": f"Basic {STATIC}"}])
-def test_with_keys_nothing_is_told_to_strangers(locked: Api, headers: dict[str, str]) -> None:
+def test_with_keys_requests_without_a_key_are_rejected(locked: Api, headers: dict[str, str]) -> None:
     for method, path in [("GET", "/v1/files"), ("POST", "/v1/query"), ("GET", "/metrics"), ("GET", "/v1/jobs")]:
         body = {"json": {"sql": "SELECT 1"}} if method == "POST" else {}
         answer = locked.http.request(method, path, headers=headers, **body)  # type: ignore[arg-type]
@@ -58,23 +58,23 @@ def test_with_keys_nothing_is_told_to_strangers(locked: Api, headers: dict[str, 
     assert locked.http.get("/openapi.json").status_code == 200
 
 
-def test_a_static_key_may_everything(locked: Api) -> None:
+def test_a_static_key_has_all_scopes(locked: Api) -> None:
     answer = locked.http.post("/v1/files", content=b"x", headers=bearer(STATIC))
     assert expect(answer, 201)["size_bytes"] == 1
     assert locked.http.get("/v1/files", headers=bearer("another")).status_code == 200
 
 
-def test_a_stored_key_closes_the_service_and_opens_it_again(fresh: Api) -> None:
-    made = fresh.workspace.catalog.keys.create("mine")
+def test_a_stored_key_closes_the_service_until_it_is_revoked(fresh: Api) -> None:
+    made = fresh.workspace.catalog.api_keys.create("mine")
     expect_problem(fresh.http.get("/v1/files"), 401, "unauthorized")
     assert fresh.http.get("/v1/files", headers=bearer(made.secret)).status_code == 200
-    fresh.workspace.catalog.keys.revoke(made.key.id)
-    assert fresh.http.get("/v1/files").status_code == 200  # nobody holds a key any more
+    fresh.workspace.catalog.api_keys.revoke(made.key.id)
+    assert fresh.http.get("/v1/files").status_code == 200  # no valid key is left
 
 
 def test_scopes(fresh: Api) -> None:
-    reader = bearer(fresh.workspace.catalog.keys.create("reads", ["read"]).secret)
-    writer = bearer(fresh.workspace.catalog.keys.create("writes", ["write"]).secret)
+    reader = bearer(fresh.workspace.catalog.api_keys.create("reads", ["read"]).secret)
+    writer = bearer(fresh.workspace.catalog.api_keys.create("writes", ["write"]).secret)
     assert fresh.http.get("/v1/files", headers=reader).status_code == 200
     assert fresh.http.get("/metrics", headers=reader).status_code == 200
     problem = expect_problem(fresh.http.post("/v1/files", content=b"x", headers=reader), 403, "forbidden")
@@ -94,9 +94,9 @@ def test_scopes(fresh: Api) -> None:
     expect_problem(fresh.http.post("/v1/files/upld_x/preview", headers=reader), 404, "not_found")
 
 
-def test_who_may_only_write_sees_no_rows(fresh: Api) -> None:
-    """Neither those of a query nor those that a dry run would show."""
-    writer = bearer(fresh.workspace.catalog.keys.create("writes", ["write"]).secret)
+def test_a_write_only_key_sees_no_rows(fresh: Api) -> None:
+    """Neither rows of a query source nor rows of a plan."""
+    writer = bearer(fresh.workspace.catalog.api_keys.create("writes", ["write"]).secret)
     query, inline = {"sql": "SELECT 1"}, {"inline": {"format": "csv", "content": "a\n1\n"}}
     load = "/v1/datasets/data_x/loads"
     for path, body in [
@@ -105,13 +105,13 @@ def test_who_may_only_write_sees_no_rows(fresh: Api) -> None:
         (load, {"source": inline, "strategy": "append", "dry_run": True}),
     ]:
         problem = expect_problem(fresh.http.post(path, json=body, headers=writer), 403, "forbidden")
-        assert "may not read" in problem["detail"]
+        assert "lacks the scope 'read'" in problem["detail"]
     expect_problem(
         fresh.http.post(load, json={"source": inline, "strategy": "append"}, headers=writer), 404, "not_found"
     )
 
 
-def test_a_stranger_is_refused_before_the_body_is_read(locked: Api) -> None:
+def test_a_request_without_a_key_is_rejected_before_its_body_is_read(locked: Api) -> None:
     answer = locked.http.post("/v1/files", content=(b"x" * 65536 for _ in range(100)))
     expect_problem(answer, 401, "unauthorized")
     assert locked.files() == set()
@@ -128,12 +128,12 @@ def test_a_stranger_is_refused_before_the_body_is_read(locked: Api) -> None:
         {"Origin": "null"},
     ],
 )
-def test_an_open_service_does_not_serve_web_sites(fresh: Api, headers: dict[str, str]) -> None:
+def test_an_open_service_rejects_requests_from_other_web_sites(fresh: Api, headers: dict[str, str]) -> None:
     expect_problem(fresh.http.get("/v1/files", headers=headers), 403, "forbidden")
     expect_problem(fresh.http.post("/v1/files", content=b"x", headers=headers), 403, "forbidden")
 
 
-def test_an_open_service_serves_its_own_pages(fresh: Api) -> None:
+def test_an_open_service_accepts_requests_from_its_own_pages(fresh: Api) -> None:
     host = httpx.URL(fresh.url).netloc.decode()
     for headers in (
         {"Origin": fresh.url},
@@ -144,7 +144,7 @@ def test_an_open_service_serves_its_own_pages(fresh: Api) -> None:
         assert fresh.http.get("/v1/files", headers={"Host": host} | headers).status_code == 200
 
 
-def test_readiness_gives_its_reasons_to_those_who_may_read(locked: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_shows_reasons_to_readers_only(locked: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locked.workspace, "health", lambda: {"catalog": "no route to db.internal", "spark": "ready"})
     stranger = expect(locked.http.get("/readyz"), 503)
     assert stranger == {"status": "not ready", "parts": {"catalog": "not ready", "spark": "ready"}}
@@ -152,16 +152,16 @@ def test_readiness_gives_its_reasons_to_those_who_may_read(locked: Api, monkeypa
     assert friend["parts"]["catalog"] == "no route to db.internal"
 
 
-def test_strangers_are_not_told_where_the_catalog_is(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_callers_do_not_see_the_catalog_address(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: str) -> None:
         raise CatalogUnavailableError("The catalog at postgresql://db.internal cannot be used: no route.")
 
-    monkeypatch.setattr(fresh.workspace.catalog.keys, "verify", away)
+    monkeypatch.setattr(fresh.workspace.catalog.api_keys, "verify", away)
     problem = expect_problem(fresh.http.get("/v1/files", headers=bearer("made-up")), 503, "catalog_unavailable")
     assert "db.internal" not in json.dumps(problem)
 
 
-def test_however_many_ask_for_readiness_it_is_looked_at_once(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_readiness_requests_share_one_check(fresh: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
 
     def look() -> dict[str, str]:
@@ -183,12 +183,12 @@ def test_idempotency_keys_belong_to_their_api_key(fresh: Api, monkeypatch: pytes
         raise InvalidArgumentError("enough")
 
     monkeypatch.setattr(fresh.workspace, "create_dataset", create)
-    keys = [fresh.workspace.catalog.keys.create(name) for name in ("one", "two")]
+    keys = [fresh.workspace.catalog.api_keys.create(name) for name in ("one", "two")]
     for key in keys:
         fresh.try_to_create("a\n1\n", headers=bearer(key.secret) | {"Idempotency-Key": "same"})
     assert scopes == [("same", key.key.id) for key in keys]
 
 
-def test_serve_refuses_another_address_without_keys(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="open to everybody"):
+def test_serve_beyond_loopback_requires_keys(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="open to everyone"):
         serve(Settings(host="0.0.0.0", port=0, data_dir=str(tmp_path)))

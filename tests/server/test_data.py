@@ -1,4 +1,4 @@
-"""The rows of a version as a file."""
+"""Downloads of the rows of a version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = {"columns": [{"name": "price", "type": "decimal(9,2)"}]}
 
 @pytest.fixture(scope="module")
 def dataset(api: Api) -> dict[str, Any]:
-    """Several files: the first one rewritten in its middle, another one appended."""
+    """Create a dataset of several files, one of them rewritten and one appended."""
     made = api.create(FIRST, "Down load", table_name="down_load", schema=SCHEMA)
     api.load(made["id"], 'id,name,price\n7,"a, ""b""\nc",\n', "upsert", "id")
     api.load(made["id"], "id,name,price\n-1,,0.10\n", "append")
@@ -32,7 +32,7 @@ def download(api: Api, dataset: dict[str, Any], **params: Any) -> httpx.Response
 
 
 def expected() -> list[tuple[int, str | None, str | None]]:
-    """In stored order: what is replaced keeps its place, what is appended comes last."""
+    """Rows are in storage order: updated rows keep their position, appended rows come last."""
     rows: list[tuple[int, str | None, str | None]] = [(key, f"name {key}", f"{key}.50") for key in range(3000)]
     rows[7] = (7, 'a, "b"\nc', None)
     return [*rows, (-1, None, "0.10")]
@@ -42,6 +42,7 @@ def table_of(content: bytes, kind: str) -> pa.Table:
     return pq.read_table(io.BytesIO(content)) if kind == "parquet" else pa.ipc.open_stream(content).read_all()
 
 
+@pytest.mark.on_servers
 def test_csv(api: Api, dataset: dict[str, Any]) -> None:
     answer = download(api, dataset, format="csv")
     assert answer.headers["content-type"].startswith("text/csv")
@@ -53,7 +54,7 @@ def test_csv(api: Api, dataset: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "version"), [("parquet", 3), ("parquet", 1), ("arrow", 3), ("arrow", 1)])
-def test_typed_forms(api: Api, dataset: dict[str, Any], kind: str, version: int) -> None:
+def test_typed_formats(api: Api, dataset: dict[str, Any], kind: str, version: int) -> None:
     answer = download(api, dataset, format=kind, version=version)
     assert answer.headers["content-disposition"] == f'attachment; filename="down_load-v{version}.{kind}"'
     table = table_of(answer.content, kind)
@@ -63,19 +64,19 @@ def test_typed_forms(api: Api, dataset: dict[str, Any], kind: str, version: int)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_what_a_file_says_about_itself_comes_with_it(api: Api, kind: str) -> None:
-    said = pa.schema([("id", pa.int64())], metadata={"origin": "a test"})
+def test_a_download_keeps_the_schema_metadata(api: Api, kind: str) -> None:
+    schema = pa.schema([("id", pa.int64())], metadata={"origin": "a test"})
     sink = io.BytesIO()
-    pq.write_table(pa.table({"id": [1]}, schema=said), sink)
+    pq.write_table(pa.table({"id": [1]}, schema=schema), sink)
     upload_id = api.upload(sink.getvalue(), "application/vnd.apache.parquet")
-    made = api.create({"upload_id": upload_id}, "Said")
+    made = api.create({"upload_id": upload_id}, "Metadata")
     api.load(made["id"], "id\n2\n", "append")
     found = table_of(download(api, made, format=kind).content, kind)
     assert found["id"].to_pylist() == [1, 2]
     assert found.schema.metadata[b"origin"] == b"a test"
 
 
-def test_the_header_chooses_where_nothing_else_does(api: Api, dataset: dict[str, Any]) -> None:
+def test_the_accept_header_chooses_the_default_format(api: Api, dataset: dict[str, Any]) -> None:
     path = f"/v1/datasets/{dataset['id']}/data"
     media = "application/vnd.apache.parquet"
     assert api.http.get(path, headers={"Accept": media}).headers["content-type"] == media
@@ -84,7 +85,7 @@ def test_the_header_chooses_where_nothing_else_does(api: Api, dataset: dict[str,
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
-def test_no_rows_are_a_file_too(api: Api, kind: str) -> None:
+def test_an_empty_dataset_can_be_downloaded(api: Api, kind: str) -> None:
     schema = {"columns": [{"name": "id", "type": "bigint"}]}
     content = download(api, api.create("id\n", "Nothing", schema=schema), format=kind).content
     if kind == "csv":
@@ -93,13 +94,13 @@ def test_no_rows_are_a_file_too(api: Api, kind: str) -> None:
         assert table_of(content, kind).schema == pa.schema([("id", pa.int64())])
 
 
-def test_what_is_not_there_is_a_problem(api: Api, dataset: dict[str, Any]) -> None:
+def test_an_unknown_dataset_or_version_is_404(api: Api, dataset: dict[str, Any]) -> None:
     expect_problem(download(api, dataset, version=9), 404)
     expect_problem(download(api, {"id": "data_aaaaaaaaaaaaaaaaaaaaaaaa"}), 404)
     expect_problem(download(api, dataset, format="xlsx"), 400, "invalid_request")
 
 
-def test_it_is_described() -> None:
+def test_the_download_is_in_the_openapi_document() -> None:
     document = create_app(lambda: pytest.fail("the description needs no workspace")).openapi()
     operation = document["paths"]["/v1/datasets/{dataset_id}/data"]["get"]
     assert set(operation["responses"]["200"]["content"]) == {

@@ -1,4 +1,4 @@
-"""Datasets over HTTP: made, shown, renamed, deleted, with every wrong turn on the way."""
+"""Datasets over HTTP: create, show, rename, delete; and their errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _NUMBERS = itertools.count()
 
 
 def fresh(name: str = "t") -> str:
-    """A table name that no other test has."""
+    """Return a unique table name."""
     return f"{name}_{next(_NUMBERS)}"
 
 
 # -------------------------------------------------------------------------------------------------------------- create
+@pytest.mark.on_servers
 def test_create_from_an_upload(api: Api) -> None:
     name = fresh("sales")
     upload_id = api.upload("id,revenue\n1,10.50\n2,\n")
@@ -39,7 +40,7 @@ def test_create_from_an_upload(api: Api) -> None:
     assert api.get(f"/v1/files/{upload_id}")["status"] == "consumed"
 
 
-def test_everything_about_a_dataset(api: Api) -> None:
+def test_show_a_dataset(api: Api) -> None:
     name = fresh()
     made = api.create({"inline": {"format": "json", "content": '[{"a": 1, "b": {"c": [true]}}]'}}, table_name=name)
     found = api.get(f"/v1/datasets/{made['id']}")
@@ -77,7 +78,7 @@ def test_parquet_is_rewritten_and_keeps_its_types(api: Api) -> None:
     assert [(c["name"], c["type"]) for c in columns] == [("n", "smallint"), ("t", "text")]
 
 
-def test_the_table_name_is_made_from_the_label(api: Api) -> None:
+def test_the_table_name_is_derived_from_the_label(api: Api) -> None:
     label = f"2024 Q1: Sales & Returns {next(_NUMBERS)}!"
     first, second = api.create("a\n1\n", label), api.create("a\n1\n", label)
     assert first["table_name"].startswith("_2024_q1_sales_returns_")
@@ -85,11 +86,11 @@ def test_the_table_name_is_made_from_the_label(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["1st", "a-b", "a b", "select", "x" * 129, "é", ""])
-def test_a_table_name_that_cannot_be(api: Api, name: str) -> None:
+def test_an_invalid_table_name_is_400(api: Api, name: str) -> None:
     expect_problem(api.try_to_create("a\n1\n", table_name=name), 400, "invalid_table_name")
 
 
-def test_a_taken_table_name_is_409_in_any_case(api: Api) -> None:
+def test_a_taken_table_name_is_409_ignoring_case(api: Api) -> None:
     name = fresh("taken")
     api.create("a\n1\n", table_name=name)
     problem = expect_problem(api.try_to_create("a\n1\n", table_name=name.upper()), 409, "table_name_taken")
@@ -112,14 +113,14 @@ INLINE = {"format": "csv", "content": "a\n1\n"}
         ({"label": "x", "source": {"inline": INLINE}, "schema": {"columns": [{"name": "a"}]}}, "schema.columns.0.type"),
     ],
 )
-def test_a_wrong_body_names_its_field(api: Api, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_body_names_its_field(api: Api, body: dict[str, Any], field: str) -> None:
     problem = expect_problem(api.http.post("/v1/datasets", json=body), 400, "invalid_request")
     assert field in [error["field"] for error in problem["errors"]]
     assert field in problem["detail"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"source": {}}, "exactly one of upload_id, inline and sql"),
         ({"source": {"inline": INLINE, "sql": "SELECT 1"}}, "exactly one"),
@@ -135,14 +136,14 @@ def test_a_wrong_body_names_its_field(api: Api, body: dict[str, Any], field: str
         ({"source": {"sql": "SELECT * FROM datasets.nowhere_at_all"}}, "nowhere_at_all"),
     ],
 )
-def test_a_source_that_cannot_be_read_is_400(api: Api, change: dict[str, Any], said: str) -> None:
+def test_an_unreadable_source_is_400(api: Api, change: dict[str, Any], message: str) -> None:
     count = api.get("/v1/datasets")["count"]
     answer = api.http.post("/v1/datasets", json={"label": "x", "source": {"inline": INLINE}, **change})
-    assert said in expect_problem(answer, 400)["detail"]
+    assert message in expect_problem(answer, 400)["detail"]
     assert api.get("/v1/datasets")["count"] == count
 
 
-def test_bad_rows_fail_with_their_places_and_the_upload_stays(api: Api) -> None:
+def test_invalid_rows_are_reported_and_the_upload_stays_pending(api: Api) -> None:
     upload_id = api.upload("id,n\n1,2\n2,two\n3,4\n")
     schema = {"columns": [{"name": "n", "type": "int"}]}
     problem = expect_problem(api.try_to_create({"upload_id": upload_id}, schema=schema), 422, "bad_rows")
@@ -171,7 +172,8 @@ def test_the_format_is_never_guessed(api: Api) -> None:
     api.create({"upload_id": upload_id, "format": "csv"})
 
 
-def test_of_concurrent_uses_of_an_upload_exactly_one_wins(api: Api) -> None:
+@pytest.mark.on_servers
+def test_exactly_one_of_concurrent_uses_of_an_upload_succeeds(api: Api) -> None:
     upload_id = api.upload("a\n1\n")
     start = threading.Barrier(6)
 
@@ -185,8 +187,8 @@ def test_of_concurrent_uses_of_an_upload_exactly_one_wins(api: Api) -> None:
     assert set(statuses[1:]) <= {400, 409}
 
 
-def test_many_requests_may_wait_at_once(api: Api) -> None:
-    """More than any pool of threads has; the service answers others meanwhile."""
+def test_many_requests_can_wait_for_jobs(api: Api) -> None:
+    """More requests than threads wait for jobs, and the service still answers others."""
     count = api.get("/v1/datasets")["count"]
     with ThreadPoolExecutor(60) as pool:
         waiting = [pool.submit(api.create, f"a\n{number}\n") for number in range(60)]
@@ -210,7 +212,8 @@ def test_respond_async(api: Api) -> None:
     assert api.get(f"/v1/datasets/{done['dataset_id']}")["row_count"] == 2
 
 
-def test_the_same_idempotency_key_gets_the_same_answer(api: Api) -> None:
+@pytest.mark.on_servers
+def test_an_idempotency_key_returns_the_first_result(api: Api) -> None:
     name, key = fresh(), {"Idempotency-Key": f"key-{next(_NUMBERS)}"}
     source = {"upload_id": api.upload("a\n1\n")}
     first = api.try_to_create(source, table_name=name, headers=key)
@@ -223,7 +226,7 @@ def test_the_same_idempotency_key_gets_the_same_answer(api: Api) -> None:
     expect_problem(api.try_to_create(source, headers={"Idempotency-Key": "x" * 256}), 400, "invalid_request")
 
 
-def test_concurrent_requests_with_one_key_make_one_dataset(api: Api) -> None:
+def test_concurrent_requests_with_one_key_create_one_dataset(api: Api) -> None:
     name, key = fresh(), {"Idempotency-Key": f"key-{next(_NUMBERS)}"}
     with ThreadPoolExecutor(5) as pool:
         answers = list(pool.map(lambda _: api.try_to_create("a\n1\n", table_name=name, headers=key), range(5)))
@@ -231,7 +234,7 @@ def test_concurrent_requests_with_one_key_make_one_dataset(api: Api) -> None:
     assert len({answer.text for answer in answers}) == 1
 
 
-def test_a_failure_is_told_again_under_its_key(api: Api) -> None:
+def test_an_idempotency_key_returns_the_first_failure(api: Api) -> None:
     key = {"Idempotency-Key": f"key-{next(_NUMBERS)}"}
     source = {"sql": "SELECT nothing FROM datasets.nowhere"}
     first, again = (api.try_to_create(source, headers=key) for _ in range(2))
@@ -240,6 +243,7 @@ def test_a_failure_is_told_again_under_its_key(api: Api) -> None:
 
 
 # ------------------------------------------------------------------------------------------- list, rename, delete
+@pytest.mark.on_servers
 def test_list_datasets_in_pages(api: Api) -> None:
     made = [api.create("a\n1\n")["id"] for _ in range(3)]
     page = api.get("/v1/datasets", limit=2)
@@ -250,7 +254,7 @@ def test_list_datasets_in_pages(api: Api) -> None:
     assert (everything["count"], everything["has_more"]) == (len(everything["datasets"]), False)
 
 
-def test_list_datasets_by_words_of_their_names(api: Api) -> None:
+def test_search_datasets(api: Api) -> None:
     name = fresh()
     made = api.create("a\n1\n", "Größen", table_name=name)["id"]
     for search in (f"GRÖSSEN {name.upper()}", f"größen {name}"):
@@ -274,7 +278,7 @@ def test_rename_a_dataset(api: Api) -> None:
     assert same["table_name"] == after.upper()
 
 
-def test_a_rename_that_cannot_be(api: Api) -> None:
+def test_an_invalid_rename_is_rejected(api: Api) -> None:
     taken = fresh()
     api.create("a\n1\n", table_name=taken)
     made = api.create("a\n1\n")
@@ -287,6 +291,7 @@ def test_a_rename_that_cannot_be(api: Api) -> None:
     expect_problem(api.http.put("/v1/datasets/data_nope", json={"label": "x"}), 404, "not_found")
 
 
+@pytest.mark.on_servers
 def test_delete_a_dataset(api: Api) -> None:
     name = fresh()
     made = api.create("a\n1\n", table_name=name)
@@ -299,6 +304,7 @@ def test_delete_a_dataset(api: Api) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- rejects
+@pytest.mark.on_servers
 def test_rejects_in_pages_and_as_csv(api: Api) -> None:
     bad = {2, 5, 9}
     content = "id,n\n" + "\n".join(f'{n},"bad ""{n}"""' if n in bad else f"{n},{n}" for n in range(1, 11)) + "\n"
@@ -320,7 +326,7 @@ def test_rejects_in_pages_and_as_csv(api: Api) -> None:
     expect_problem(api.http.get(url, params={"version": 2}), 404, "not_found")
 
 
-def test_a_dataset_without_rejects_has_none(api: Api) -> None:
+def test_a_dataset_without_rejects_returns_an_empty_list(api: Api) -> None:
     made = api.create("a\n1\n")
     assert api.get(f"/v1/datasets/{made['id']}/rejects")["rejects"] == []
     text = api.http.get(f"/v1/datasets/{made['id']}/rejects", params={"format": "csv"}).text

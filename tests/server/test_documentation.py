@@ -1,4 +1,4 @@
-"""The pages about the service can be followed as they are printed, against a real one."""
+"""Snippets of the documentation pages run against a real service."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tests.s3 import S3Server
 from tests.service import running
 from tests.spark import cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # a page is many commands, each a process
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each page runs many commands
 PAGES: list[Path] = [path for path in load_generator().documents() if needs_a_service(path)]
-GROWN = ROOT / "docs/operations/grow.md"  # its reader has PostgreSQL and S3
+GROWN = ROOT / "docs/operations/grow.md"  # requires PostgreSQL and S3
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the reader is; the service has its data directory there, as it would have by itself."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of the reader, with the data directory of the service."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("path", [page for page in PAGES if page != GROWN], ids=name_of)
-def test_every_snippet_runs(path: Path, here: Path) -> None:
+def test_every_snippet_runs(path: Path, folder: Path) -> None:
     cluster.local_session()
-    with running(Workspace(Settings(data_dir=str(here / ".inlay"), spark_master="local[2]"))) as api:
+    with running(Workspace(Settings(data_dir=str(folder / ".inlay"), spark_master="local[2]"))) as api:
         api.wait_until_ready()
         Reader(path, api.url).read()
 
@@ -39,16 +39,16 @@ TUTORIAL = pytest.param(ROOT / "docs/tutorial/service.md", marks=pytest.mark.lon
 
 @pytest.mark.parametrize("path", [GROWN, TUTORIAL], ids=name_of)
 def test_every_snippet_runs_on_postgresql_and_s3(
-    path: Path, here: Path, postgres: PostgresServer, s3: S3Server
+    path: Path, folder: Path, postgres: PostgresServer, s3: S3Server
 ) -> None:
     cluster.local_session()
-    places = {
+    settings = {
         "catalog_url": postgres.url(postgres.create_database()),
         "storage_url": f"{s3.bucket()}/inlay",
-        "data_dir": str(here / ".inlay"),
+        "data_dir": str(folder / ".inlay"),
     }
-    with running(Workspace(Settings(spark_master="local[2]", **places))) as api:
+    with running(Workspace(Settings(spark_master="local[2]", **settings))) as api:
         api.wait_until_ready()
-        theirs = {f"INLAY_{name.upper()}": value for name, value in places.items()}
-        theirs |= {"BACKUP_BUCKET": s3.bucket(), "RESTORED_URL": postgres.url(postgres.create_database())}
-        Reader(path, api.url, theirs, programs=[str(find_programs())]).read()
+        environment = {f"INLAY_{name.upper()}": value for name, value in settings.items()}
+        environment |= {"BACKUP_BUCKET": s3.bucket(), "RESTORED_URL": postgres.url(postgres.create_database())}
+        Reader(path, api.url, environment, programs=[str(find_programs())]).read()

@@ -1,4 +1,4 @@
-"""What every answer has, and what every request must be."""
+"""Common behavior of all requests: problems, limits, request ids, logs, metrics, documentation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from inlay import errors
-from inlay.server.logs import JsonLines
-from inlay.server.middleware import request_id
+from inlay.server.middleware import JsonLines, request_id
 from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.service import PATIENCE, Api, expect, expect_problem, running
@@ -43,7 +42,7 @@ def test_an_unknown_path_is_a_problem(plain_api: Api, method: str, path: str) ->
         ("POST", "/healthz", "GET"),
     ],
 )
-def test_a_wrong_method_is_a_problem_that_says_the_right_ones(
+def test_a_wrong_method_is_405_and_lists_the_allowed_methods(
     plain_api: Api, method: str, path: str, allowed: str
 ) -> None:
     answer = plain_api.http.request(method, path)
@@ -77,7 +76,7 @@ def test_an_unknown_parameter_is_400(plain_api: Api) -> None:
         *(b"[" * 100_000, b'{"sql": ' + b"9" * 10_000 + b"}"),
     ],
 )
-def test_a_body_that_is_no_request_is_400(plain_api: Api, content: bytes) -> None:
+def test_a_malformed_body_is_400(plain_api: Api, content: bytes) -> None:
     answer = plain_api.http.post("/v1/query", content=content, headers={"Content-Type": "application/json"})
     expect_problem(answer, 400)
 
@@ -96,7 +95,7 @@ def test_a_body_that_is_no_request_is_400(plain_api: Api, content: bytes) -> Non
     ],
     ids=["content", "label", "NUL", "column"],
 )
-def test_what_is_no_text_is_refused_before_anything_is_done(plain_api: Api, body: dict[str, Any]) -> None:
+def test_invalid_unicode_is_rejected_before_a_job_is_created(plain_api: Api, body: dict[str, Any]) -> None:
     answer = plain_api.http.post(
         "/v1/datasets", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
@@ -113,7 +112,7 @@ def test_a_body_that_is_not_json_is_415(plain_api: Api, kind: str | None) -> Non
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"])
-def test_json_by_any_of_its_names(plain_api: Api, kind: str) -> None:
+def test_every_json_content_type_is_accepted(plain_api: Api, kind: str) -> None:
     answer = plain_api.http.post("/v1/query", content=b"{}", headers={"Content-Type": kind})
     expect_problem(answer, 400, "invalid_request")
 
@@ -128,20 +127,20 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: local"
 
 
 @pytest.mark.parametrize(("begun", "is_first"), [(b"", True), (HALF, True), (HALF, False)])
-def test_headers_that_never_end_are_not_waited_for(
+def test_incomplete_headers_time_out(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_first: bool
 ) -> None:
-    monkeypatch.setattr("inlay.server.run._HEADER_SECONDS", 0.2)
+    monkeypatch.setattr("inlay.server.app._HEADER_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port), timeout=60) as connection:
         if not is_first:
             connection.sendall(HALF + b"host\r\n\r\n")
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.sendall(begun)
-        while connection.recv(65536):  # until the service closes
+        while connection.recv(65536):  # until the service closes the connection
             pass
 
 
-def test_a_large_body_is_refused_by_its_length(plain_api: Api) -> None:
+def test_a_large_body_is_rejected_by_its_content_length(plain_api: Api) -> None:
     with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port)) as connection:
         head = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 3000000"
         connection.sendall(b"POST /v1/query HTTP/1.1\r\n" + head + b"\r\n\r\n")
@@ -149,7 +148,7 @@ def test_a_large_body_is_refused_by_its_length(plain_api: Api) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- unforeseen
-def test_what_nobody_foresaw_is_500_without_internals(
+def test_an_unexpected_error_is_500_without_internals(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -165,7 +164,7 @@ def test_what_nobody_foresaw_is_500_without_internals(
     assert "the secret is Xanadu" in str(record.exc_info)
 
 
-def test_a_job_that_failed_unexpectedly_tells_nothing_either(
+def test_a_job_that_fails_unexpectedly_reveals_no_internals(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -181,31 +180,31 @@ def test_a_job_that_failed_unexpectedly_tells_nothing_either(
 
 
 @pytest.mark.parametrize("name", ["CatalogUnavailableError", "SparkUnavailableError", "StorageUnavailableError"])
-def test_what_is_missing_is_503_with_its_reason(plain_api: Api, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_unavailable_part_is_503_with_its_reason(plain_api: Api, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def missing(*_: Any) -> Any:
-        raise getattr(errors, name)("It is gone.", hint="Look for it.")
+        raise getattr(errors, name)("It is unavailable.", hint="Start it.")
 
     monkeypatch.setattr(plain_api.workspace, "datasets", missing)
     answer = plain_api.http.get("/v1/datasets")
     problem = expect_problem(answer, 503, getattr(errors, name).code)
-    assert (problem["detail"], problem["hint"]) == ("It is gone.", "Look for it.")
+    assert (problem["detail"], problem["hint"]) == ("It is unavailable.", "Start it.")
     assert int(answer.headers["retry-after"]) > 0
 
 
 # ------------------------------------------------------------------------------------------------------- ids and logs
-@pytest.mark.parametrize("given", ["abc-123", "x" * 128, "a.b_c:d"])
-def test_a_request_id_is_echoed(plain_api: Api, given: str) -> None:
-    assert plain_api.http.get("/healthz", headers={"X-Request-ID": given}).headers["x-request-id"] == given
+@pytest.mark.parametrize("header", ["abc-123", "x" * 128, "a.b_c:d"])
+def test_a_request_id_is_echoed(plain_api: Api, header: str) -> None:
+    assert plain_api.http.get("/healthz", headers={"X-Request-ID": header}).headers["x-request-id"] == header
 
 
-@pytest.mark.parametrize("given", [None, "", "x" * 129, "a b", "<script>"])
-def test_a_request_id_is_made_where_there_is_none(plain_api: Api, given: str | None) -> None:
-    headers = {} if given is None else {"X-Request-ID": given}
+@pytest.mark.parametrize("header", [None, "", "x" * 129, "a b", "<script>"])
+def test_a_missing_or_invalid_request_id_is_generated(plain_api: Api, header: str | None) -> None:
+    headers = {} if header is None else {"X-Request-ID": header}
     assert re.fullmatch("[0-9a-f]{32}", plain_api.http.get("/healthz", headers=headers).headers["x-request-id"])
 
 
 def request_lines(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.LogRecord]:
-    """So many lines about requests: each is written when its answer has been sent, which a client may see before."""
+    """Wait for `count` log lines of requests. A client may see its response before the line."""
     deadline = time.monotonic() + PATIENCE
     while True:
         lines = [record for record in caplog.records if record.name == "inlay.requests"]
@@ -214,7 +213,7 @@ def request_lines(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.
         time.sleep(0.01)
 
 
-def test_one_line_a_request_without_secrets(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_request_is_logged_on_one_line_without_secrets(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "inlay")
     secret = {"Authorization": "Bearer very-secret"}
     plain_api.http.get("/v1/files/upld_hidden", headers=secret)
@@ -224,12 +223,12 @@ def test_one_line_a_request_without_secrets(plain_api: Api, caplog: pytest.LogCa
     first = getattr(lines[0], "facts", {})
     assert set(first) == {"method", "route", "status", "ms", "bytes_in", "bytes_out"}
     assert (first["method"], first["status"]) == ("GET", 404)
-    told = "".join(JsonLines().format(record) for record in caplog.records)
+    output = "".join(JsonLines().format(record) for record in caplog.records)
     for hidden in ("very-secret", "hidden", "private"):
-        assert hidden not in told
+        assert hidden not in output
 
 
-def test_sql_is_logged_for_debugging_only(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_sql_is_logged_at_debug_level_only(plain_api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "inlay.server")
     plain_api.http.post("/v1/query", json={"sql": "SELECT 'private'"})
     assert [r.levelname for r in caplog.records if "private" in r.getMessage()] == ["DEBUG"]
@@ -244,9 +243,9 @@ def test_a_log_line_is_one_json_object() -> None:
     finally:
         request_id.reset(token)
     assert "\n" not in line
-    told = json.loads(line)
-    assert told.pop("time").endswith("+00:00")
-    assert told == {
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {
         "level": "error", "logger": "inlay.x", "message": "two\nlines é", "request_id": "the-id", "ms": 1.5
     }  # fmt: skip
 
@@ -280,7 +279,7 @@ def uploaded(text: str) -> float:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/errors"])
-def test_the_documentation_needs_no_network(plain_api: Api, path: str) -> None:
+def test_the_documentation_pages_need_no_network(plain_api: Api, path: str) -> None:
     answer = plain_api.http.get(path)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
@@ -290,7 +289,7 @@ def test_the_documentation_needs_no_network(plain_api: Api, path: str) -> None:
     assert "://" not in answer.text
 
 
-def test_a_page_mounted_at_the_root_leaves_the_api_as_it_is(tmp_path: Path) -> None:
+def test_a_page_mounted_at_the_root_does_not_change_the_api(tmp_path: Path) -> None:
     workspace = Workspace(Settings(data_dir=str(tmp_path)))
     page = Starlette(routes=[Route("/{path:path}", lambda _: HTMLResponse("<h1>page</h1>", 404))])
     with running(workspace, spark=False, mounted=page) as api:
@@ -301,8 +300,8 @@ def test_a_page_mounted_at_the_root_leaves_the_api_as_it_is(tmp_path: Path) -> N
         assert api.http.get("/docs").status_code == 200
 
 
-def test_every_problem_type_leads_to_its_explanation(plain_api: Api) -> None:
+def test_every_error_code_is_explained(plain_api: Api) -> None:
     page = plain_api.http.get("/docs/errors").text
     for name in errors.__all__:
         assert f'id="{getattr(errors, name).code}"' in page
-    assert "an upload is used once" in page
+    assert "The upload was already loaded" in page

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: shown, followed, cancelled."""
+"""Jobs over HTTP: list, follow, cancel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(api: Api, content: str = "a\n1\n") -> dict[str, Any]:
 
 @pytest.fixture
 def held(api: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A job that runs until it is told to stop."""
+    """Start a job that runs until it is canceled."""
     begun = threading.Event()
 
     def work(_: Any, handle: Any) -> None:
@@ -36,6 +36,7 @@ def held(api: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return job
 
 
+@pytest.mark.on_servers
 def test_list_jobs(api: Api) -> None:
     done = api.wait(start(api))
     failed = api.wait(expect(api.try_to_create({"sql": "SELECT * FROM datasets.no"}, headers=ASYNC), 202))
@@ -52,7 +53,7 @@ def test_list_jobs(api: Api) -> None:
     expect_problem(api.http.delete("/v1/jobs/job_nope"), 404, "not_found")
 
 
-def test_events_until_the_end(api: Api) -> None:
+def test_events_are_sent_until_the_job_ends(api: Api) -> None:
     job = start(api, "a\n" + "1\n" * 1000)
     with api.http.stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -63,13 +64,14 @@ def test_events_until_the_end(api: Api) -> None:
     assert seen[-1][1]["state"] == "succeeded"
 
 
-def test_events_of_a_job_that_has_ended(api: Api) -> None:
+def test_an_ended_job_sends_one_event(api: Api) -> None:
     job = api.wait(start(api))
     with api.http.stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
         assert list(events(answer.iter_lines())) == [("end", job)]
     expect_problem(api.http.get("/v1/jobs/job_nope/events"), 404, "not_found")
 
 
+@pytest.mark.on_servers
 def test_cancel_a_running_job(api: Api, held: dict[str, Any]) -> None:
     with api.http.stream("GET", f"/v1/jobs/{held['id']}/events") as answer:
         seen = events(answer.iter_lines())
@@ -86,10 +88,10 @@ def test_cancel_a_running_job(api: Api, held: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("ends", ["succeeded", "cancelled"])
-def test_a_job_of_another_process_is_waited_for(
+def test_a_request_waits_for_a_job_of_another_process(
     api: Api, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Its future is not here: the catalog tells how it ended."""
+    """This process has no future of the job, so the catalog must report its end."""
     key = {"Idempotency-Key": f"elsewhere-{held['id']}"}
     first = expect(api.try_to_create("a\n1\n", "waits", headers=key | ASYNC), 202)
     assert api.workspace._runner is not None
@@ -109,7 +111,7 @@ def test_a_job_of_another_process_is_waited_for(
     assert api.wait(held)["state"] == "cancelled"
 
 
-def test_a_waiting_request_learns_that_its_job_was_cancelled(api: Api, held: dict[str, Any]) -> None:
+def test_a_waiting_request_fails_when_its_job_is_cancelled(api: Api, held: dict[str, Any]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api.try_to_create, "a\n1\n", "waits")
         job = held

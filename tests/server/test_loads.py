@@ -49,7 +49,7 @@ def test_every_strategy(api: Api, strategy: str, counts: tuple[int, int, int], i
     assert rows_of(api, dataset, 1) == [[1, "ann"], [2, "bob"], [3, "cid"]]
 
 
-def test_the_answer_says_which_files_were_touched(api: Api) -> None:
+def test_a_load_returns_file_counts(api: Api) -> None:
     dataset = people(api)
     answer = api.try_to_load(dataset["id"], "id,name\n9,zoe\n", "append")
     done = expect(answer, 201)
@@ -69,6 +69,7 @@ def test_the_answer_says_which_files_were_touched(api: Api) -> None:
     assert (done["files_rewritten"], done["files_kept"]) == (1, 1)
 
 
+@pytest.mark.on_servers
 def test_sources_of_every_kind(api: Api) -> None:
     dataset = people(api)
     upload_id = api.upload("name,id\nzoe,9\n")
@@ -80,7 +81,7 @@ def test_sources_of_every_kind(api: Api) -> None:
     assert rows_of(api, dataset)[3:] == [[8, "yan"], [9, "zoe"], [101, "ANN"], [102, "BOB"]]
 
 
-def test_dedup_order_by_takes_a_column_or_several(api: Api) -> None:
+def test_dedup_order_by_accepts_one_column_or_several(api: Api) -> None:
     dataset = api.create("id,name,at\n1,ann,1\n", "people")
     twice = "id,name,at\n1,late,9\n1,early,2\n"
     api.load(dataset["id"], twice, "deduplicate", "id", dedup_order_by="at")
@@ -97,11 +98,11 @@ def test_a_dry_run_keeps_the_upload(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "code", "said"),
+    ("change", "status", "code", "message"),
     [
         ({"strategy": "merge"}, 400, "invalid_request", "strategy"),
-        ({"key_columns": []}, 400, "invalid_argument", "needs key_columns"),
-        ({"strategy": "append"}, 400, "invalid_argument", "takes no key_columns"),
+        ({"key_columns": []}, 400, "invalid_argument", "requires key_columns"),
+        ({"strategy": "append"}, 400, "invalid_argument", "does not accept key_columns"),
         ({"key_columns": ["nope"]}, None, None, "nope"),
         ({"source": {"inline": {"format": "csv", "content": "id,name\n,x\n"}}}, 422, "null_key", "id"),
         ({"source": {"inline": {"format": "csv", "content": "id,name\n5,x\n5,y\n"}}}, 422, "duplicate_key", "5"),
@@ -110,8 +111,8 @@ def test_a_dry_run_keeps_the_upload(api: Api) -> None:
         ({"source": {"upload_id": "upld_nope"}}, 404, "not_found", "upld_nope"),
     ],
 )
-def test_a_wrong_load_changes_nothing(
-    api: Api, change: dict[str, Any], status: int | None, code: str | None, said: str
+def test_an_invalid_load_changes_nothing(
+    api: Api, change: dict[str, Any], status: int | None, code: str | None, message: str
 ) -> None:
     dataset = people(api)
     body = {"source": {"inline": {"format": "csv", "content": NEW}}, "strategy": "upsert", "key_columns": ["id"]}
@@ -119,12 +120,13 @@ def test_a_wrong_load_changes_nothing(
         answer = api.http.post(f"/v1/datasets/{dataset['id']}/loads", json=body | change | {"dry_run": dry_run})
         problem = expect_problem(answer, status or answer.status_code, code)
         assert problem["status"] in (400, 404, 422)
-        assert said in str(problem)
+        assert message in str(problem)
     assert api.get(f"/v1/datasets/{dataset['id']}")["version"] == 1
     assert rows_of(api, dataset) == [[1, "ann"], [2, "bob"], [3, "cid"]]
 
 
-def test_loads_quarantine_what_does_not_fit(api: Api) -> None:
+@pytest.mark.on_servers
+def test_a_load_can_quarantine_invalid_rows(api: Api) -> None:
     dataset = people(api)
     done = api.load(dataset["id"], "id,name\n4,dan\nfive,eve\n", "upsert", "id", on_error="quarantine")
     assert (done["inserted"], done["rejected_count"], done["source_count"]) == (1, 1, 2)
@@ -133,6 +135,7 @@ def test_loads_quarantine_what_does_not_fit(api: Api) -> None:
     assert api.get(f"/v1/datasets/{dataset['id']}/rejects", version=1)["rejects"] == []
 
 
+@pytest.mark.on_servers
 def test_versions_and_restore(api: Api) -> None:
     dataset = people(api)
     url = f"/v1/datasets/{dataset['id']}"
@@ -157,7 +160,7 @@ def test_versions_and_restore(api: Api) -> None:
     assert api.get(url)["files"] == api.get(url, version=1)["files"]
 
 
-def test_versions_that_are_not_there(api: Api) -> None:
+def test_unknown_versions_are_404(api: Api) -> None:
     url = f"/v1/datasets/{people(api)['id']}"
     expect_problem(api.http.get(url, params={"version": 2}), 404, "not_found")
     expect_problem(api.http.get(url, params={"version": 0}), 400, "invalid_request")
@@ -169,7 +172,8 @@ def test_versions_that_are_not_there(api: Api) -> None:
     expect_problem(api.try_to_load("data_nope", NEW, "append"), 404, "not_found")
 
 
-def test_concurrent_loads_are_none_lost(api: Api) -> None:
+@pytest.mark.on_servers
+def test_no_concurrent_load_is_lost(api: Api) -> None:
     dataset = people(api)
 
     def load(number: int) -> int:
@@ -183,7 +187,7 @@ def test_concurrent_loads_are_none_lost(api: Api) -> None:
     assert api.get(f"/v1/datasets/{dataset['id']}")["version"] == 1 + len(done)
 
 
-def test_a_repeated_load_happens_once(api: Api) -> None:
+def test_a_repeated_load_runs_once(api: Api) -> None:
     dataset = people(api)
     key = {"Idempotency-Key": f"load-{dataset['id']}"}
     source = {"upload_id": api.upload("id,name\n7,gus\n")}

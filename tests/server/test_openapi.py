@@ -1,4 +1,4 @@
-"""The description of the API: complete, valid, and the truth."""
+"""The OpenAPI document is complete and valid, and responses match it."""
 
 from __future__ import annotations
 
@@ -56,41 +56,43 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield path, operation
 
 
-def test_every_operation_has_the_name_that_clients_call_it_by(document: dict[str, Any]) -> None:
+def test_every_operation_has_its_operation_id(document: dict[str, Any]) -> None:
     found = {p: {m: o["operationId"] for m, o in methods.items()} for p, methods in document["paths"].items()}
     assert found == EXPECTED
 
 
-def test_every_operation_is_explained_and_names_its_errors(document: dict[str, Any]) -> None:
+def test_every_operation_has_a_summary_and_its_errors(document: dict[str, Any]) -> None:
     for path, operation in operations(document):
         assert operation["summary"]
         assert len(operation["tags"]) == 1
         if not path.startswith("/v1/"):
             continue
-        assert operation.get("security") == (None if path == "/v1/session" else [{"ApiKey": []}])  # it is asked there
+        assert operation.get("security") == (
+            None if path == "/v1/session" else [{"ApiKey": []}]
+        )  # the body contains the key
         for status in ("400", "401", "403", "500", "503"):
             content = operation["responses"][status]["content"]
             assert content == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
 
 
-def test_nothing_of_the_framework_is_left(document: dict[str, Any]) -> None:
+def test_no_schema_of_fastapi_is_left(document: dict[str, Any]) -> None:
     text = json.dumps(document)
     assert "HTTPValidationError" not in text
     for name in re.findall(r"#/components/schemas/(\w+)", text):
         assert name in document["components"]["schemas"]
 
 
-def test_requests_have_examples_that_are_valid(document: dict[str, Any]) -> None:
-    from inlay.server import bodies
+def test_examples_of_request_bodies_are_valid(document: dict[str, Any]) -> None:
+    from inlay.server import requests
 
-    for kind in (bodies.DatasetBody, bodies.LoadBody):
+    for kind in (requests.DatasetBody, requests.LoadBody):
         examples = kind.model_json_schema()["examples"]
         for example in examples:
             assert kind.model_validate(example).request()
 
 
-def test_the_service_tells_the_same(plain_api: Api, document: dict[str, Any]) -> None:
+def test_the_service_serves_the_same_document(plain_api: Api, document: dict[str, Any]) -> None:
     assert plain_api.get("/openapi.json") == json.loads(json.dumps(document))
 
 
@@ -100,7 +102,7 @@ KEY = {"Authorization": "Bearer of-the-fuzzer"}
 
 @pytest.fixture(scope="module", params=STANDS)
 def locked_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service with a key, so that what needs one is seen to need it."""
+    """A service with an API key, so that operations without one fail."""
     cluster.local_session()
     directory = tmp_path_factory.mktemp("fuzzed")
     settings = settings_for(request.param, request, directory, max_upload_bytes=1 << 20, api_keys=("of-the-fuzzer",))
@@ -109,47 +111,47 @@ def locked_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield found
 
 
-# Text that is SQL, names what exists, and fits a table cannot be described by a schema: valid requests may get 4xx.
+# A schema cannot describe valid SQL, existing names or matching data: requests that match it may get 4xx.
 _UNDESCRIBABLE = {"positive_data_acceptance", "missing_required_header", "unsupported_method"}
 
 
 def fuzz(api: Api, examples: int) -> int:
-    """Ask what the description allows and what it forbids; every answer must be one that it describes."""
+    """Send valid and invalid requests; every response must match the OpenAPI document."""
     schema = schemathesis.openapi.from_url(f"{api.url}/openapi.json")
     checks = [check for check in CHECKS.get_all() if check.__name__ not in _UNDESCRIBABLE]
-    asked = 0
+    requests = 0
     for result in schema.exclude(path_regex="/events$").get_all_operations():
         operation = result.ok()
         strategy = operation.as_strategy()
-        if operation.path.startswith("/v1/"):  # others take whatever a probe sends
+        if operation.path.startswith("/v1/"):  # the other paths accept any parameters
             strategy |= operation.as_strategy(generation_mode=NEGATIVE)
 
         @hypothesis.settings(max_examples=examples, database=None, derandomize=True)
         @hypothesis.given(case=strategy)
         def ask(case: Any) -> None:
-            nonlocal asked
-            asked += 1
+            nonlocal requests
+            requests += 1
             case.call_and_validate(checks=checks, headers=KEY, timeout=60)
 
         ask()
-    return asked
+    return requests
 
 
 NEGATIVE = schemathesis.GenerationMode.NEGATIVE
 
 
 @pytest.mark.spark
-def test_answers_are_as_described(locked_api: Api) -> None:
+def test_responses_match_the_openapi_document(locked_api: Api) -> None:
     assert fuzz(locked_api, 8) > 50
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
-def test_answers_are_as_described_for_long(locked_api: Api) -> None:
+def test_many_responses_match_the_openapi_document(locked_api: Api) -> None:
     assert fuzz(locked_api, 300) > 1000
 
 
-def test_the_app_can_be_made_over_an_open_workspace(tmp_path: Path) -> None:
+def test_an_app_can_be_created_from_a_workspace(tmp_path: Path) -> None:
     app = create_app(Workspace(Settings(data_dir=str(tmp_path))))
     assert app.title == "inlay"

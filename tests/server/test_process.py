@@ -1,4 +1,4 @@
-"""`inlay serve` as people run it: a process of its own that starts, answers, bears large files and ends."""
+"""`inlay serve` as a separate process: start, large uploads, shutdown and failures."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def served(folder: Path, *arguments: str, **variables: str) -> contextlib.AbstractContextManager[Served]:
-    here = ("--data-dir", str(folder / "data"), "--spark-master", "local[2]")
-    return running(command(*here, *arguments), folder, **variables)
+    defaults = ("--data-dir", str(folder / "data"), "--spark-master", "local[2]")
+    return running(command(*defaults, *arguments), folder, **variables)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def running(program: list[str], folder: Path, patience: float = PATIENCE, **vari
 
 
 def _url(process: subprocess.Popen[str], log: list[str], patience: float) -> str:
-    """Where it says that it listens."""
+    """Return the URL from the log."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and process.poll() is None:
         for line in list(log):
@@ -97,7 +97,7 @@ def blocks(megabytes: int) -> Iterator[bytes]:
 
 
 def check_memory(folder: Path, megabytes: int) -> None:
-    """Two uploads at once, one with its length stated; the service holds neither."""
+    """Two concurrent uploads, one with a Content-Length, do not fill the memory."""
     with served(folder) as found:
         answers: list[Any] = []
 
@@ -119,19 +119,19 @@ def check_memory(folder: Path, megabytes: int) -> None:
 
 
 @pytest.mark.spark
-def test_100_megabytes_do_not_lie_in_memory(tmp_path: Path) -> None:
+def test_an_upload_of_100_megabytes_is_streamed(tmp_path: Path) -> None:
     check_memory(tmp_path, 100)
 
 
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_gigabyte_does_not_lie_in_memory(tmp_path: Path) -> None:
+def test_an_upload_of_a_gigabyte_is_streamed(tmp_path: Path) -> None:
     check_memory(tmp_path, 1024)
 
 
 @pytest.mark.spark
-def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
+def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
     with (
         served(tmp_path, INLAY_API_KEYS="the-key") as found,
         httpx.Client(base_url=found.url, timeout=PATIENCE) as http,
@@ -139,17 +139,17 @@ def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
         assert expect(http.get("/healthz"), 200) == {"status": "ok"}
         assert http.get("/v1/files").status_code == 401
         http.headers["Authorization"] = "Bearer the-key"
-        assert expect(http.get("/v1/datasets"), 200)["datasets"] == []  # before Spark is there
+        assert expect(http.get("/v1/datasets"), 200)["datasets"] == []  # before Spark has started
         body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
-        assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for it
+        assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for Spark
         assert expect(http.get("/readyz"), 200)["parts"]["spark"] == "ready"
         job = expect(http.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"}), 202)
         following = http.stream("GET", f"/v1/jobs/{job['id']}/events")
         with following as answer:
             assert answer.status_code == 200
             assert stop(found) == -signal.SIGTERM
-        told = [line for line in found.lines() if line["logger"] == "inlay.requests"]
-        assert {"POST /v1/datasets 201", "GET /healthz 200"} <= {line["message"] for line in told}
+        requests = [line for line in found.lines() if line["logger"] == "inlay.requests"]
+        assert {"POST /v1/datasets 201", "GET /healthz 200"} <= {line["message"] for line in requests}
         assert "the-key" not in "".join(found.log)
     assert not cluster.session_members(found.process.pid)
     with served(tmp_path) as again:
@@ -161,10 +161,10 @@ def test_a_service_starts_works_and_ends(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_make_serve_is_all_it_takes(tmp_path: Path) -> None:
-    """An environment of its own, without what only tests need; then a table and the page."""
+def test_make_serve_sets_up_and_serves(tmp_path: Path) -> None:
+    """A new environment without test dependencies serves queries and the page."""
     arguments = f"--port 0 --data-dir '{tmp_path}' --spark-master local[2]"
-    # it may have to install everything first
+    # the first run installs all dependencies
     with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT, 10 * PATIENCE) as found:
         body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
         assert expect(httpx.post(f"{found.url}/v1/datasets", json=body, timeout=PATIENCE), 201)["row_count"] == 1
@@ -174,9 +174,9 @@ def test_make_serve_is_all_it_takes(tmp_path: Path) -> None:
     assert not list(ROOT.glob(".venv-serve/lib/*/site-packages/pytest"))
 
 
-def test_who_asks_it_to_end_does_not_wait_for_a_cluster_that_never_answers(tmp_path: Path) -> None:
+def test_shutdown_does_not_wait_for_an_unreachable_cluster(tmp_path: Path) -> None:
     with served(tmp_path, "--spark-master", "sc://127.0.0.1:1") as found:
-        httpx.get(f"{found.url}/", timeout=PATIENCE).raise_for_status()  # long enough for Spark to be asked
+        httpx.get(f"{found.url}/", timeout=PATIENCE).raise_for_status()  # long enough for Spark to start
         assert stop(found) == -signal.SIGTERM
 
 
@@ -190,35 +190,35 @@ def refused(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        code, said = refused(tmp_path, "--port", str(other.getsockname()[1]))
+        code, output = refused(tmp_path, "--port", str(other.getsockname()[1]))
     assert code == 2
-    assert "--port" in said
+    assert "--port" in output
 
 
-def test_an_address_for_everybody_needs_keys(tmp_path: Path) -> None:
-    code, said = refused(tmp_path, "--host", "0.0.0.0")
+def test_listening_beyond_loopback_requires_keys(tmp_path: Path) -> None:
+    code, output = refused(tmp_path, "--host", "0.0.0.0")
     assert code == 2
-    assert "inlay keys create" in said
+    assert "inlay keys create" in output
 
 
-def test_a_catalog_that_does_not_answer_ends_the_service(tmp_path: Path) -> None:
-    code, said = refused(tmp_path, "--catalog-url", "postgresql+psycopg://nobody@127.0.0.1:1/none", "--json")
+def test_an_unavailable_catalog_stops_the_service(tmp_path: Path) -> None:
+    code, output = refused(tmp_path, "--catalog-url", "postgresql+psycopg://nobody@127.0.0.1:1/none", "--json")
     assert code == 1
-    assert json.loads(said.splitlines()[-1])["code"] == "catalog_unavailable"
+    assert json.loads(output.splitlines()[-1])["code"] == "catalog_unavailable"
 
 
-def test_a_storage_that_cannot_be_written_ends_the_service(tmp_path: Path) -> None:
+def test_an_unwritable_storage_stops_the_service(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    code, said = refused(tmp_path, "--storage-url", str(tmp_path / "file" / "below"))
+    code, output = refused(tmp_path, "--storage-url", str(tmp_path / "file" / "below"))
     assert code == 1
-    assert "Nothing can be stored" in said
+    assert "Cannot write to the storage" in output
 
 
-def test_wrong_settings_name_themselves(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, INLAY_KEEP_DAYS="many") == (
         2,
         "Error: INLAY_KEEP_DAYS is 'many'; it must be a number.\n",
     )
-    assert "no settings file" in refused(tmp_path, "--config", "none.toml")[1]
+    assert "does not exist" in refused(tmp_path, "--config", "none.toml")[1]

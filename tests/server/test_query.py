@@ -1,4 +1,4 @@
-"""SQL over HTTP: its forms, its errors, its ends."""
+"""Queries over HTTP: formats, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def test_arrow(api: Api, table: str) -> None:
     assert found["id"].to_pylist() == [1, 2]
 
 
+@pytest.mark.on_servers
 def test_parquet(api: Api, table: str) -> None:
     answer = ask(api, f"SELECT id FROM datasets.{table} ORDER BY id", "application/vnd.apache.parquet")
     assert answer.headers["x-row-count"] == "2"
@@ -71,11 +72,11 @@ def test_parquet(api: Api, table: str) -> None:
         ("application/vnd.apache.arrow.stream, application/json;q=0.9", "application/vnd.apache.arrow.stream"),
     ],
 )
-def test_accept_chooses(api: Api, table: str, accept: str, media: str) -> None:
+def test_the_accept_header_chooses_the_format(api: Api, table: str, accept: str, media: str) -> None:
     assert ask(api, "SELECT 1 AS one", accept).headers["content-type"] == media
 
 
-def test_what_cannot_be_accepted_is_406(api: Api, table: str) -> None:
+def test_an_unknown_media_type_is_406(api: Api, table: str) -> None:
     assert "text/csv" in expect_problem(ask(api, "SELECT 1", "image/png"), 406, "not_acceptable")["hint"]
 
 
@@ -86,13 +87,13 @@ def test_limit_truncates(api: Api, table: str) -> None:
     assert expect(ask(api, "SELECT 1", limit=0), 200)["rows"] == []
 
 
-def test_a_small_answer_comes_in_one_piece_with_its_length(api: Api, table: str) -> None:
+def test_a_small_result_has_a_content_length(api: Api, table: str) -> None:
     answer = ask(api, f"SELECT * FROM datasets.{table}")
     assert answer.headers["content-length"] == str(len(answer.content))
     assert "transfer-encoding" not in answer.headers
 
 
-def test_a_large_answer_is_streamed_whole(api: Api, table: str) -> None:
+def test_a_large_result_is_streamed_completely(api: Api, table: str) -> None:
     sql = "SELECT value AS n FROM generate_series(1, 300000)"
     with api.http.stream("POST", "/v1/query", json={"sql": sql}, headers={"Accept": "text/csv"}) as answer:
         assert "content-length" not in answer.headers
@@ -101,7 +102,7 @@ def test_a_large_answer_is_streamed_whole(api: Api, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         ("SELEC 1", ""),
         ("", ""),
@@ -114,32 +115,32 @@ def test_a_large_answer_is_streamed_whole(api: Api, table: str) -> None:
         ("SET x = 1", ""),
     ],
 )
-def test_what_cannot_be_answered_is_400(api: Api, table: str, sql: str, said: str) -> None:
+def test_an_invalid_query_is_400(api: Api, table: str, sql: str, message: str) -> None:
     problem = expect_problem(ask(api, sql.format(table=table)), 400)
-    assert said in problem["detail"]
+    assert message in problem["detail"]
 
 
-def test_errors_have_a_position_and_a_guess(api: Api, table: str) -> None:
+def test_query_errors_have_a_position_and_a_suggestion(api: Api, table: str) -> None:
     problem = expect_problem(ask(api, f"SELECT *\nFROM datasets.{table}x"), 400, "invalid_query")
     assert problem["position"] == {"line": 2, "column": 15}
     assert table in problem["hint"]
 
 
 @pytest.mark.parametrize("body", [{}, {"sql": 1}, {"sql": "SELECT 1", "limit": -1}, {"sql": "SELECT 1", "limit": 1.5}])
-def test_wrong_bodies(api: Api, body: dict[str, Any]) -> None:
+def test_invalid_bodies_are_400(api: Api, body: dict[str, Any]) -> None:
     expect_problem(api.http.post("/v1/query", json=body), 400, "invalid_request")
 
 
-def test_a_query_that_takes_too_long_is_408(api: Api, table: str) -> None:
+def test_a_query_timeout_is_408(api: Api, table: str) -> None:
     expect_problem(ask(api, ENDLESS, timeout_seconds=0.5), 408, "query_timeout")
 
 
-def test_parquet_that_cannot_hold_a_result_is_a_problem(api: Api, table: str) -> None:
+def test_a_result_that_parquet_cannot_represent_is_a_problem(api: Api, table: str) -> None:
     answer = ask(api, "SELECT INTERVAL '1 month' AS i", "application/vnd.apache.parquet")
     expect_problem(answer, 400, "invalid_query")
 
 
-def test_a_client_that_leaves_ends_its_query(api: Api, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnect_cancels_the_query(api: Api, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
     real = api.workspace.query_engine.run
 

@@ -1,4 +1,4 @@
-"""Uploads over HTTP: streamed, counted, limited, and nothing left of those that fail."""
+"""Uploads over HTTP: streaming, limits, failures and previews."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inlay.errors import CommitStateUnknownError
 from tests.pipeline_data import parquet_bytes
 from tests.service import Api, expect, expect_problem
 
-MOST = 4 << 20  # what the fixtures allow
+MOST = 4 << 20  # the limit of the fixtures
 
 
 def chunks(count: int, size: int = 1 << 18) -> Iterator[bytes]:
@@ -28,14 +28,14 @@ def chunks(count: int, size: int = 1 << 18) -> Iterator[bytes]:
 
 
 def failed_uploads(api: Api) -> float:
-    """How many were given up, by the client or by the service."""
+    """Return the number of failed uploads."""
     counted = re.findall(r'route="/v1/files",status="(?:408|499)"} (\S+)', api.http.get("/metrics").text)
     return sum(map(float, counted))
 
 
 @contextlib.contextmanager
 def nothing_left(api: Api) -> Iterator[None]:
-    """One upload fails in the block, and when the service is done with it nothing remains."""
+    """Expect one upload to fail inside the block, and to leave no files."""
     files, failed = api.files(), failed_uploads(api)
     yield
     deadline = time.monotonic() + 60
@@ -45,15 +45,16 @@ def nothing_left(api: Api) -> Iterator[None]:
     assert api.files() <= files
 
 
-def test_an_upload_is_kept_as_it_came(api: Api) -> None:
+@pytest.mark.on_servers
+def test_an_upload_is_stored_byte_for_byte(api: Api) -> None:
     answer = api.http.post("/v1/files", content=b"a,b\n1,2\n", headers={"Content-Type": "text/csv; charset=utf-8"})
     upload = expect(answer, 201)
     assert upload["id"].startswith("upld_")
     assert (upload["status"], upload["size_bytes"], upload["consumed_at"]) == ("pending", 8, None)
     assert answer.headers["location"] == f"/v1/files/{upload['id']}"
     assert api.get(f"/v1/files/{upload['id']}") == upload
-    path = api.workspace.places.root.full(f"uploads/{upload['id']}/raw")
-    with api.workspace.places.root.store.open_read(path) as file:
+    path = api.workspace.storage.root.full(f"uploads/{upload['id']}/raw")
+    with api.workspace.storage.root.store.open_read(path) as file:
         assert file.read() == b"a,b\n1,2\n"
 
 
@@ -63,31 +64,32 @@ def test_a_chunked_body_needs_no_length(api: Api) -> None:
     assert upload["content_type"] is None
 
 
-def test_any_content_type_and_compression_are_taken(api: Api) -> None:
+def test_every_content_type_and_compression_is_accepted(api: Api) -> None:
     headers = {"Content-Type": "application/x-unheard-of", "Content-Encoding": "gzip"}
     upload = expect(api.http.post("/v1/files", content=gzip.compress(b"a\n1\n"), headers=headers), 201)
     assert (upload["content_type"], upload["content_encoding"]) == ("application/x-unheard-of", "gzip")
 
 
-def test_an_unknown_compression_is_refused(api: Api) -> None:
+def test_an_unknown_compression_is_rejected(api: Api) -> None:
     answer = api.http.post("/v1/files", content=b"x", headers={"Content-Encoding": "br"})
-    assert "gzip, zstd" in expect_problem(answer, 400, "invalid_argument")["detail"]
+    assert "gzip, zstd" in expect_problem(answer, 400, "invalid_argument")["hint"]
 
 
 @pytest.mark.parametrize("content", [b"", iter(())], ids=["length 0", "chunked"])
-def test_an_empty_body_is_refused_and_leaves_nothing(api: Api, content: bytes) -> None:
+def test_an_empty_upload_is_rejected_and_removed(api: Api, content: bytes) -> None:
     before = api.files()
     problem = expect_problem(api.http.post("/v1/files", content=content), 400, "invalid_argument")
     assert "empty" in problem["detail"]
     assert api.files() == before
 
 
-def test_a_body_as_large_as_allowed_is_taken(api: Api) -> None:
+def test_an_upload_at_the_limit_is_accepted(api: Api) -> None:
     assert expect(api.http.post("/v1/files", content=chunks(16)), 201)["size_bytes"] == MOST
 
 
 @pytest.mark.parametrize("how", ["length", "chunked"])
-def test_over_the_limit_is_413_and_leaves_nothing(api: Api, how: str) -> None:
+@pytest.mark.on_servers
+def test_an_upload_over_the_limit_is_413_and_removed(api: Api, how: str) -> None:
     before = api.files()
     count = len(api.get("/v1/files", status="all", limit=1000)["uploads"])
     body = b"x" * (MOST + 1) if how == "length" else chunks(40)
@@ -97,14 +99,15 @@ def test_over_the_limit_is_413_and_leaves_nothing(api: Api, how: str) -> None:
     assert len(api.get("/v1/files", status="all", limit=1000)["uploads"]) == count
 
 
-def test_a_stated_length_over_the_limit_is_refused_before_the_first_byte(api: Api) -> None:
+def test_a_content_length_over_the_limit_is_rejected_before_the_first_byte(api: Api) -> None:
     with socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
         connection.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 3000000", b"Transfer-Encoding: chunked"])
-def test_a_client_that_leaves_leaves_nothing(api: Api, framing: bytes) -> None:
+@pytest.mark.on_servers
+def test_an_upload_is_removed_when_its_client_disconnects(api: Api, framing: bytes) -> None:
     with nothing_left(api), socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
         connection.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n\r\n")
         block = b"x" * 0x10000
@@ -115,26 +118,26 @@ def test_a_client_that_leaves_leaves_nothing(api: Api, framing: bytes) -> None:
     assert api.get("/healthz") == {"status": "ok"}
 
 
-def test_a_silent_client_is_not_waited_for(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_upload_times_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inlay.server.middleware.IDLE_SECONDS", 0.2)
     with nothing_left(api), socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
         connection.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nsome")
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 
 
-def test_a_full_disk_is_503_and_leaves_nothing(plain_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_503_and_the_upload_is_removed(plain_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BytesIO):
         def write(self, _: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     before = plain_api.files()
-    monkeypatch.setattr(plain_api.workspace.places, "open_write", lambda _: Full())
+    monkeypatch.setattr(plain_api.workspace.storage, "open_write", lambda _: Full())
     problem = expect_problem(plain_api.http.post("/v1/files", content=b"x"), 503, "storage_unavailable")
     assert "No space left on device" in problem["detail"]
     assert plain_api.files() == before
 
 
-def test_bytes_stay_where_nobody_knows_whether_the_upload_was_recorded(
+def test_the_file_of_an_upload_stays_while_its_commit_is_unknown(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object, **__: object) -> None:
@@ -146,7 +149,8 @@ def test_bytes_stay_where_nobody_knows_whether_the_upload_was_recorded(
     assert len(plain_api.files() - before) == 1
 
 
-def test_pages_of_pending_and_consumed_uploads(api: Api) -> None:
+@pytest.mark.on_servers
+def test_list_pending_and_consumed_uploads_in_pages(api: Api) -> None:
     ids = [api.upload(f"a\n{number}\n") for number in range(3)]
     api.create({"upload_id": ids[0]})
     pending = api.get("/v1/files", limit=1000)
@@ -167,7 +171,7 @@ def test_pages_of_pending_and_consumed_uploads(api: Api) -> None:
 @pytest.mark.parametrize(
     "params", [{"limit": 0}, {"limit": 1001}, {"limit": "x"}, {"offset": -1}, {"offset": 2**70}, {"status": "lost"}]
 )
-def test_wrong_pages_are_400(api: Api, params: dict[str, str]) -> None:
+def test_invalid_pages_are_400(api: Api, params: dict[str, str]) -> None:
     problem = expect_problem(api.http.get("/v1/files", params=params), 400, "invalid_request")
     assert [error["field"] for error in problem["errors"]] == list(params)
 
@@ -188,7 +192,7 @@ def test_a_consumed_upload_cannot_be_deleted_or_previewed(api: Api) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ previews
-def test_a_preview_says_what_was_found(api: Api) -> None:
+def test_a_preview_returns_format_types_and_rows(api: Api) -> None:
     upload_id = api.upload('id;name;at\n007;"a;b";2024-01-31\n008;;2024-02-01\n', None)
     found = expect(api.http.post(f"/v1/files/{upload_id}/preview"), 200)
     assert found["format"] == "csv"
@@ -200,7 +204,7 @@ def test_a_preview_says_what_was_found(api: Api) -> None:
     assert found["bad_cells"] == []
 
 
-def test_a_preview_with_other_options_and_types(api: Api) -> None:
+def test_a_preview_accepts_options_and_types(api: Api) -> None:
     upload_id = api.upload("1|x\n2|y\n3|\n")
     body = {
         "format": "csv",
@@ -217,7 +221,7 @@ def test_a_preview_with_other_options_and_types(api: Api) -> None:
     assert api.get(f"/v1/files/{upload_id}")["status"] == "pending"
 
 
-def test_a_preview_shows_years_that_python_does_not_know(api: Api) -> None:
+def test_a_preview_shows_years_outside_of_python_dates(api: Api) -> None:
     days = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
     upload_id = api.upload(parquet_bytes(pa.table({"d": days})), "application/vnd.apache.parquet")
     found = expect(api.http.post(f"/v1/files/{upload_id}/preview"), 200)
@@ -225,7 +229,7 @@ def test_a_preview_shows_years_that_python_does_not_know(api: Api) -> None:
     assert found["columns"][0]["samples"] == ["1970-01-01", "10183-09-21"]
 
 
-def test_a_preview_for_a_dataset_has_its_types(api: Api) -> None:
+def test_a_preview_for_a_dataset_uses_its_types(api: Api) -> None:
     dataset = api.create("code,price\n007,1.50\n", schema={"columns": [{"name": "price", "type": "decimal(8,2)"}]})
     upload_id = api.upload("code,price,more\n8,2.5,x\n9,much,y\n")
     found = expect(api.http.post(f"/v1/files/{upload_id}/preview", json={"dataset_id": dataset["id"]}), 200)
@@ -235,7 +239,7 @@ def test_a_preview_for_a_dataset_has_its_types(api: Api) -> None:
     assert [(cell["line"], cell["column"], cell["value"]) for cell in found["bad_cells"]] == [(3, "price", "much")]
 
 
-def test_a_wrong_preview_is_a_problem(api: Api) -> None:
+def test_an_invalid_preview_is_a_problem(api: Api) -> None:
     upload_id = api.upload("a\n1\n")
     url = f"/v1/files/{upload_id}/preview"
     expect_problem(api.http.post(url, json={"dataset_id": "data_nope"}), 404, "not_found")

@@ -1,6 +1,6 @@
-"""Classes that Spark loads, prepared once for all JVMs that tests start: a start takes half of the CPU time.
+"""An archive of Spark's classes, which halves the CPU time to start a JVM.
 
-`make setup-test` runs this. A JVM that the archive was not made for does without it.
+`make setup-test` runs this. A JVM that the archive does not fit ignores it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
-# What most jobs of the tests need. The JVM writes the archive when it ends.
+# The work of a typical job. The JVM writes the archive when it ends.
 _WORK = """
-from inlay.engines.spark_session import get_session
+from inlay.engines.spark.session import get_session
 spark = get_session("local[2]")
 numbers = spark.range(10).mapInArrow(lambda batches: batches, "id long")
 numbers.write.parquet("numbers")
@@ -27,7 +27,7 @@ print(java.wait())
 
 
 def java_options() -> str:
-    """The options by which a JVM uses the archive; none while there is none."""
+    """Return the Java options to use the archive, or none if it does not exist."""
     return f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:cds*=off' if ARCHIVE.exists() else ""
 
 

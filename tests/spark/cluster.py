@@ -1,7 +1,7 @@
-"""Real Spark processes on loopback, from the pip package: a standalone cluster, a Connect server, drivers.
+"""Real Spark processes on loopback: a standalone cluster, a Connect server, drivers.
 
-Everything started here is a session (setsid) of its own, so that all that came of it is found and ended by pid,
-executors and Python workers included. The kernel ends it too when the test process dies.
+Every process starts in a new session (setsid), so that all its children, such as executors and Python workers, can be
+found and ended by pid. The kernel ends them too when the test process dies.
 """
 
 from __future__ import annotations
@@ -24,37 +24,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inlay.engines.spark_java import spark_java_home
-from inlay.engines.spark_session import current_session, get_session
+from inlay.engines.spark.conf import spark_java_home
+from inlay.engines.spark.session import current_session, get_session
 from tests.spark import class_archive
 
-C1 = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the CPU time of a start; much slower on long scans
+C1 = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts in half the CPU time, but long scans are much slower
 JAVA_OPTIONS = f"{C1} {class_archive.java_options()}".strip()
-_SPARK = importlib.util.find_spec("pyspark")  # found, not imported: every test process collects this file
+_SPARK = importlib.util.find_spec("pyspark")  # not imported, because every test process imports this file
 assert _SPARK is not None
 assert _SPARK.origin is not None
 SPARK_HOME = Path(_SPARK.origin).parent
 START_SECONDS = 90
 
-# What drivers in tests run with, in this process and in others.
+# Settings of all drivers in tests.
 DRIVER_CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
 }
 
 
 def local_session() -> Any:
-    """The one session of this test process."""
+    """Return the session of this test process."""
     os.environ.setdefault("INLAY_SPARK_CONF", json.dumps(DRIVER_CONF))
     return current_session() or get_session("local[2]")
 
 
+def local_connect_url() -> str:
+    """Serve Spark Connect from the session of this test process, to save other JVMs."""
+    spark = local_session()
+    service = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    service.start(spark._jsc.sc())  # a second call has no effect
+    return f"sc://127.0.0.1:{service.localPort()}"
+
+
 @dataclass(frozen=True)
 class Cluster:
-    """A standalone cluster. `workers` are the pids of Worker daemons; executors come and go with applications."""
+    """A standalone cluster. `workers` are the pids of its Worker daemons."""
 
     master: str
     master_pid: int
@@ -62,7 +72,7 @@ class Cluster:
     logs: Path
 
     def executors(self) -> dict[int, int]:
-        """pid of every running executor -> pid of its Worker."""
+        """Map the pid of each running executor to the pid of its Worker."""
         backends = {p.pid: p for p in processes() if "CoarseGrainedExecutorBackend" in p.command}
         return {pid: p.session for pid, p in backends.items() if p.session in self.workers}
 
@@ -80,7 +90,7 @@ class ConnectServer:
 
 @contextlib.contextmanager
 def standalone_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """A master and its workers, all registered."""
+    """Start a master and its workers, and wait until they are registered."""
     with _Processes("cluster") as run:
         daemon = {
             "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
@@ -88,14 +98,14 @@ def standalone_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> 
             "SPARK_MASTER_HOST": "127.0.0.1",
         }
         package = "org.apache.spark.deploy"
-        here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        master = run.start("master", ["spark-class", f"{package}.master.Master", *here], daemon)
+        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        master = run.start("master", ["spark-class", f"{package}.master.Master", *options], daemon)
         url = run.wait_for_line("master", r"Starting Spark master at (spark://\S+)").group(1)
         pids = []
         for number in range(workers):
             name = f"worker-{number}"
             size = ["-c", str(cores), "-m", memory, "-d", str(run.folder / name)]
-            pids.append(run.start(name, ["spark-class", f"{package}.worker.Worker", *here, *size, url], daemon))
+            pids.append(run.start(name, ["spark-class", f"{package}.worker.Worker", *options, *size, url], daemon))
         for number in range(workers):
             run.wait_for_line(f"worker-{number}", r"Successfully registered with master")
         yield Cluster(url, master, pids, run.folder)
@@ -105,18 +115,16 @@ def standalone_cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> 
 def connect_server(
     master: str = "local[2]", conf: dict[str, str] | None = None, **environment: str
 ) -> Iterator[ConnectServer]:
-    """A Spark Connect server; its address is known when it answers."""
+    """Start a Spark Connect server, and wait until it accepts connections."""
     settings = DRIVER_CONF | {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.python.daemon.module": "inlay.engines.spark_daemon",
+        "spark.python.daemon.module": "inlay.engines.spark.inlay_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.enabled": "false",
         **(conf or {}),
     }
-    options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    options = [argument for key, value in settings.items() for argument in ("--conf", f"{key}={value}")]
     service = "org.apache.spark.sql.connect.service.SparkConnectServer"
     with _Processes("connect") as run:
         pid = run.start("server", ["spark-submit", "--master", master, "--class", service, *options], environment)
@@ -125,7 +133,7 @@ def connect_server(
 
 
 def spark_environment(*, java: bool = True, **changes: str) -> dict[str, str]:
-    """An environment for Spark processes: loopback only, this Python, no settings of the session in this process."""
+    """Return an environment for Spark processes: loopback only, this Python, no settings."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "INLAY_"))
     }
@@ -139,7 +147,7 @@ def spark_environment(*, java: bool = True, **changes: str) -> dict[str, str]:
 def start_driver(
     script: str, *arguments: str, folder: Path, java: bool = True, **environment: str
 ) -> subprocess.Popen[str]:
-    """Run a Python script in a process of its own: a process has one session, and this one has its own already."""
+    """Start a Python script in a new process, because this process has its session already."""
     settings = {"INLAY_SPARK_CONF": json.dumps(DRIVER_CONF), **environment}
     return subprocess.Popen(
         [*_dies_with_us(), sys.executable, "-c", script, *arguments],
@@ -156,7 +164,7 @@ def start_driver(
 def run_driver(
     script: str, *arguments: str, folder: Path, seconds: float = 120, java: bool = True, **environment: str
 ) -> Any:
-    """What the script printed last, as JSON; its session is ended whatever happened."""
+    """Run a script, return the JSON of its last line, and end all its processes."""
     process = start_driver(script, *arguments, folder=folder, java=java, **environment)
     try:
         out, err = process.communicate(timeout=seconds)
@@ -168,12 +176,12 @@ def run_driver(
 
 
 def without_stacks(text: str) -> str:
-    """Java's stack traces are longer than anything else that is said."""
+    """Remove Java's stack traces, which hide the message."""
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("at "))
 
 
 def python_without_inlay(folder: Path) -> str:
-    """A command like this Python. -S leaves out the .pth file by which an editable install is found."""
+    """Write a command that runs this Python without inlay (-S skips its .pth file)."""
     packages = sysconfig.get_path("purelib")
     command = folder / "python"
     python = shlex.quote(sys.executable)
@@ -190,7 +198,7 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """Every running process; zombies do not run."""
+    """List all running processes, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -207,7 +215,7 @@ def session_members(session: int) -> list[Process]:
 
 
 def end_session(session: int) -> None:
-    """End all processes of a session that we made; twice, for those that were being started meanwhile."""
+    """Kill all processes of a session, twice to include those that started meanwhile."""
     for _ in range(2):
         for process in session_members(session):
             with contextlib.suppress(ProcessLookupError):
@@ -225,7 +233,7 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
 
 
 def listening_addresses(session: int) -> set[str]:
-    """Local addresses, as hexadecimal in /proc/net, on which processes of a session accept connections."""
+    """Return the addresses, in the format of /proc/net, on which a session listens."""
     inodes = set()
     for process in session_members(session):
         with contextlib.suppress(OSError):
@@ -246,7 +254,7 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 
 @dataclass
 class _Processes:
-    """Processes of one harness, their logs and their folder."""
+    """The processes of a cluster, their logs and their folder."""
 
     name: str
     folder: Path = field(init=False)
@@ -305,11 +313,11 @@ _active: list[_Processes] = []
 
 
 def logs_of_running() -> str:
-    """The ends of the logs of all that runs now, for the report of a test that failed."""
+    """Return the last lines of all logs, for the report of a failed test."""
     return "\n".join(run.tails() for run in _active)
 
 
 def _dies_with_us() -> list[str]:
-    """A prefix under which the kernel kills a command when this process ends, however it ends."""
+    """Return a command prefix that has the kernel kill the command when this process ends."""
     found = shutil.which("setpriv")
     return [found, "--pdeathsig", "KILL"] if found else []

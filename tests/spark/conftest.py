@@ -1,4 +1,4 @@
-"""The Spark session of the tests: one per process. Tests in this folder carry the mark `spark` by themselves."""
+"""The Spark session of the tests. All tests in this folder get the mark `spark`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # pyspark says this of every conversion; it is not about this project.
+    # pyspark emits this warning for every conversion.
     config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(tryfirst=True)  # before pytest evaluates -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
@@ -35,11 +35,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def spark() -> Any:
-    """`local[2]` in this process; it ends with the process, so that other fixtures may share it."""
+    """Return the `local[2]` session of this process, which all fixtures share."""
     return cluster.local_session()
 
 
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python with every installed package except this one, as executors may have it."""
+    """Return a Python with every installed package except inlay, as on an executor."""
     return cluster.python_without_inlay(tmp_path_factory.mktemp("python"))

@@ -1,4 +1,4 @@
-"""Real clusters on loopback, whose executors have every package but this one: it is shipped to them."""
+"""Real clusters on loopback, whose executors get inlay from the driver."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.spark import cluster
 
 CONNECT = """
 import json, os, sys, threading, time
-from inlay.engines import spark_session as s
+from inlay.engines.spark import session as s
 from inlay.errors import InlayError
 
 spark = s.get_session(sys.argv[1])
@@ -36,7 +38,7 @@ def quickly(batches):
 
 seen = []
 beside = threading.Thread(target=lambda: spark.range(0, 40, 1, 40).mapInArrow(quickly, "id long").collect())
-with s.watch(spark, "counted", lambda done, total: seen.append((done, total))):
+with s.report_tasks(spark, "counted", lambda done, total: seen.append((done, total))):
     beside.start()
     answer["rows"] = sorted(row.id for row in spark.range(0, 6, 1, 6).mapInArrow(slowly, "id long").collect())
 beside.join()
@@ -53,7 +55,7 @@ def forever(batches):
 def stop():
     while len(os.listdir(folder)) < 2:
         time.sleep(0.05)
-    answer["asked"] = time.time()
+    answer["canceled at"] = time.time()
     s.cancel("endless")
 
 stopper = threading.Thread(target=stop)
@@ -64,7 +66,7 @@ try:
 except Exception as error:
     answer["cancelled"] = str(error)[:300]
 stopper.join()
-answer["after"] = time.time() - answer.pop("asked")
+answer["after"] = time.time() - answer.pop("canceled at")
 deadline = time.time() + 15
 while any(os.path.exists(f"/proc/{pid}") for pid in os.listdir(folder)) and time.time() < deadline:
     time.sleep(0.05)
@@ -82,9 +84,10 @@ print(json.dumps(answer))
 """
 
 
+@pytest.mark.long  # short runs merge through Spark Connect in test_engine_cluster.py and ship the package below
 def test_connect(bare_python: str, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
-    stock = {"spark.python.daemon.module": "pyspark.daemon"}  # there is no other without the package
+    stock = {"spark.python.daemon.module": "pyspark.daemon"}  # executors without inlay have no other daemon
     with cluster.connect_server("local[2]", conf=stock, PYSPARK_PYTHON=bare_python) as connect:
         answer = cluster.run_driver(CONNECT, connect.url, str(tmp_path / "beats"), folder=tmp_path, java=False)
         listening = cluster.listening_addresses(connect.pid)
@@ -92,7 +95,7 @@ def test_connect(bare_python: str, tmp_path: Path) -> None:
     assert answer["same"]
     assert answer["parallelism"] == 2
     assert answer["zone"] == "UTC"
-    assert "has no inlay" in answer["unshipped"]
+    assert "does not have inlay" in answer["unshipped"]
     assert len(answer["workers"]) == 1
     assert answer["rows"] == list(range(6))
     assert answer["seen"][-1] == [6, 6], "the other thread's tasks are not counted"
@@ -110,7 +113,7 @@ def test_connect(bare_python: str, tmp_path: Path) -> None:
 
 STANDALONE = """
 import json, sys
-from inlay.engines import spark_session as s
+from inlay.engines.spark import session as s
 
 spark = s.get_session(sys.argv[1])
 s.ship_package(spark)
@@ -135,13 +138,13 @@ sys.stdin.read()
 
 
 def test_standalone_cluster(standalone: cluster.Cluster, bare_python: str, tmp_path: Path) -> None:
-    """A job on two executors, which get the package and the preloading daemon from the driver."""
+    """Run a job on two executors, which get the package and the daemon from the driver."""
     driver = cluster.start_driver(STANDALONE, standalone.master, folder=tmp_path, PYSPARK_PYTHON=bare_python)
     try:
         answer = _answer(driver)
         assert answer["id"] == list(range(8))
         assert len(answer["cwd"]) == 2
-        assert all("-m spark_daemon" in daemon for daemon in answer["daemon"])
+        assert all("-m inlay_daemon" in daemon for daemon in answer["daemon"])
         assert all(path.endswith(".zip/inlay/__init__.py") for path in answer["inlay"])
         assert len(answer["inlay versions"]) == 1
         executors = standalone.executors()

@@ -1,4 +1,4 @@
-"""Merging on Spark: what is particular to it. What a merge means is tested by the suites that run on every engine."""
+"""Tests of the Spark engine only. Suites for all engines test what a merge does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
-from inlay.engines import spark as spark_engine
-from inlay.engines import spark_tasks, spark_verbs
-from inlay.engines.spark_tasks import MOST_WALKED, TaskJobs
+from inlay.engines.spark import engine as spark_engine
+from inlay.engines.spark import jobs as spark_jobs
+from inlay.engines.spark import tasks
+from inlay.engines.spark.tasks import MAX_TRACKED_OBJECTS, TaskJobs
 from inlay.errors import InlayError, MergeCancelledError
 from inlay.storage import locate
 from tests import lake
@@ -29,8 +30,8 @@ def target(path, files=4):
     return str(path)
 
 
-def _table(ids, word):
-    return pa.table({"id": ids, "text": [f"{word} {i}" for i in ids], "x": np.asarray(ids) * 0.5})
+def _table(ids, text):
+    return pa.table({"id": ids, "text": [f"{text} {i}" for i in ids], "x": np.asarray(ids) * 0.5})
 
 
 def rows_of(path):
@@ -45,15 +46,15 @@ def expected(changed, inserted=()):
 
 @pytest.fixture
 def everything_is_routed(monkeypatch):
-    """However small: source rows go through files, in many chunks and waves."""
-    monkeypatch.setattr(spark_engine, "_SHIPPED_WITH_CODE", 0)
-    monkeypatch.setattr(spark_verbs, "_CHUNK_ROWS", 60)
-    monkeypatch.setattr(spark_verbs, "_WAVE_ROWS", 2_000)
-    monkeypatch.setattr(spark_verbs, "WORTH_SPLITTING", 4_000)
+    """Distribute even small sources through files, in many chunks and waves."""
+    monkeypatch.setattr(spark_engine, "_MAX_INLINE_BYTES", 0)
+    monkeypatch.setattr(spark_jobs, "_CHUNK_ROWS", 60)
+    monkeypatch.setattr(spark_jobs, "_WAVE_ROWS", 2_000)
+    monkeypatch.setattr(spark_jobs, "MIN_SPLIT_ROWS", 4_000)
 
 
 @pytest.mark.usefixtures("spark", "everything_is_routed")
-def test_source_rows_travel_to_their_files_in_pieces_and_waves(tmp_path):
+def test_source_rows_are_distributed_in_pieces_and_waves(tmp_path):
     path = target(tmp_path / "d")
     changed = np.arange(0, ROWS, 7)
     ids = np.concatenate([changed, np.arange(ROWS, ROWS + 500)])
@@ -63,7 +64,7 @@ def test_source_rows_travel_to_their_files_in_pieces_and_waves(tmp_path):
 
 
 @pytest.mark.usefixtures("spark", "everything_is_routed")
-def test_a_file_that_gets_most_rows_is_no_trouble(tmp_path):
+def test_one_file_gets_almost_all_rows(tmp_path):
     path = target(tmp_path / "d")
     changed = [*range(ROWS // 4), ROWS - 1]
     result = inlay.merge(_table(changed, "new"), path, "update", ["id"], engine="spark")
@@ -73,10 +74,10 @@ def test_a_file_that_gets_most_rows_is_no_trouble(tmp_path):
 
 @pytest.mark.usefixtures("spark")
 def test_a_source_on_disk_is_matched_bucket_by_bucket(tmp_path, monkeypatch):
-    from inlay.engines import buckets
+    from inlay.engines import source as source_module
 
-    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 50_000)
-    monkeypatch.setattr(buckets.load_source, "__defaults__", (1_000,))
+    monkeypatch.setattr(source_module, "_BUCKET_BYTES", 50_000)
+    monkeypatch.setattr(source_module.load_source, "__defaults__", (1_000,))
     path = target(tmp_path / "d")
     changed = np.arange(0, ROWS, 3)
     batches = _table(np.random.default_rng(0).permutation(changed), "new").to_reader(max_chunksize=1_000)
@@ -84,7 +85,7 @@ def test_a_source_on_disk_is_matched_bucket_by_bucket(tmp_path, monkeypatch):
     assert rows_of(path) == expected(changed)
 
 
-def test_a_dataframe_is_a_source_and_chooses_the_engine(spark, tmp_path):
+def test_a_dataframe_selects_the_spark_engine(spark, tmp_path):
     path = target(tmp_path / "d")
     frame = spark.createDataFrame(_table([1, 2, ROWS], "new"))
     result = inlay.merge(frame, path, "upsert", ["id"])
@@ -103,8 +104,8 @@ def test_a_dataframe_is_a_source_and_chooses_the_engine(spark, tmp_path):
     ],
     ids=["merge", "append", "compact"],
 )
-def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch, operate, changed):
-    monkeypatch.setattr(spark_engine, "_FOOTERS_WORTH_A_JOB", 2)
+def test_a_job_reads_the_footers_of_many_files(tmp_path, monkeypatch, operate, changed):
+    monkeypatch.setattr(spark_engine, "_MIN_FOOTERS", 2)
     path = target(tmp_path / "d", files=8)
     jobs = []
     run = spark_engine.SparkEngine._run
@@ -116,7 +117,7 @@ def test_footers_of_very_many_files_are_read_by_a_job(tmp_path, monkeypatch, ope
     assert rows_of(path) == expected(changed)
 
 
-def test_what_tasks_imported_is_not_walked_for_garbage_after_each_task(spark):
+def test_garbage_collection_after_a_task_ignores_imported_objects(spark):
     def use_a_store(_):
         import s3fs  # noqa: F401
 
@@ -130,11 +131,11 @@ def test_what_tasks_imported_is_not_walked_for_garbage_after_each_task(spark):
     list(jobs.run(use_a_store, range(4)))
     walked = [count for count in jobs.run(look, range(4)) if count is not None]
     assert walked
-    assert max(walked) < MOST_WALKED
+    assert max(walked) < MAX_TRACKED_OBJECTS
 
 
 @pytest.mark.usefixtures("spark")
-def test_spark_and_pyarrow_leave_the_same_bytes(tmp_path):
+def test_spark_and_pyarrow_write_the_same_bytes(tmp_path):
     paths = [target(tmp_path / engine) for engine in ("pyarrow", "spark")]
     changed = np.arange(0, ROWS, 50)
     for path, engine in zip(paths, ("pyarrow", "spark"), strict=True):
@@ -155,18 +156,18 @@ def test_progress_ends_at_the_number_of_files(tmp_path):
 
 
 @pytest.mark.usefixtures("spark")
-def test_cancelling_stops_the_job_and_leaves_no_trace(tmp_path, monkeypatch):
+def test_canceling_stops_the_job_and_leaves_no_trace(tmp_path, monkeypatch):
     path = target(tmp_path / "d")
     before = lake.photograph(path)
 
-    class Slow(spark_verbs.Receive):
+    class Slow(spark_jobs.Receive):
         def __call__(self, task):
             import time
 
             time.sleep(60)
             return super().__call__(task)
 
-    monkeypatch.setattr(spark_verbs, "Receive", Slow)
+    monkeypatch.setattr(spark_jobs, "Receive", Slow)
     seen = []
 
     def stop(progress):
@@ -180,7 +181,7 @@ def test_cancelling_stops_the_job_and_leaves_no_trace(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_unreadable_row_group_is_named_as_on_every_engine(tmp_path):
+def test_the_error_names_an_unreadable_row_group(tmp_path):
     path = target(tmp_path / "d")
     broken = tmp_path / "d" / "1.parquet"
     data = bytearray(broken.read_bytes())
@@ -196,36 +197,36 @@ def test_an_unreadable_row_group_is_named_as_on_every_engine(tmp_path):
     assert lake.photograph(path) == before
 
 
-def test_credentials_of_a_driver_are_renewed_and_those_of_an_executor_stay(monkeypatch):
+def test_driver_credentials_are_replaced_and_executor_credentials_kept(monkeypatch):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(spark_tasks, "_borrowed", set())
+    monkeypatch.setattr(tasks, "_borrowed", set())
     key, secret, token = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
 
     def found():
         return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
-    spark_tasks.use_credentials({key: "1", secret: "1", token: "1"})
-    spark_tasks.use_credentials({key: "2", secret: "2", token: "2"})
+    tasks.use_credentials({key: "1", secret: "1", token: "1"})
+    tasks.use_credentials({key: "2", secret: "2", token: "2"})
     assert found() == {key: "2", secret: "2", token: "2"}
-    spark_tasks.use_credentials({key: "3", secret: "3", "AWS_ENDPOINT_URL": "x"})
+    tasks.use_credentials({key: "3", secret: "3", "AWS_ENDPOINT_URL": "x"})
     assert found() == {key: "3", secret: "3", "AWS_ENDPOINT_URL": "x"}
-    spark_tasks.use_credentials({})
+    tasks.use_credentials({})
     assert found() == {}
     monkeypatch.setenv(key, "own")
     monkeypatch.setenv(secret, "own")
-    spark_tasks.use_credentials({key: "4", secret: "4", token: "4", "AWS_ENDPOINT_URL": "y"})
+    tasks.use_credentials({key: "4", secret: "4", token: "4", "AWS_ENDPOINT_URL": "y"})
     assert found() == {key: "own", secret: "own", "AWS_ENDPOINT_URL": "y"}
-    spark_tasks.use_credentials({})
+    tasks.use_credentials({})
 
 
-def test_tasks_that_lie_in_files_hold_no_credentials(tmp_path):
+def test_tasks_in_files_contain_no_credentials(tmp_path):
     import pyarrow.dataset as ds
     from pyarrow.fs import S3FileSystem
 
     secret = "very-secret-key"
-    location = locate("s3://bucket/ds", storage_options={"key": "somebody", "secret": secret})
-    store = S3FileSystem(access_key="somebody", secret_key=secret, endpoint_override="127.0.0.1:1", scheme="http")
+    location = locate("s3://bucket/ds", storage_options={"key": "user", "secret": secret})
+    store = S3FileSystem(access_key="user", secret_key=secret, endpoint_override="127.0.0.1:1", scheme="http")
     fragment = ds.ParquetFileFormat().make_fragment("bucket/a.parquet", store)
     stores = []
     packed = spark_engine._pack([location, location, fragment], stores)

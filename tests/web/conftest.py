@@ -1,9 +1,8 @@
-"""A running service with its page, and a real browser that looks at it."""
+"""Fixtures: a running service and a real browser."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,53 +11,58 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.faults.service_process import ServiceProcess, Stand
+from tests.spark import cluster
 
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
-PATIENCE_MS = 60_000  # the machine may be busy; what comes in time is not waited for
-SPARK_PATIENCE = 180.0
+TIMEOUT_MS = 60_000  # the machine may be busy; what comes in time is not waited for
+SPARK_TIMEOUT = 180.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
 IS_LONG = os.environ.get("INLAY_TEST_LONG") == "1"
 
 # answers that are errors, and a service that is away
-_TOLD_ON_THE_PAGE = ("Failed to load resource", "net::ERR_CONNECTION_", "WebSocket connection to")
+_EXPECTED_CONSOLE_ERRORS = ("Failed to load resource", "net::ERR_CONNECTION_", "WebSocket connection to")
 
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """`inlay serve` with its embedded defaults, for all tests of the page that do not need one of their own.
+    """Run `inlay serve` with its defaults, shared by all tests that need no service of their own.
 
     Queries have time until somebody cancels them, also where everything is slow.
     """
-    settings = {"INLAY_QUERY_TIMEOUT_SECONDS": "600"}
-    with ServiceProcess(Stand(tmp_path_factory.mktemp("page"), "local[2]", settings=settings)).opened() as process:
+    stand = Stand(
+        tmp_path_factory.mktemp("page"),
+        cluster.local_connect_url(),
+        settings={"INLAY_QUERY_TIMEOUT_SECONDS": "600"},
+    )
+    with ServiceProcess(stand).opened() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def locked_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Run a service that requires the API key `the-key`."""
+    stand = Stand(
+        tmp_path_factory.mktemp("locked"), cluster.local_connect_url(), settings={"INLAY_API_KEYS": "the-key"}
+    )
+    with ServiceProcess(stand).opened() as process:
         yield process
 
 
 @pytest.fixture
 def api(service: ServiceProcess) -> Iterator[httpx.Client]:
-    """The same service for programs: tests make here what a page is to show."""
-    with httpx.Client(base_url=service.url, timeout=SPARK_PATIENCE) as client:
+    """Return an HTTP client of the shared service, to prepare what a page shows."""
+    with httpx.Client(base_url=service.url, timeout=SPARK_TIMEOUT) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = shutil.which("chromium")
-        assert path, "Debian's chromium is missing; `make setup-test` installs it"
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @dataclass
 class Visit:
-    """A browser window on the service. What it asks of other hosts and what goes wrong in it is written down."""
+    """A browser window on a service. It records script errors and requests to other hosts in `faults`."""
 
     url: str
     context: BrowserContext
@@ -91,7 +95,7 @@ class Visit:
             self.faults.append(f"outside: {url}")
 
     def _check_console(self, kind: str, text: str) -> None:
-        if kind == "error" and not any(known in text for known in _TOLD_ON_THE_PAGE):
+        if kind == "error" and not any(known in text for known in _EXPECTED_CONSOLE_ERRORS):
             self.faults.append(f"console: {text}")
 
 
@@ -100,12 +104,12 @@ Opener = Callable[..., Visit]
 
 @pytest.fixture
 def open_window(chromium: Browser) -> Iterator[Opener]:
-    """`open_window(url)`: another browser with its own cookies. None of them may fault or talk to other hosts."""
+    """Yield `open_window(url)`, which opens a window with its own cookies. Fails if any window has faults."""
     opened: list[Visit] = []
 
     def opener(url: str, **options: Any) -> Visit:
         context = chromium.new_context(viewport=WIDE, **options)  # type: ignore[arg-type]
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         visit = Visit(url, context, context.new_page())
         visit._watch()
         opened.append(visit)
@@ -117,7 +121,24 @@ def open_window(chromium: Browser) -> Iterator[Opener]:
     assert [fault for visit in opened for fault in visit.faults] == []
 
 
+@pytest.fixture(scope="session")
+def shared_context(chromium: Browser) -> BrowserContext:
+    """Open one window for all tests, so that the browser fetches and compiles scripts once."""
+    context = chromium.new_context(viewport=WIDE)  # type: ignore[arg-type]
+    context.set_default_timeout(TIMEOUT_MS)
+    return context
+
+
 @pytest.fixture
-def visit(open_window: Opener, service: ServiceProcess) -> Visit:
-    """A browser on the shared service."""
-    return open_window(service.url)
+def visit(shared_context: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
+    """Return a window on the shared service, without cookies or stored data of earlier tests."""
+    visit = Visit(service.url, shared_context, shared_context.new_page())
+    visit._watch()
+    yield visit
+    session = shared_context.new_cdp_session(visit.page)
+    session.send("Storage.clearDataForOrigin", {"origin": service.url, "storageTypes": "local_storage,indexeddb"})
+    shared_context.clear_cookies()
+    shared_context.clear_permissions()
+    for page in shared_context.pages:
+        page.close()
+    assert visit.faults == []

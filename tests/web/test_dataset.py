@@ -1,4 +1,4 @@
-"""The page of a dataset: every row, what the columns hold, what each version changed, and what can be done with it."""
+"""Tests of the dataset page in a browser: rows, columns, versions, snippets and actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.faults.service_process import ServiceProcess, Stand
-from tests.web.conftest import SPARK_PATIENCE, Opener, Visit
+from tests.web.conftest import SPARK_TIMEOUT, Opener, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -36,8 +36,8 @@ _NUMBERS = itertools.count(1)
 
 
 def create(api: httpx.Client, source: dict[str, Any] | str, label: str, **more: Any) -> dict[str, Any]:
-    told = {"inline": {"format": "csv", "content": source}} if isinstance(source, str) else source
-    answer = api.post("/v1/datasets", json={"label": label, "source": told, **more})
+    body = {"inline": {"format": "csv", "content": source}} if isinstance(source, str) else source
+    answer = api.post("/v1/datasets", json={"label": label, "source": body, **more})
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made
@@ -51,13 +51,13 @@ def load(api: httpx.Client, dataset: dict[str, Any], content: str, strategy: str
 
 @pytest.fixture(scope="module")
 def many(service: ServiceProcess) -> dict[str, Any]:
-    with httpx.Client(base_url=service.url, timeout=SPARK_PATIENCE) as api:
+    with httpx.Client(base_url=service.url, timeout=SPARK_TIMEOUT) as api:
         return create(api, {"sql": MANY}, "Orders of a year", table_name="many_orders")
 
 
 @pytest.fixture
 def people(api: httpx.Client) -> dict[str, Any]:
-    """Three versions: created, one row corrected and one added, one rejected."""
+    """Create a dataset with three versions: created, one row updated and one inserted, one rejected."""
     name = f"people_{next(_NUMBERS)}"
     made = create(api, "id,name,city\n1,ann,Bonn\n2,bob,Rome\n3,cy,\n", "People", table_name=name)
     load(api, made, "id,name,city\n2,bob,Oslo\n4,di,Kyiv\n", "upsert", key_columns=["id"])
@@ -66,19 +66,19 @@ def people(api: httpx.Client) -> dict[str, Any]:
 
 
 def row(page: Page, number: int) -> Locator:
-    """A row of the grid by its place; its numbers and its cells are parts of the grid that lie side by side."""
+    """Return a row of the grid by number. The grid keeps row numbers and cells in two elements."""
     return page.locator(f".ag-center-cols-container [row-index='{number - 1}']")
 
 
-def told(page: Page) -> Locator:
+def row_count(page: Page) -> Locator:
     return page.locator(".inlay-rows-bar").get_by_role("status")
 
 
 # ---------------------------------------------------------------------------------------------------------------- rows
-def test_all_rows_of_a_large_dataset_can_be_reached_sorted_and_filtered(visit: Visit, many: dict[str, Any]) -> None:
+def test_large_dataset_can_be_scrolled_sorted_and_filtered(visit: Visit, many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{many['id']}")
     expect(page.get_by_role("heading", level=1)).to_have_text("Orders of a year")
-    expect(told(page)).to_have_text("100,000 rows")
+    expect(row_count(page)).to_have_text("100,000 rows")
     expect(row(page, 1)).to_contain_text("customer 1")
     visit.shoot("dataset-rows")
 
@@ -98,33 +98,33 @@ def test_all_rows_of_a_large_dataset_can_be_reached_sorted_and_filtered(visit: V
 
     page.get_by_label("customer Filter Input").fill("CUSTOMER 99")
     matching = sum("customer 99" in f"customer {key % 997}" for key in range(1, 100_001) if key % 1000)
-    expect(told(page)).to_have_text(f"{matching} of 100,000 rows")
+    expect(row_count(page)).to_have_text(f"{matching} of 100,000 rows")
     page.get_by_label("id Filter Input").fill("many")
-    expect(told(page)).to_have_text("'many' is not an integer that fits bigint.")
+    expect(row_count(page)).to_have_text("'many' is not an integer that fits bigint.")
     page.get_by_label("id Filter Input").fill("991")
-    expect(told(page)).to_have_text("1 of 100,000 rows")
+    expect(row_count(page)).to_have_text("1 of 100,000 rows")
     expect(row(page, 1)).to_contain_text("customer 991")
     visit.shoot("dataset-filtered")
 
     page.get_by_role("button", name="Clear filters and order").click()
-    expect(told(page)).to_have_text("100,000 rows")
+    expect(row_count(page)).to_have_text("100,000 rows")
     expect(row(page, 1)).to_contain_text("customer 1")
 
 
-def test_filters_ask_for_more_and_less_and_null(visit: Visit, many: dict[str, Any]) -> None:
+def test_filters_compare_and_find_null(visit: Visit, many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{many['id']}")
     expect(row(page, 1)).to_be_visible()
     choose_filter(page, "amount", "Greater than")
     page.get_by_label("Filter Value").fill("999.5")
-    expect(told(page)).to_have_text("50 of 100,000 rows")
+    expect(row_count(page)).to_have_text("50 of 100,000 rows")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Clear filters and order").click()
-    expect(told(page)).to_have_text("100,000 rows")
+    expect(row_count(page)).to_have_text("100,000 rows")
     choose_filter(page, "customer", "Is NULL")
-    expect(told(page)).to_have_text("100 of 100,000 rows")
+    expect(row_count(page)).to_have_text("100 of 100,000 rows")
     page.keyboard.press("Escape")
     choose_filter(page, "express", "True")
-    expect(told(page)).to_have_text("33 of 100,000 rows")
+    expect(row_count(page)).to_have_text("33 of 100,000 rows")
 
 
 def choose_filter(page: Page, column: str, operator: str) -> None:
@@ -134,7 +134,7 @@ def choose_filter(page: Page, column: str, operator: str) -> None:
     page.get_by_role("option", name=operator, exact=True).click()
 
 
-def test_columns_are_as_wide_as_their_values_and_fill_the_page(visit: Visit, api: httpx.Client) -> None:
+def test_column_widths_fit_values_and_fill_the_page(visit: Visit, api: httpx.Client) -> None:
     names = "id,customer,city,amount,ordered_at,paid,note"
     rows = f"{names}\n1,ann,Bonn,1.5,2026-01-01 00:00:17,true,a\n2,bob,Rome,2.5,2026-01-02 10:20:30,false,b\n"
     page = visit.go(f"/datasets/{create(api, rows, 'Wide and narrow')['id']}")
@@ -145,7 +145,7 @@ def test_columns_are_as_wide_as_their_values_and_fill_the_page(visit: Visit, api
     assert page.get_by_role("columnheader").last.evaluate(filled) > 0.98
 
 
-def test_a_row_opens_with_everything_in_it(visit: Visit, api: httpx.Client) -> None:
+def test_row_dialog_shows_full_values(visit: Visit, api: httpx.Client) -> None:
     long = "word " * 500
     made = create(api, f'id,text\n9007199254740993,"{long}"\n', "Long")
     page = visit.go(f"/datasets/{made['id']}")
@@ -164,13 +164,13 @@ def test_columns_schema_and_snippets(visit: Visit, many: dict[str, Any], service
     page = visit.go(f"/datasets/{many['id']}?tab=columns")
     state = page.get_by_role("region", name="Column state")
     expect(state.get_by_role("listitem")).to_have_text(
-        [re.compile("paid.*50 %"), re.compile("open"), re.compile("sent")]
+        [re.compile("paid.*50%"), re.compile("open"), re.compile("sent")]
     )
     customer = page.get_by_role("region", name="Column customer")
-    expect(customer).to_contain_text("under 1 % NULL (100)")
+    expect(customer).to_contain_text("under 1% NULL (100)")
     expect(customer).to_contain_text("997")
     expect(page.get_by_role("region", name="Column day").get_by_role("img")).to_be_visible()
-    expect(page.get_by_role("region", name="Column express")).to_contain_text("67 %")
+    expect(page.get_by_role("region", name="Column express")).to_contain_text("67%")
     visit.shoot("dataset-columns")
 
     page.get_by_role("tab", name="Rows").focus()
@@ -181,30 +181,30 @@ def test_columns_schema_and_snippets(visit: Visit, many: dict[str, Any], service
     expect(table.get_by_role("row").nth(4)).to_have_text(re.compile(r"amount\s*decimal"))
     visit.shoot("dataset-schema")
 
-    page.get_by_role("tab", name="Use it").click()
+    page.get_by_role("tab", name="Use in code").click()
     curl = page.get_by_role("region", name="curl")
     expect(curl).to_contain_text(f"{service.url}/v1/query")
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    curl.get_by_role("button", name="Copy: curl").click()
+    curl.get_by_role("button", name="Copy curl").click()
     expect(curl.get_by_role("status")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == curl.locator("pre").inner_text()
     visit.shoot("dataset-use")
 
-    page.get_by_role("link", name="Ask SQL").click()
+    page.get_by_role("link", name="Query with SQL").click()
     page.wait_for_url(re.compile(r"/sql\?q=SELECT%20\*%20FROM%20datasets\.many_orders%20LIMIT%20100$"))
 
 
 # ------------------------------------------------------------------------------------------------------------ versions
-def test_versions_are_looked_at_restored_and_announced(
+def test_versions_can_be_viewed_and_restored(
     visit: Visit, open_window: Opener, people: dict[str, Any], service: ServiceProcess
 ) -> None:
     page = visit.go(f"/datasets/{people['id']}?tab=versions")
     second = page.get_by_role("listitem", name="Version 2")
-    expect(second).to_contain_text("Loaded: upsert")
+    expect(second).to_contain_text("Loaded with upsert")
     expect(second).to_contain_text("1 inserted")
     expect(second).to_contain_text("1 updated")
     third = page.get_by_role("listitem", name="Version 3")
-    expect(third).to_contain_text("current")
+    expect(third).to_contain_text("Current")
     link = third.get_by_role("link", name="1 row rejected")
     assert link.get_attribute("href") == f"/datasets/{people['id']}/rejects?version=3"
     visit.shoot("dataset-versions")
@@ -212,35 +212,35 @@ def test_versions_are_looked_at_restored_and_announced(
     other.go(f"/datasets/{people['id']}")
     expect(row(other.page, 4)).to_contain_text("Kyiv")
 
-    page.get_by_role("listitem", name="Version 1").get_by_role("link", name="Look at it").click()
+    page.get_by_role("listitem", name="Version 1").get_by_role("link", name="View version 1").click()
     page.wait_for_url(re.compile(r"version=1$"))
-    expect(page.get_by_role("note")).to_contain_text("You look at version 1 of 3.")
-    expect(told(page)).to_have_text("3 rows")
+    expect(page.get_by_role("note")).to_contain_text("Viewing version 1 of 3")
+    expect(row_count(page)).to_have_text("3 rows")
     expect(row(page, 2)).to_contain_text("Rome")
     page.get_by_label("city Filter Input").fill("rome")
-    expect(told(page)).to_have_text("1 of 3 rows")
+    expect(row_count(page)).to_have_text("1 of 3 rows")
     visit.shoot("dataset-older")
 
     page.get_by_role("button", name="Restore this version").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Version 4 will have the rows of version 1")
+    expect(dialog).to_contain_text("This creates version 4 with the rows of version 1")
     expect(dialog).to_contain_text("4")
     visit.shoot("dataset-restore")
     dialog.get_by_role("button", name="Restore").click()
     page.wait_for_url(re.compile(r"tab=versions$"))
     expect(page.get_by_role("listitem", name="Version 4")).to_contain_text("Restored version 1")
 
-    notice = other.page.get_by_text("Version 4 is there.")
+    notice = other.page.get_by_text("Version 4 is available.")
     expect(notice).to_be_visible()
     other.shoot("dataset-live")
-    other.page.get_by_role("link", name="Show it").click()
-    expect(told(other.page)).to_have_text("3 rows")
+    other.page.get_by_role("link", name="View version 4").click()
+    expect(row_count(other.page)).to_have_text("3 rows")
 
 
 # ------------------------------------------------------------------------------------------------------------- actions
-def test_renaming_tells_in_the_dialog_what_is_wrong(visit: Visit, people: dict[str, Any], many: dict[str, Any]) -> None:
+def test_rename_dialog_shows_errors(visit: Visit, people: dict[str, Any], many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{people['id']}")
-    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Show more actions").click()
     page.get_by_role("menuitem", name="Rename").click()
     dialog = page.get_by_role("dialog", name="Rename")
     dialog.get_by_label("Table name").fill(many["table_name"])
@@ -254,16 +254,16 @@ def test_renaming_tells_in_the_dialog_what_is_wrong(visit: Visit, people: dict[s
     expect(page.get_by_text("datasets.all_people")).to_be_visible()
 
 
-def test_deleting_wants_the_name(
+def test_deleting_requires_typing_the_table_name(
     visit: Visit, open_window: Opener, people: dict[str, Any], service: ServiceProcess
 ) -> None:
     other = open_window(service.url)
     other.go(f"/datasets/{people['id']}")
     page = visit.go(f"/datasets/{people['id']}")
-    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Show more actions").click()
     page.get_by_role("menuitem", name="Delete").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("4 rows and all older versions go")
+    expect(dialog).to_contain_text("This deletes 4 rows and all older versions")
     expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
     visit.shoot("dataset-delete")
     dialog.get_by_label(f"Type {people['table_name']} to confirm").fill(people["table_name"])
@@ -274,7 +274,7 @@ def test_deleting_wants_the_name(
     expect(page.get_by_role("alert")).to_contain_text(people["id"])
 
 
-def test_downloads_are_real_files(visit: Visit, people: dict[str, Any], tmp_path: Path) -> None:
+def test_downloads_have_the_rows_of_the_version(visit: Visit, people: dict[str, Any], tmp_path: Path) -> None:
     page = visit.go(f"/datasets/{people['id']}?version=2")
     expected = [(1, "ann", "Bonn"), (2, "bob", "Oslo"), (3, "cy", None), (4, "di", "Kyiv")]
     for name, read in (("CSV", read_csv), ("Parquet", read_parquet), ("Arrow", read_arrow)):
@@ -304,7 +304,7 @@ def read_arrow(path: Path) -> Rows:
 
 
 # -------------------------------------------------------------------------------------------------------------- safety
-def test_names_and_values_are_text_whatever_they_hold(visit: Visit, api: httpx.Client) -> None:
+def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> None:
     content = json.dumps([{HOSTILE: HOSTILE, 'quo"te.d': 1, "nested": {HOSTILE: [HOSTILE]}}, {HOSTILE: None}])
     made = create(api, {"inline": {"format": "json", "content": content}}, HOSTILE)
     alerts: list[str] = []
@@ -317,43 +317,38 @@ def test_names_and_values_are_text_whatever_they_hold(visit: Visit, api: httpx.C
     page.get_by_role("columnheader", name=HOSTILE, exact=True).click()
     expect(row(page, 1).get_by_text(HOSTILE, exact=True)).to_be_visible()
     page.get_by_label(f"{HOSTILE} Filter Input").fill(HOSTILE)
-    expect(told(page)).to_have_text("1 of 2 rows")
+    expect(row_count(page)).to_have_text("1 of 2 rows")
     row(page, 1).get_by_text(HOSTILE, exact=True).dblclick()
     expect(page.get_by_role("dialog").get_by_role("definition").first).to_have_text(HOSTILE)
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     visit.shoot("dataset-hostile")
-    for tab, words in (("Columns", HOSTILE), ("Schema", HOSTILE), ("Versions", "Created"), ("Use it", "SELECT")):
+    for tab, words in (("Columns", HOSTILE), ("Schema", HOSTILE), ("Versions", "Created"), ("Use in code", "SELECT")):
         page.get_by_role("tab", name=tab).click()
         expect(page.get_by_role("tabpanel", name=tab).get_by_text(words).first).to_be_visible()
-    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Show more actions").click()
     page.get_by_role("menuitem", name="Delete").click()
     expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
     assert page.locator("img[src=x]").count() == 0
     assert alerts == []
 
 
-def test_who_may_only_read_is_offered_only_that(tmp_path: Path, open_window: Opener) -> None:
-    stand = Stand(tmp_path, "local[1]", settings={"INLAY_API_KEYS": "the-key"})
+def test_a_read_only_key_offers_no_changes(locked_service: ServiceProcess, open_window: Opener) -> None:
     key = {"Authorization": "Bearer the-key"}
-    with (
-        ServiceProcess(stand).opened() as process,
-        httpx.Client(base_url=process.url, headers=key, timeout=SPARK_PATIENCE) as api,
-    ):
+    with httpx.Client(base_url=locked_service.url, headers=key, timeout=SPARK_TIMEOUT) as api:
         made = create(api, "id\n1\n", "Locked")
         load(api, made, "id\n2\n", "append")
-        secret = create_key(stand)
-        visit = open_window(process.url)
-        page = visit.go(f"/datasets/{made['id']}?version=1&tab=use")
-        page.get_by_label("API key").fill(secret)
-        page.keyboard.press("Enter")
-        page.wait_for_url(re.compile("tab=use"))
-        expect(page.get_by_text("This service asks for an API key.")).to_be_visible()
-        expect(page.get_by_role("region", name="curl")).to_contain_text("Bearer $INLAY_API_KEY")
-        expect(page.get_by_role("link", name="Ask SQL")).to_be_visible()
-        for name in ("Load", "More", "Restore this version"):
-            for role in ("button", "link"):
-                expect(page.get_by_role(role, name=name, exact=True)).to_have_count(0)  # type: ignore[arg-type]
-        visit.shoot("dataset-read-only")
+    visit = open_window(locked_service.url)
+    page = visit.go(f"/datasets/{made['id']}?version=1&tab=use")
+    page.get_by_label("API key").fill(create_key(locked_service.stand))
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("tab=use"))
+    expect(page.get_by_text("This service requires an API key.")).to_be_visible()
+    expect(page.get_by_role("region", name="curl")).to_contain_text("Bearer $INLAY_API_KEY")
+    expect(page.get_by_role("link", name="Query with SQL")).to_be_visible()
+    for name in ("Load rows", "Show more actions", "Restore this version"):
+        for role in ("button", "link"):
+            expect(page.get_by_role(role, name=name, exact=True)).to_have_count(0)  # type: ignore[arg-type]
+    visit.shoot("dataset-read-only")
 
 
 def create_key(stand: Stand) -> str:

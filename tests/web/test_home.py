@@ -1,4 +1,4 @@
-"""All datasets: the first one, many of them, files that wait, and uploads that take their time."""
+"""Tests of the home page in a browser: datasets, pending uploads and the drop zone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from playwright.sync_api import Page, expect
 from inlay.catalog import Catalog
 from tests.catalog import steps
 from tests.faults.service_process import ServiceProcess, Stand
-from tests.web.conftest import SPARK_PATIENCE, Opener, Visit
+from tests.spark import cluster
+from tests.web.conftest import SPARK_TIMEOUT, Opener, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +23,7 @@ CSV = b"a,b\n1,x\n2,y\n"
 
 
 def choose(page: Page, *files: tuple[str, bytes]) -> None:
-    """As by the dialog of the drop zone."""
+    """Choose files in the dialog of the drop zone."""
     chosen = [{"name": name, "mimeType": "", "buffer": content} for name, content in files]
     page.get_by_label("click to choose").set_input_files(chosen)  # type: ignore[arg-type]
 
@@ -40,7 +41,7 @@ def slow_down(visit: Visit, bytes_per_second: float) -> None:
 # ----------------------------------------------------------------------------------------------------- an empty service
 @pytest.fixture
 def fresh_service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(Stand(tmp_path, "local[1]", settings={}))
+    process = ServiceProcess(Stand(tmp_path, cluster.local_connect_url(), settings={}))
     process.start()
     try:
         process.wait_until_open()
@@ -49,27 +50,25 @@ def fresh_service(tmp_path: Path) -> Iterator[ServiceProcess]:
         process.end()
 
 
-def test_from_nothing_to_many_datasets(fresh_service: ServiceProcess, open_window: Opener) -> None:
+def test_home_page_from_empty_to_many_datasets(fresh_service: ServiceProcess, open_window: Opener) -> None:
     visit, other = open_window(fresh_service.url), open_window(fresh_service.url)
     page = visit.go("/")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Put a file in, get a table out")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Turn files into SQL tables")
     visit.shoot("home-empty")
     watching = other.go("/")
 
     # a sample, one click away, and what to do with it
     page.get_by_role("button", name="Try a sample of 500 orders").click()
     expect(page.get_by_role("status").filter(has_text=re.compile("Starting|Waiting|Converting"))).to_be_visible()
-    expect(page.get_by_text("Sample orders: 500 rows are in")).to_be_visible(timeout=SPARK_PATIENCE * 1000)
-    expect(page.get_by_role("link", name="Look at the rows")).to_have_attribute("href", re.compile("/datasets/data_"))
-    expect(page.get_by_role("link", name="Load a correction")).to_have_attribute(
-        "href", re.compile("/datasets/.*/load")
-    )
-    question = page.get_by_role("link", name="Ask a question in SQL").get_attribute("href") or ""
+    expect(page.get_by_text("Sample orders: 500 rows loaded")).to_be_visible(timeout=SPARK_TIMEOUT * 1000)
+    expect(page.get_by_role("link", name="View the rows")).to_have_attribute("href", re.compile("/datasets/data_"))
+    expect(page.get_by_role("link", name="Load corrections")).to_have_attribute("href", re.compile("/datasets/.*/load"))
+    question = page.get_by_role("link", name="Query the dataset with SQL").get_attribute("href") or ""
     sql = httpx.URL(question).params["q"]
     answer = httpx.post(f"{fresh_service.url}/v1/query", json={"sql": sql}).json()
     assert (answer["columns"][0]["name"], answer["row_count"]) == ("product", 8)
     with page.expect_download() as download:
-        page.get_by_role("button", name="save order-corrections.csv").click()
+        page.get_by_role("button", name="Download order-corrections.csv").click()
     assert download.value.path().read_text().startswith("order_id,")
     visit.shoot("home-sample")
 
@@ -90,7 +89,7 @@ def test_from_nothing_to_many_datasets(fresh_service: ServiceProcess, open_windo
     box.fill("sample")
     expect(watching.get_by_role("row")).to_have_count(2)
     box.fill("ORDERS größe_7")
-    expect(watching.get_by_text("No dataset has a name like that.")).to_be_visible()
+    expect(watching.get_by_text("No datasets match your search.")).to_be_visible()
     box.fill("groesse_77 GRÖSSE")
     expect(watching.get_by_role("link", name="Größe 77")).to_be_visible()
     expect(watching.get_by_role("row")).to_have_count(2)
@@ -100,7 +99,7 @@ def test_from_nothing_to_many_datasets(fresh_service: ServiceProcess, open_windo
 
 
 def add_datasets(service: ServiceProcess, count: int) -> None:
-    """Straight into the catalog: it is the list that is looked at, not the data."""
+    """Add datasets without data to the catalog."""
     catalog = Catalog(service.stand.folder / "data" / "catalog.db")
     try:
         for number in range(count - 1):
@@ -112,23 +111,23 @@ def add_datasets(service: ServiceProcess, count: int) -> None:
         catalog.close()
 
 
-def test_who_may_only_read_is_offered_nothing_else(fresh_service: ServiceProcess) -> None:
+def test_read_only_key_offers_no_uploads(fresh_service: ServiceProcess) -> None:
     with httpx.Client(base_url=fresh_service.url) as client:
         upload = client.post("/v1/files", content=CSV, headers={"Content-Type": "text/csv"}).json()
         catalog = Catalog(fresh_service.stand.folder / "data" / "catalog.db")
-        client.cookies.set("inlay_key", catalog.keys.create("reader", ["read"]).secret)
+        client.cookies.set("inlay_key", catalog.api_keys.create("reader", ["read"]).secret)
         catalog.close()
         home, preview = client.get("/").text, client.get(f"/uploads/{upload['id']}").text
     assert upload["id"] in home
     for offer in ("click to choose", "Try a sample", "Delete the file"):
         assert offer not in home
-    assert "Your key may read, but not write" in preview
+    assert "Your API key is read-only" in preview
     for offer in ("Create dataset", "Delete"):
         assert offer not in preview
 
 
-# -------------------------------------------------------------------------------------------------------- waiting files
-def test_several_files_wait_to_be_looked_at_or_deleted(visit: Visit, api: httpx.Client) -> None:
+# ------------------------------------------------------------------------------------------------------ pending uploads
+def test_pending_uploads_can_be_opened_and_deleted(visit: Visit, api: httpx.Client) -> None:
     before = set(pending(api))
     page = visit.go("/")
     choose(page, ("one.csv", CSV), (f"{EVIL}.json", b'{"a": 1}\n'), ("three.csv.gz", b"\x1f\x8b not really"))
@@ -137,15 +136,15 @@ def test_several_files_wait_to_be_looked_at_or_deleted(visit: Visit, api: httpx.
     assert len(set(pending(api)) - before) == 3
     types = {upload["content_type"] for upload in api.get("/v1/files").json()["uploads"]}
     assert {'text/csv; name="one.csv"', 'text/csv; name="three.csv.gz"'} <= types
-    visit.shoot("home-waiting")
+    visit.shoot("home-uploads")
 
-    page.get_by_role("button", name="Delete the file one.csv").click()
+    page.get_by_role("button", name="Delete one.csv").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.get_by_role("link", name="one.csv", exact=True)).to_be_visible()
     for name in ("one.csv", "three.csv.gz"):
-        page.get_by_role("button", name=f"Delete the file {name}").click()
+        page.get_by_role("button", name=f"Delete {name}").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         expect(page.get_by_role("dialog")).to_be_hidden()
         expect(page.get_by_role("link", name=name, exact=True)).to_be_hidden()
@@ -154,7 +153,7 @@ def test_several_files_wait_to_be_looked_at_or_deleted(visit: Visit, api: httpx.
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{EVIL}.json")
 
 
-def test_files_can_be_dropped_anywhere_on_the_page(visit: Visit) -> None:
+def test_files_can_be_dropped_anywhere(visit: Visit) -> None:
     page = visit.go("/")
     expect(page.get_by_label("click to choose")).to_be_attached()
     dropped = page.evaluate_handle(
@@ -183,7 +182,7 @@ def large_file(path: Path, megabytes: int) -> Path:
     return path
 
 
-def test_a_large_upload_shows_how_far_it_is(visit: Visit, tmp_path: Path) -> None:
+def test_large_upload_shows_progress(visit: Visit, tmp_path: Path) -> None:
     file = large_file(tmp_path / "large.csv", 200)
     seen: list[tuple[float, float, str]] = []
     visit.page.expose_function("seen", lambda value, most, text: seen.append((value, most, text)))
@@ -198,10 +197,10 @@ def test_a_large_upload_shows_how_far_it_is(visit: Visit, tmp_path: Path) -> Non
     assert [text for _, _, text in seen if re.search(r"MB of 200 MB · .*\d [KM]B/s · .*(s|min|second) left", text)]
     slow_down(visit, -1)
     type_ = page.get_by_label("Type of number")  # of so much only the beginning is looked at
-    expect(type_).to_have_value("bigint", timeout=SPARK_PATIENCE * 1000)
+    expect(type_).to_have_value("bigint", timeout=SPARK_TIMEOUT * 1000)
 
 
-def test_an_upload_that_is_cancelled_leaves_nothing(
+def test_cancelled_upload_stores_nothing(
     visit: Visit, api: httpx.Client, service: ServiceProcess, tmp_path: Path
 ) -> None:
     before, files_before = pending(api), service.stand.files()
@@ -214,10 +213,10 @@ def test_an_upload_that_is_cancelled_leaves_nothing(
     expect(page.get_by_role("progressbar", name="Upload of huge.csv")).to_be_visible()
     expect(page.get_by_text(re.compile("MB of 200 MB"))).to_be_visible()
     visit.shoot("upload")
-    page.get_by_role("button", name="Cancel the upload of next.csv").click()
-    page.get_by_role("button", name="Cancel the upload of huge.csv").click()
-    expect(page.get_by_role("listitem").filter(has_text="huge.csv")).to_contain_text("cancelled")
-    expect(page.get_by_role("status").filter(has_text="huge.csv: cancelled")).to_be_attached()
+    page.get_by_role("button", name="Cancel upload of next.csv").click()
+    page.get_by_role("button", name="Cancel upload of huge.csv").click()
+    expect(page.get_by_role("listitem").filter(has_text="huge.csv")).to_contain_text("Cancelled")
+    expect(page.get_by_role("status").filter(has_text="huge.csv: Cancelled")).to_be_attached()
     slow_down(visit, -1)
     choose(page, ("wanted.csv", CSV))  # the zone is free for others
     page.wait_for_url("**/uploads/**")
@@ -227,11 +226,11 @@ def test_an_upload_that_is_cancelled_leaves_nothing(
 
 
 HOLD_ANSWERS = """Object.defineProperty(XMLHttpRequest.prototype, "onload", {
-  set(told) { this.addEventListener("load", () => { window.answer = () => told.call(this) }) }
+  set(handler) { this.addEventListener("load", () => { window.answer = () => handler.call(this) }) }
 })"""
 
 
-def test_an_upload_that_is_cancelled_when_all_is_there_is_removed_again(visit: Visit, api: httpx.Client) -> None:
+def test_upload_cancelled_after_the_last_byte_is_deleted(visit: Visit, api: httpx.Client) -> None:
     before = pending(api)
     visit.page.add_init_script(HOLD_ANSWERS)
     page = visit.go("/")
@@ -242,14 +241,14 @@ def test_an_upload_that_is_cancelled_when_all_is_there_is_removed_again(visit: V
     assert len(pending(api)) == len(before) + 1
     item.get_by_role("button", name="Cancel").click()
     page.evaluate("() => window.answer()")
-    expect(item).to_contain_text("cancelled")
+    expect(item).to_contain_text("Cancelled")
     assert pending(api) == before
 
 
-def test_an_upload_that_is_refused_says_why_and_can_be_tried_again(visit: Visit) -> None:
+def test_rejected_upload_shows_the_reason_and_can_be_retried(visit: Visit) -> None:
     page = visit.go("/")
     choose(page, ("empty.csv", b""))
     item = page.get_by_role("listitem").filter(has_text="empty.csv")
-    expect(item).to_contain_text("The body is empty.")
-    item.get_by_role("button", name="Try again").click()
-    expect(item).to_contain_text("The body is empty.")
+    expect(item).to_contain_text("The upload is empty.")
+    item.get_by_role("button", name="Retry").click()
+    expect(item).to_contain_text("The upload is empty.")

@@ -1,4 +1,4 @@
-"""Jobs in a browser: as they run, cancelling them, and what each of them tells."""
+"""Tests of the job pages in a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def create(api: httpx.Client, label: str, **source: object) -> httpx.Response:
     return api.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"})
 
 
-def test_a_running_job_is_seen_and_cancelled(visit: Visit, api: httpx.Client) -> None:
+def test_running_job_is_shown_and_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
     page = visit.go("/jobs")
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
     job = create(api, "Endless", sql=ENDLESS).raise_for_status().json()
@@ -31,13 +31,13 @@ def test_a_running_job_is_seen_and_cancelled(visit: Visit, api: httpx.Client) ->
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("Cancelled").first).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
-    expect(page.get_by_text("Somebody asked to cancel it")).to_be_visible()
+    expect(page.get_by_text("Cancellation requested")).to_be_visible()
     assert api.get(f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
-    page.get_by_role("link", name="All jobs").click()
+    page.get_by_role("link", name="View all jobs").click()
     expect(line).to_contain_text("Nothing changed")
 
 
-def test_jobs_are_cancelled_from_the_list_and_filtered_by_state(visit: Visit, api: httpx.Client) -> None:
+def test_jobs_can_be_cancelled_in_the_list_and_filtered_by_state(visit: Visit, api: httpx.Client) -> None:
     create(api, "Never ending", sql=ENDLESS).raise_for_status()
     page = visit.go("/jobs?state=running")
     line = page.get_by_role("row").filter(has_text="Never ending")
@@ -49,40 +49,40 @@ def test_jobs_are_cancelled_from_the_list_and_filtered_by_state(visit: Visit, ap
     assert page.url == f"{visit.url}/jobs?state=cancelled"
 
 
-def test_a_job_tells_what_was_asked_what_was_done_and_what_came_of_it(visit: Visit, api: httpx.Client) -> None:
+def test_job_page_shows_request_timeline_and_result(visit: Visit, api: httpx.Client) -> None:
     inline = {"format": "csv", "content": f"code,{XSS}\n007,a\n008,{XSS}\n"}
     made = api.post("/v1/datasets", json={"label": XSS, "source": {"inline": inline}}).raise_for_status().json()
     jobs = api.get("/v1/jobs", params={"dataset_id": made["id"]}).json()["jobs"]
     page = visit.go(f"/jobs/{jobs[0]['id']}")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Create: {XSS}")
     expect(page.get_by_text("Converting on Spark")).to_be_visible()
-    expect(page.get_by_text("looks like codes with leading zeros")).to_be_visible()
-    expect(page.get_by_text("of CSV within the request")).to_be_visible()
+    expect(page.get_by_text("its numbers have leading zeros")).to_be_visible()
+    expect(page.get_by_text("of inline CSV")).to_be_visible()
     visit.shoot("job")
-    page.get_by_role("link", name=f"See {XSS}").click()
+    page.get_by_role("link", name=f"View {XSS}").click()
     page.wait_for_url(f"{visit.url}/datasets/{made['id']}?version=1")
     api.delete(f"/v1/datasets/{made['id']}").raise_for_status()
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Create: {XSS}")
-    expect(page.get_by_role("link", name=f"See {XSS}")).to_have_count(0)
+    expect(page.get_by_role("link", name=f"View {XSS}")).to_have_count(0)
 
 
-def test_a_failed_job_tells_the_cells_and_what_to_do(visit: Visit, api: httpx.Client) -> None:
+def test_failed_job_shows_invalid_cells_and_a_hint(visit: Visit, api: httpx.Client) -> None:
     columns = {"columns": [{"name": "n", "type": "bigint"}]}
     body = {"label": "Wrong", "schema": columns, "source": {"inline": {"format": "csv", "content": f"n\n1\n{XSS}\n"}}}
     failed = api.post("/v1/datasets", json=body)
     assert failed.status_code == 422
     page = visit.go("/jobs?state=failed")
     line = page.get_by_role("row").filter(has_text="Wrong").first
-    expect(line).to_contain_text("1 of 2 rows do not fit")
+    expect(line).to_contain_text("1 of 2 rows are invalid")
     line.get_by_role("link", name="Create").click()
-    told = page.get_by_role("alert")
-    expect(told.get_by_role("row").last).to_contain_text(XSS)
-    expect(told).to_contain_text("quarantine")
+    alert = page.get_by_role("alert")
+    expect(alert.get_by_role("row").last).to_contain_text(XSS)
+    expect(alert).to_contain_text("quarantine")
     visit.shoot("job-failed")
 
 
-def test_an_unknown_job_is_told(visit: Visit) -> None:
+def test_unknown_job_is_not_found(visit: Visit) -> None:
     page = visit.go("/jobs/job_there_is_none")
     expect(page.get_by_role("alert")).to_contain_text("job_there_is_none")
     assert httpx.get(visit.url + "/jobs/job_there_is_none").status_code == 404

@@ -1,4 +1,4 @@
-"""Loading rows on the page: choose, see what it would do, do it, take it back."""
+"""Tests of the load page: choose, preview, load and undo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from playwright.sync_api import Page, expect
 
 from inlay.incremental import STRATEGIES
 from inlay.server.models import Changes, LoadPlan, PlannedFile
-from inlay.web.load.choices import Choices, default_strategy, fit_of
 from inlay.web.load.plan import rewritten_share, segments
-from inlay.web.load.strategies import CHOICES
-from inlay.workspace.keys import KeyAdvice
-from inlay.workspace.requests import WHOLE
+from inlay.web.load.source import compare_columns
+from inlay.web.load.strategy import STRATEGY_CARDS, LoadDraft, default_strategy
+from inlay.workspace.key_columns import KeyAdvice
+from inlay.workspace.requests import KEYLESS_STRATEGIES
 from tests.web.conftest import Visit
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -22,50 +22,57 @@ ORDERS = "".join(f"{number},item {number},{number}.50,open\n" for number in rang
 
 
 # ------------------------------------------------------------------------------------------------- without a browser
-def test_every_strategy_is_offered_and_explained_as_the_truth_table_has_it() -> None:
-    assert set(CHOICES) == {*STRATEGIES, *WHOLE}
+def test_strategy_cards_match_the_strategies() -> None:
+    assert set(STRATEGY_CARDS) == {*STRATEGIES, *KEYLESS_STRATEGIES}
     words = {"keep": "kept", "replace": "replaced", "insert": "inserted", "skip": "ignored", "delete": "deleted"}
-    looks = {"keep": "kept", "replace": "new", "insert": "new", "skip": "skipped", "delete": "gone"}
+    looks = {"keep": "kept", "replace": "new", "insert": "new", "skip": "skipped", "delete": "deleted"}
     for name, strategy in STRATEGIES.items():
-        choice = CHOICES[name]
-        assert (choice.summary, choice.needs_key) == (strategy.summary, True)
-        assert f"Key in both: {words[strategy.in_both]}." in choice.meaning
-        assert f"Only in the source: {words[strategy.only_in_source]}." in choice.meaning
-        assert f"Only in the dataset: {words[strategy.only_in_target]}." in choice.meaning
-        after = {cell.key: cell.kind for cell in choice.after}
-        told = (strategy.only_in_target, strategy.in_both, strategy.only_in_source)
-        assert after == dict(zip("ABC", (looks[each] for each in told), strict=True))
-        assert [cell.key for cell in choice.source].count("B") == 1 + strategy.reduces_source
-    assert not any(CHOICES[name].needs_key for name in WHOLE)
+        card = STRATEGY_CARDS[name]
+        assert (card.summary, card.needs_key) == (strategy.summary, True)
+        assert f"Key in both: {words[strategy.in_both]}." in card.description
+        assert f"Only in the source: {words[strategy.only_in_source]}." in card.description
+        assert f"Only in the dataset: {words[strategy.only_in_target]}." in card.description
+        after = {cell.key: cell.style for cell in card.result}
+        effects = (strategy.only_in_target, strategy.in_both, strategy.only_in_source)
+        assert after == dict(zip("ABC", (looks[each] for each in effects), strict=True))
+        assert [cell.key for cell in card.source].count("B") == 1 + strategy.reduces_source
+    assert not any(STRATEGY_CARDS[name].needs_key for name in KEYLESS_STRATEGIES)
 
 
-def test_a_request_has_what_its_strategy_takes() -> None:
-    choices = Choices(upload_id="upld_x", key_columns=["id"], order_by=["at"], sets_aside=True)
-    for name in CHOICES:
+def test_request_has_only_the_arguments_of_its_strategy() -> None:
+    choices = LoadDraft(upload_id="upld_x", key_columns=["id"], order_by=["at"], rejects_rows=True)
+    for name in STRATEGY_CARDS:
         choices.strategy = name
         request = choices.request(dry_run=True)
         request.check()
         assert (request.dry_run, request.on_error) == (True, "quarantine")
         assert list(request.dedup_order_by) == (["at"] if name == "deduplicate" else [])
         assert choices.missing is None
-    assert Choices(strategy="append").missing is not None
-    assert "key columns" in str(Choices(upload_id="upld_x", strategy="upsert").missing)
+    assert LoadDraft(strategy="append").missing is not None
+    assert "key columns" in str(LoadDraft(upload_id="upld_x", strategy="upsert").missing)
 
 
-def test_a_key_makes_upsert_the_first_choice() -> None:
+def test_upsert_is_the_default_if_a_key_is_known() -> None:
     assert default_strategy(KeyAdvice((), (("id",),))) == "upsert"
     assert default_strategy(KeyAdvice((), ())) == "append"
-    assert (fit_of(["a", "c"], ["a", "b"]).missing, fit_of(["a", "c"], ["a", "b"]).extra) == (["b"], ["c"])
+    assert compare_columns(["a", "c"], ["a", "b"]) == (["b"], ["c"])
 
 
 def plan_of(files: list[PlannedFile], **more: Any) -> LoadPlan:
     counts = dict.fromkeys(("source_count", "rejected_count", "inserted", "updated", "deleted", "unchanged"), 0)
     changes = Changes(columns=[], inserted=[], updated=[], deleted=[])
-    told: dict[str, Any] = {"row_count": 0, "version": 1, "files_rewritten": 0, "bytes_rewritten": 0, **counts, **more}
-    return LoadPlan(dataset_id="data_x", strategy="upsert", files=files, changes=changes, **told)
+    fields: dict[str, Any] = counts | {
+        "row_count": 0,
+        "version": 1,
+        "files_rewritten": 0,
+        "bytes_rewritten": 0,
+        **counts,
+        **more,
+    }
+    return LoadPlan(dataset_id="data_x", strategy="upsert", files=files, changes=changes, **fields)
 
 
-def test_the_strip_has_a_part_for_every_file_or_every_kind() -> None:
+def test_segments_are_files_or_operations() -> None:
     def files(number: int, kind: str) -> list[PlannedFile]:
         return [
             PlannedFile(path=f"/d/v1/{n}.parquet", operation=kind, reason="so", rows=1, bytes=10) for n in range(number)
@@ -81,9 +88,9 @@ def test_the_strip_has_a_part_for_every_file_or_every_kind() -> None:
     ]
     assert (
         rewritten_share(plan_of(files(100, "preserved"), bytes_rewritten=15))
-        == "15 bytes of 1.0 KB (1.5%) would be written again."
+        == "The load rewrites 15 bytes of 1.0 KB (1.5%)."
     )
-    assert "None of the 1.0 KB" in rewritten_share(plan_of(files(100, "preserved")))
+    assert "none of the existing data (1.0 KB)" in rewritten_share(plan_of(files(100, "preserved")))
 
 
 # ---------------------------------------------------------------------------------------------------- in a real browser
@@ -109,18 +116,18 @@ def rows(api: httpx.Client, sql: str) -> list[list[Any]]:
 
 
 def look(page: Page) -> None:
-    page.get_by_role("button", name="See what it would do").click()
+    page.get_by_role("button", name="Preview changes").click()
 
 
 @pytest.mark.spark
-def test_a_correction_is_looked_at_loaded_and_taken_back(visit: Visit, api: httpx.Client) -> None:
+def test_correction_is_previewed_loaded_and_undone(visit: Visit, api: httpx.Client) -> None:
     label = f"Orders {EVIL}"
     dataset = made(api, f'order_id,name,price,"{EVIL}"\n' + ORDERS, label)
     page = visit.go(f"/datasets/{dataset['id']}/load")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Load into {label}")
-    expect(page.get_by_role("button", name="See what it would do")).to_be_disabled()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Load rows into {label}")
+    expect(page.get_by_role("button", name="Preview changes")).to_be_disabled()
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
-    expect(page.get_by_role("button", name="order_id unique in the data")).to_be_visible()
+    expect(page.get_by_role("button", name="order_id unique in the dataset")).to_be_visible()
     visit.shoot("load-begin")
     correction = (
         f'order_id,name,price,"{EVIL}"\n7,item 7,7.50,{EVIL}\n8,item 8,,open\n9,item 9,9.50,open\n99,new,1.00,open\n'
@@ -128,20 +135,20 @@ def test_a_correction_is_looked_at_loaded_and_taken_back(visit: Visit, api: http
     page.locator("input[type=file]").set_input_files(
         {"name": f"fix {EVIL}.csv", "mimeType": "text/csv", "buffer": correction.encode()}
     )
-    first = page.get_by_role("region", name="The first rows")
+    first = page.get_by_role("region", name="First rows")
     expect(first.get_by_role("cell", name=EVIL)).to_be_visible()
     expect(first.get_by_role("cell", name="NULL")).to_be_visible()
     visit.shoot("load-chosen")
     look(page)
-    expect(page.get_by_role("heading", name="What it would do")).to_be_visible()
+    expect(page.get_by_role("heading", name="Review the changes")).to_be_visible()
     shown = page.get_by_role("listitem")
-    expect(shown.filter(has_text="would be inserted")).to_have_text("1would be inserted")
-    expect(shown.filter(has_text="would be updated")).to_have_text("3would be updated, 1 of them equal already")
+    expect(shown.filter(has_text="to be inserted")).to_have_text("1to be inserted")
+    expect(shown.filter(has_text="to be updated")).to_have_text("3to be updated, 1 of them unchanged")
     changed = page.get_by_role("region", name="Changed cells")
     expect(changed.locator("tbody")).to_have_text([f"7{EVIL}open{EVIL}", "8price8.5NULL"])
     expect(changed.locator("del")).to_have_text(["open", "8.5"])
     expect(page.get_by_role("region", name="New rows").get_by_role("cell").first).to_have_text("99")
-    expect(page.get_by_role("img", name="Files: 1 rewritten, new ones")).to_be_visible()
+    expect(page.get_by_role("img", name="Files: 1 rewritten, new files")).to_be_visible()
     visit.shoot("load-plan")
     page.get_by_role("button", name="Load", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
@@ -151,19 +158,19 @@ def test_a_correction_is_looked_at_loaded_and_taken_back(visit: Visit, api: http
         [None],
         [1.0],
     ]
-    page.get_by_role("button", name="Undo: go back to version 1").click()
-    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
-    expect(page.get_by_role("status").filter(has_text="Back to version 1")).to_be_visible()
+    page.get_by_role("button", name="Undo and restore version 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("status").filter(has_text="Restored version 1")).to_be_visible()
     assert rows(api, f"SELECT count(*), sum(price) FROM datasets.{table}") == [[60, 1860.0]]
     assert api.get(f"/v1/datasets/{dataset['id']}").json()["version"] == 3
 
 
 @pytest.mark.spark
-def test_what_is_wrong_is_told_in_its_place_and_the_choices_stay(visit: Visit, api: httpx.Client) -> None:
+def test_errors_offer_a_remedy_and_keep_the_choices(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name,n\n1,a,1\n2,b,2\n")
     upload_id = uploaded(api, "id,name,n\n1,first,1\n1,second,many\n3,third,3\n3,fourth,4\n")
     page = visit.go(f"/datasets/{dataset['id']}/load?upload={upload_id}")
-    expect(page.get_by_text("1 of the first 4 rows would not fit")).to_be_visible()
+    expect(page.get_by_text("Invalid rows: 1 of the first 4 rows")).to_be_visible()
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
     look(page)
     problem = page.get_by_role("alert")
@@ -171,13 +178,13 @@ def test_what_is_wrong_is_told_in_its_place_and_the_choices_stay(visit: Visit, a
     expect(bad.get_by_role("cell").nth(0)).to_have_text("3")
     expect(bad.get_by_role("cell").nth(2)).to_have_text("many")
     visit.shoot("load-bad-rows")
-    problem.get_by_role("button", name="Set these rows aside and look again").click()
+    problem.get_by_role("button", name="Reject these rows and preview again").click()
     expect(problem).to_contain_text("1 source row repeats a key")
-    expect(page.get_by_label("Set them aside, and load the rest")).to_be_checked()
+    expect(page.get_by_label("Reject them and load the rest")).to_be_checked()
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
     problem.get_by_role("button", name="Keep the last row of each key").click()
     expect(page.get_by_label("Deduplicate", exact=True)).to_be_checked()
-    expect(page.get_by_role("listitem").filter(has_text="set aside")).to_contain_text("1")
+    expect(page.get_by_role("listitem").filter(has_text="to be rejected")).to_contain_text("1")
     page.get_by_role("button", name="Load", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
     assert rows(api, f"SELECT id, name FROM datasets.{dataset['table_name']} ORDER BY id") == [
@@ -187,19 +194,19 @@ def test_what_is_wrong_is_told_in_its_place_and_the_choices_stay(visit: Visit, a
     ]
     assert api.get(f"/v1/files/{upload_id}").json()["status"] == "consumed"
     page.goto(f"{visit.url}/datasets/{dataset['id']}/load?upload={upload_id}")
-    expect(page.get_by_role("alert")).to_contain_text("used already")
+    expect(page.get_by_role("alert")).to_contain_text("already consumed")
 
 
 @pytest.mark.spark
-def test_rows_of_a_query_are_loaded_by_keyboard_alone(visit: Visit, api: httpx.Client) -> None:
+def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name\n" + "".join(f"{number},a\n" for number in range(1, 1501)))
     table = f"datasets.{dataset['table_name']}"
     page = visit.go(f"/datasets/{dataset['id']}/load")
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
 
     def use(sql: str) -> None:
-        page.get_by_role("button", name="Or rows that a query finds").press("Enter")
-        page.get_by_label("SELECT").fill(sql)
+        page.get_by_role("button", name="Or use a query").press("Enter")
+        page.get_by_label("SQL query").fill(sql)
         page.get_by_role("button", name="Use this query").press("Enter")
 
     use("SELECT 5 AS id FROM nowhere")
@@ -207,28 +214,28 @@ def test_rows_of_a_query_are_loaded_by_keyboard_alone(visit: Visit, api: httpx.C
     page.reload()
     use("SELECT 5 AS id")
     expect(page.get_by_role("alert")).to_contain_text("The source lacks 1 column of the dataset: name")
-    page.get_by_role("button", name="Choose another").press("Enter")
+    page.get_by_role("button", name="Change source").press("Enter")
     use(f"SELECT a.id, b.name FROM {table} a, {table} b, {table} c WHERE a.id * b.id * c.id % 8009 = 7")
-    expect(page.get_by_role("region", name="The first rows").get_by_role("cell").first).to_be_visible()
+    expect(page.get_by_role("region", name="First rows").get_by_role("cell").first).to_be_visible()
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()
-    page.get_by_role("button", name="See what it would do").press("Enter")
+    page.get_by_role("button", name="Preview changes").press("Enter")
     page.get_by_role("button", name="Cancel").press("Enter")
     expect(page.get_by_text("Cancelled. Nothing changed.")).to_be_visible()
-    page.get_by_role("button", name="Choose another").press("Enter")
+    page.get_by_role("button", name="Change source").press("Enter")
     use(f"SELECT id + 1 AS id, name FROM {table} WHERE id > 1490")
-    expect(page.get_by_role("region", name="The first rows").get_by_role("cell").first).to_be_visible()
+    expect(page.get_by_role("region", name="First rows").get_by_role("cell").first).to_be_visible()
     page.get_by_label("Upsert", exact=True).press("ArrowDown")
     expect(page.get_by_label("Insert", exact=True)).to_be_checked()
-    page.get_by_role("button", name="See what it would do").press("Enter")
+    page.get_by_role("button", name="Preview changes").press("Enter")
     expect(page.get_by_role("region", name="New rows").locator("tbody")).to_have_text("1501a")
     page.get_by_role("button", name="Load", exact=True).press("Enter")
     expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
-    page.get_by_role("button", name="See the dataset").press("Enter")
+    page.get_by_role("button", name="View dataset").press("Enter")
     page.wait_for_url(f"{visit.url}/datasets/{dataset['id']}")
 
 
 @pytest.mark.spark
-def test_what_others_do_meanwhile_is_neither_overlooked_nor_taken_back_unseen(visit: Visit, api: httpx.Client) -> None:
+def test_concurrent_changes_stop_the_load_and_appear_in_the_undo_dialog(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name\n1,ann\n", "Shared by two")
     place = f"/v1/datasets/{dataset['id']}/loads"
 
@@ -238,21 +245,21 @@ def test_what_others_do_meanwhile_is_neither_overlooked_nor_taken_back_unseen(vi
 
     page = visit.go(f"/datasets/{dataset['id']}/load")
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()  # the page is at rest
-    page.get_by_role("button", name="Or rows that a query finds").press("Enter")
-    page.get_by_label("SELECT").fill("SELECT 9 AS id, 'zoe' AS name")
+    page.get_by_role("button", name="Or use a query").press("Enter")
+    page.get_by_label("SQL query").fill("SELECT 9 AS id, 'zoe' AS name")
     page.get_by_role("button", name="Use this query").press("Enter")
-    expect(page.get_by_role("region", name="The first rows").get_by_role("cell").first).to_be_visible()
+    expect(page.get_by_role("region", name="First rows").get_by_role("cell").first).to_be_visible()
     look(page)
     expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible()
     somebody_appends("2,bob")
     page.get_by_role("button", name="Load", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody else changed the dataset after this look.")
+    expect(page.get_by_role("alert")).to_contain_text("Someone changed the dataset after this preview.")
     assert api.get(f"/v1/datasets/{dataset['id']}").json()["version"] == 2
     look(page)
     page.get_by_role("button", name="Load", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="Loaded as version 3")).to_be_visible()
     somebody_appends("3,cy")
-    page.get_by_role("button", name="Undo: go back to version 2").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Somebody else made version 4 meanwhile")
-    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
-    expect(page.get_by_text("What was loaded stays as version 3.")).to_be_visible()
+    page.get_by_role("button", name="Undo and restore version 2").click()
+    expect(page.get_by_role("dialog")).to_contain_text("This also undoes version 4")
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(page.get_by_text("The loaded rows remain available as version 3.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""A file that waits: looked at, read in another way, given types, and made a dataset of."""
+"""Tests of the preview of an upload in a browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.faults.service_process import ServiceProcess
 from tests.pipeline_data import parquet_bytes
-from tests.web.conftest import SPARK_PATIENCE, Opener, Visit
+from tests.web.conftest import SPARK_TIMEOUT, Opener, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ MESSY = "id;zip;amount;day;" + EVIL + "\n" + "".join(
 
 @pytest.fixture
 def visit(visit: Visit) -> Iterator[Visit]:
-    """Nothing that data says may be done: not an alert, not a request."""
+    """Fail if data opens an alert or sends a request."""
     said: list[str] = []
     visit.page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
     visit.page.on("request", lambda request: said.append(request.url) if request.url.endswith("/x") else None)
@@ -35,16 +35,16 @@ def visit(visit: Visit) -> Iterator[Visit]:
 
 
 def upload(api: httpx.Client, content: bytes | str, name: str = "some.csv", type_: str = "text/csv") -> str:
-    """The address of its page."""
-    told = {"Content-Type": f'{type_}; name="{name}"'}
+    """Upload content and return the address of its page."""
+    headers = {"Content-Type": f'{type_}; name="{name}"'}
     data = content.encode() if isinstance(content, str) else content
-    return f"/uploads/{api.post('/v1/files', content=data, headers=told).raise_for_status().json()['id']}"
+    return f"/uploads/{api.post('/v1/files', content=data, headers=headers).raise_for_status().json()['id']}"
 
 
 def look(visit: Visit, path: str) -> Page:
     page = visit.go(path)
     heading = page.get_by_role("heading", name="First rows")
-    expect(heading.or_(page.get_by_role("alert"))).to_be_visible(timeout=SPARK_PATIENCE * 1000)
+    expect(heading.or_(page.get_by_role("alert"))).to_be_visible(timeout=SPARK_TIMEOUT * 1000)
     return page
 
 
@@ -59,7 +59,7 @@ def choose(page: Page, label: str, option: str) -> None:
 
 
 def type_in(page: Page, label: str, text: str) -> None:
-    """By the keyboard alone."""
+    """Replace the value of a field by keyboard."""
     box = page.get_by_label(label, exact=True)
     box.focus()
     page.keyboard.press("Control+A")
@@ -78,14 +78,14 @@ def cell(page: Page, row: int, column: int) -> Locator:
 
 
 def dataset(api: httpx.Client, page: Page) -> dict[str, Any]:
-    """The one that a page leads to in the end."""
-    page.wait_for_url(re.compile("/datasets/data_"), timeout=SPARK_PATIENCE * 1000)
+    """Wait until the page shows the new dataset, and return it."""
+    page.wait_for_url(re.compile("/datasets/data_"), timeout=SPARK_TIMEOUT * 1000)
     found: dict[str, Any] = api.get(f"/v1/datasets/{page.url.rpartition('/')[2]}").raise_for_status().json()
     return found
 
 
 # --------------------------------------------------------------------------------------------------------- one good way
-def test_a_messy_file_becomes_a_dataset(visit: Visit, api: httpx.Client) -> None:
+def test_dataset_from_a_messy_file(visit: Visit, api: httpx.Client) -> None:
     page = visit.go("/")
     file = {"name": f"q1_orders {EVIL}.csv", "mimeType": "text/csv", "buffer": MESSY.encode("cp1252")}
     page.get_by_label("click to choose").set_input_files(file)  # type: ignore[arg-type]
@@ -93,9 +93,9 @@ def test_a_messy_file_becomes_a_dataset(visit: Visit, api: httpx.Client) -> None
     expect(page.get_by_role("heading", level=1)).to_have_text(f"q1_orders {EVIL}.csv")
 
     # what was found out
-    expect(page.get_by_label("Delimiter")).to_have_value("semicolon ;", timeout=SPARK_PATIENCE * 1000)
+    expect(page.get_by_label("Delimiter")).to_have_value("Semicolon (;)", timeout=SPARK_TIMEOUT * 1000)
     expect(page.get_by_label("Encoding")).to_have_value("Windows-1252 (Western Europe)")
-    for warning in ("byte 0xe9 at offset", "codes with leading zeros: kept as text", "numbers, but also 'n/a'"):
+    for warning in ("byte 0xe9 at offset", "its numbers have leading zeros", "it holds numbers and also 'n/a'"):
         expect(page.get_by_text(warning)).to_be_visible()
     types = {"id": "bigint", "zip": "text", "amount": "text", "day": "date", EVIL: "text"}
     for column, type_ in types.items():
@@ -107,24 +107,24 @@ def test_a_messy_file_becomes_a_dataset(visit: Visit, api: httpx.Client) -> None
 
     # a type, what does not fit it, and why
     give_type(page, "amount", "decimal(10,1)")
-    expect(page.get_by_text("40 of the first 200 rows would not fit.")).to_be_visible()
+    expect(page.get_by_text("Invalid rows: 40 of the first 200 rows.")).to_be_visible()
     bad = cell(page, 1, 2)
     expect(bad).to_have_text("n/a")
     expect(bad).to_have_class(re.compile("inlay-bad"))
     bad.hover()
     expect(page.get_by_text("not a decimal that fits decimal(10,1)").last).to_be_visible()
-    page.get_by_text("Which, and why").click()
+    page.get_by_text("Show invalid values").click()
     expect(page.get_by_role("row").filter(has_text="not a decimal").first).to_contain_text("n/a")
     shoot(visit, "preview")
-    page.get_by_role("button", name="Take n/a as empty").click()
-    expect(page.get_by_text("would not fit")).to_be_hidden()
+    page.get_by_role("button", name="Read n/a as NULL").click()
+    expect(page.get_by_text("Invalid rows:")).to_be_hidden()
     expect(cell(page, 1, 2)).to_have_text("NULL")
 
     # a name, and off it goes
     expect(page.get_by_label("Label")).to_have_value(f"Q1 orders {EVIL}")
     page.get_by_label("Label").fill(f"Messy {EVIL}")
-    expect(page.get_by_label("Table name in SQL")).to_have_attribute("placeholder", "messy_img_src_x_onerror_alert_1")
-    page.get_by_label("Table name in SQL").fill("messy_orders")
+    expect(page.get_by_label("Table name")).to_have_attribute("placeholder", "messy_img_src_x_onerror_alert_1")
+    page.get_by_label("Table name").fill("messy_orders")
     page.get_by_role("button", name="Create dataset").click()
     made = dataset(api, page)
     assert (made["label"], made["table_name"], made["row_count"]) == (f"Messy {EVIL}", "messy_orders", 200)
@@ -140,11 +140,11 @@ def test_a_messy_file_becomes_a_dataset(visit: Visit, api: httpx.Client) -> None
 
 
 # -------------------------------------------------------------------------------------------------------- what is wrong
-def test_what_is_wrong_is_told_in_place_and_can_be_put_right(visit: Visit, api: httpx.Client) -> None:
+def test_errors_of_format_and_names_can_be_fixed(visit: Visit, api: httpx.Client) -> None:
     page = look(visit, upload(api, "name|n\ncafé|1\nx|2\n".encode("cp1252")))
-    expect(page.get_by_text("not valid UTF-8: byte 0xe9 at offset 10.")).to_be_visible()
+    expect(page.get_by_text("Invalid UTF-8: byte 0xe9 at offset 10 of the file.")).to_be_visible()
     choose(page, "Encoding", "UTF-8")
-    expect(page.get_by_role("alert")).to_contain_text("The file is not valid UTF-8: byte 0xe9 at offset 10.")
+    expect(page.get_by_role("alert")).to_contain_text("Invalid UTF-8: byte 0xe9 at offset 10 of the file.")
     shoot(visit, "preview-not-utf8")
     choose(page, "Encoding", "Latin-1")
     expect(page.get_by_role("alert")).to_be_hidden()
@@ -154,22 +154,22 @@ def test_what_is_wrong_is_told_in_place_and_can_be_put_right(visit: Visit, api: 
     expect(page.get_by_text("Unknown type 'decimall'. Did you mean 'decimal'?")).to_be_visible()
     give_type(page, "n", "tinyint")
     expect(page.get_by_label("Type of n", exact=True)).to_have_value("tinyint")
-    choose(page, "First line", "data")  # columns with other names have no types yet
+    choose(page, "First row", "Data")  # columns with other names have no types yet
     expect(page.get_by_label("Type of column_2", exact=True)).to_have_value("text")
-    choose(page, "First line", "names of columns")
-    choose(page, "Delimiter", "comma ,")
+    choose(page, "First row", "Column names")
+    choose(page, "Delimiter", "Comma (,)")
     expect(page.get_by_label("Type of name|n", exact=True)).to_have_value("text")
     type_in(page, "Delimiter", "||")
     expect(page.get_by_role("alert")).to_contain_text("delimiter must be one ASCII character")
     page.keyboard.press("Escape")  # who types fast finds the list still open
     expect(page.get_by_role("option")).to_have_count(0)
-    choose(page, "Delimiter", "bar |")
+    choose(page, "Delimiter", "Bar (|)")
     expect(page.get_by_role("alert")).to_be_hidden()
 
-    page.get_by_label("Table name in SQL").fill("1 table")
+    page.get_by_label("Table name").fill("1 table")
     page.get_by_role("button", name="Create dataset").click()
-    expect(page.get_by_role("alert")).to_contain_text("'1 table' cannot be a table name")
-    page.get_by_label("Table name in SQL").fill("")
+    expect(page.get_by_role("alert")).to_contain_text("'1 table' is not a valid table name")
+    page.get_by_label("Table name").fill("")
     page.get_by_label("Label").fill(" ")
     page.get_by_role("button", name="Create dataset").click()
     expect(page.get_by_role("alert")).to_contain_text("The label is empty.")
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_told_in_place_and_can_be_put_right(visit: Visit, api: 
     assert dataset(api, page)["source_config"]["options"]["encoding"] == "iso8859-1"
 
 
-def test_a_wrong_file_is_called_by_its_name(visit: Visit, api: httpx.Client) -> None:
+def test_unsupported_files_are_named(visit: Visit, api: httpx.Client) -> None:
     page = look(visit, upload(api, b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "data.csv"))
     expect(page.get_by_role("alert")).to_contain_text("The file is a PNG image, not text.")
     shoot(visit, "preview-wrong-file")
@@ -189,7 +189,7 @@ def test_a_wrong_file_is_called_by_its_name(visit: Visit, api: httpx.Client) -> 
 
     table = pa.table({"p": [1, 2], "s": [{":a": "alert(1)"}, None]})
     page = look(visit, upload(api, parquet_bytes(table), "really.csv"))
-    expect(page.get_by_role("alert")).to_contain_text("Say that its format is parquet.")
+    expect(page.get_by_role("alert")).to_contain_text("Pass parquet as its format.")
     choose(page, "Format", "Parquet")
     expect(cell(page, 0, 1)).to_have_text('{":a":"alert(1)"}')
     expect(page.get_by_label("Type of p", exact=True)).to_be_hidden()
@@ -198,43 +198,43 @@ def test_a_wrong_file_is_called_by_its_name(visit: Visit, api: httpx.Client) -> 
     assert dataset(api, page)["row_count"] == 2
 
 
-def test_rows_that_do_not_fit_are_told_or_set_aside(visit: Visit, api: httpx.Client) -> None:
+def test_invalid_rows_are_listed_or_rejected(visit: Visit, api: httpx.Client) -> None:
     rows = "".join(f"{n},x\n" for n in range(20_000))
     page = look(visit, upload(api, f"n,t\n{rows}oops,{EVIL}\n1,2,3\n", "late.csv"))
     give_type(page, "n", "integer")
-    expect(page.get_by_role("button", name="Back to the type that was found for n")).to_be_visible()
+    expect(page.get_by_role("button", name="Reset n to the detected type")).to_be_visible()
     page.get_by_role("button", name="Create dataset").click()
-    told = page.get_by_role("alert")
-    expect(told).to_contain_text("2 of 20,002 rows do not fit")
-    expect(told.get_by_role("row").nth(1)).to_contain_text("20,002")
-    expect(told.get_by_role("row").nth(1)).to_contain_text("oops")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("2 of 20,002 rows are invalid")
+    expect(alert.get_by_role("row").nth(1)).to_contain_text("20,002")
+    expect(alert.get_by_role("row").nth(1)).to_contain_text("oops")
     shoot(visit, "preview-bad-rows")
-    told.get_by_role("button", name="Set them aside, and create it with the rest").click()
+    alert.get_by_role("button", name="Reject invalid rows and create dataset").click()
     made = dataset(api, page)
     assert (made["row_count"], made["rejected_count"]) == (20_000, 2)
     page.goto(f"{page.url}/rejects")
-    expect(page.get_by_role("row").nth(2)).to_contain_text("3 cells in a row of 2 columns")
+    expect(page.get_by_role("row").nth(2)).to_contain_text("the row has 3 cells instead of 2")
 
 
 # --------------------------------------------------------------------------------------------------------- two browsers
-def test_a_file_becomes_one_dataset_whoever_asks(
+def test_upload_is_used_once_in_two_windows(
     visit: Visit, open_window: Opener, service: ServiceProcess, api: httpx.Client
 ) -> None:
     path = upload(api, '[{"a": 0}, {"a": 1}, {"a": 2}]', "a.json", "application/json")
     first, second = look(visit, path), look(open_window(service.url), f"{path}?name=other.json")
     expect(first.get_by_role("heading", level=1)).to_have_text("a.json")
     expect(second.get_by_role("heading", level=1)).to_have_text("other.json")
-    expect(second.get_by_label("Layout")).to_have_value("one array")
+    expect(second.get_by_label("Layout")).to_have_value("Array of records")
     first.get_by_role("button", name="Create dataset").click()
     made = dataset(api, first)
     second.get_by_role("button", name="Create dataset").click()
-    expect(second.get_by_role("alert")).to_contain_text("has been used already")
+    expect(second.get_by_role("alert")).to_contain_text("is already consumed")
     second.reload()
-    expect(second.get_by_role("alert")).to_contain_text("This file has become a dataset already.")
+    expect(second.get_by_role("alert")).to_contain_text("This file is already loaded into a dataset.")
     assert made["row_count"] == 3
 
 
-def test_creating_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
+def test_creation_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
     rows = "".join(f"{n},{n * 7},{n % 13}.5,some text\n" for n in range(3_000_000))
     page = look(visit, upload(api, f"a,b,c,d\n{rows}", "cancelled.csv"))
     page.get_by_role("button", name="Create dataset").click()

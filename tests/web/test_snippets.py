@@ -1,4 +1,4 @@
-"""Snippets do what they say when they are run as they stand."""
+"""Tests that run the code snippets of the dataset page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.web.dataset.schema_tree import Line, lines_of
+from inlay.web.dataset.schema import Line, schema_lines
 from inlay.web.dataset.snippets import KEY_VARIABLE, Snippet, Target, snippets
 from tests.faults.service_process import ServiceProcess
-from tests.spark.cluster import JAVA_OPTIONS, spark_environment
-from tests.web.conftest import SPARK_PATIENCE
+from tests.spark.cluster import local_connect_url, spark_environment
+from tests.web.conftest import SPARK_TIMEOUT
 
 
 def named(target: Target) -> dict[str, Snippet]:
@@ -27,7 +27,7 @@ def named(target: Target) -> dict[str, Snippet]:
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SPARK_PATIENCE
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SPARK_TIMEOUT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -36,8 +36,8 @@ def run(command: list[str], folder: Path, environment: dict[str, str] | None = N
 # ------------------------------------------------------------------------------------------------------ a real service
 @pytest.fixture(scope="module")
 def dataset(service: ServiceProcess) -> dict[str, Any]:
-    """Two versions, the second in two files."""
-    with httpx.Client(base_url=service.url, timeout=SPARK_PATIENCE) as api:
+    """Create a dataset with two versions, the second in two files."""
+    with httpx.Client(base_url=service.url, timeout=SPARK_TIMEOUT) as api:
         source = {"inline": {"format": "csv", "content": "id,name\n1,ann\n2,bob\n"}}
         made: dict[str, Any] = api.post("/v1/datasets", json={"label": "Snippets", "source": source}).json()
         more = {"inline": {"format": "csv", "content": "id,name\n3,cy\n"}}
@@ -70,14 +70,14 @@ def test_curl(target: Target, names: set[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_python_asks(target: Target, names: set[str], tmp_path: Path) -> None:
-    printed = run([sys.executable, "-c", named(target)["Python: ask SQL"].code], tmp_path)
+def test_python_queries(target: Target, names: set[str], tmp_path: Path) -> None:
+    printed = run([sys.executable, "-c", named(target)["Python: query with SQL"].code], tmp_path)
     assert {line.split("'")[1] for line in printed.splitlines()} == names
 
 
 @pytest.mark.spark
 def test_python_reads_the_files(target: Target, names: set[str], tmp_path: Path) -> None:
-    code = named(target)["Python: the Parquet files, with pyarrow and pandas"].code
+    code = named(target)["Python: read the Parquet files"].code
     printed = run([sys.executable, "-c", f"{code}\nprint(*frame['name'])"], tmp_path)
     assert set(printed.splitlines()[-1].split()) == names
 
@@ -85,12 +85,13 @@ def test_python_reads_the_files(target: Target, names: set[str], tmp_path: Path)
 @pytest.mark.spark
 def test_spark(service: ServiceProcess, dataset: dict[str, Any], tmp_path: Path) -> None:
     code = named(Target(service.url, dataset["id"], dataset["table_name"]))["Spark"].code
-    printed = run([sys.executable, "-c", code], tmp_path, spark_environment(JDK_JAVA_OPTIONS=JAVA_OPTIONS))
+    remote = spark_environment(SPARK_REMOTE=local_connect_url())  # the snippet starts no JVM of its own
+    printed = run([sys.executable, "-c", code], tmp_path, remote)
     assert all(name in printed for name in ("ann", "bob", "cy"))
 
 
 # -------------------------------------------------------------------------------------------------------- by themselves
-def test_a_key_is_taken_from_the_environment_and_only_where_one_is_needed() -> None:
+def test_snippets_read_the_key_from_the_environment_if_needed() -> None:
     locked = named(Target("https://data.example", "data_x", "t", needs_key=True))
     for title in set(locked) - {"SQL"}:
         assert KEY_VARIABLE in locked[title].code
@@ -98,14 +99,14 @@ def test_a_key_is_taken_from_the_environment_and_only_where_one_is_needed() -> N
     assert not any(KEY_VARIABLE in snippet.code or "import os" in snippet.code for snippet in free.values())
 
 
-def test_spark_is_told_of_s3_in_its_own_words() -> None:
+def test_spark_snippet_uses_s3a_addresses() -> None:
     assert "s3a://" in named(Target("http://localhost", "data_x", "t", is_on_s3=True))["Spark"].code
     assert "s3" not in named(Target("http://localhost", "data_x", "t"))["Spark"].code
 
 
 @pytest.mark.parametrize("version", [None, 7])
 @pytest.mark.parametrize("needs_key", [False, True])
-def test_python_snippets_are_python(version: int | None, needs_key: bool) -> None:
+def test_python_snippets_compile(version: int | None, needs_key: bool) -> None:
     made = named(Target("http://127.0.0.1:8000", "data_x", "t", version, needs_key))
     for title, snippet in made.items():
         if title not in ("SQL", "curl"):
@@ -113,7 +114,7 @@ def test_python_snippets_are_python(version: int | None, needs_key: bool) -> Non
 
 
 # --------------------------------------------------------------------------------------------------------------- schema
-def test_nested_types_are_told_line_by_line() -> None:
+def test_nested_fields_have_lines() -> None:
     point = pa.struct([pa.field("lat", pa.float64(), nullable=False), ("lon", pa.float64())])
     schema = pa.schema(
         [
@@ -125,7 +126,7 @@ def test_nested_types_are_told_line_by_line() -> None:
         ]
     )
     point_lines = [Line(1, "lat", "double", False), Line(1, "lon", "double", True)]
-    assert list(lines_of(schema)) == [
+    assert list(schema_lines(schema)) == [
         Line(0, "id", "bigint", False),
         Line(0, "tags", "list<text>", True),
         Line(0, "way", "list<struct>", True),

@@ -1,4 +1,4 @@
-"""Asking SQL in a browser: typing, completing, running, cancelling, drawing, keeping, sharing and exporting."""
+"""Tests of the SQL page in a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.faults.service_process import ServiceProcess, Stand
-from tests.web.conftest import PHONE, SPARK_PATIENCE, Opener, Visit
+from tests.spark import cluster
+from tests.web.conftest import PHONE, SPARK_TIMEOUT, Opener, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -31,8 +32,8 @@ ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1
 
 @pytest.fixture(scope="module")
 def sales(service: ServiceProcess) -> Iterator[str]:
-    """A table to ask about."""
-    with httpx.Client(base_url=service.url, timeout=SPARK_PATIENCE) as client:
+    """Create a dataset to query."""
+    with httpx.Client(base_url=service.url, timeout=SPARK_TIMEOUT) as client:
         body = {"label": "Shop sales", "source": {"inline": {"format": "csv", "content": SALES}}}
         made = client.post("/v1/datasets", json=body).raise_for_status().json()
         yield made["table_name"]
@@ -44,7 +45,7 @@ def editor(page: Page) -> Locator:
 
 
 def write(page: Page, text: str) -> None:
-    """Replace what stands in the editor; nothing is completed on the way."""
+    """Replace the text of the editor without completion."""
     editor(page).fill(text)
 
 
@@ -55,7 +56,7 @@ def accept(page: Page, completion: str) -> None:
 
 
 def answer(page: Page) -> Locator:
-    return page.get_by_role("region", name="Answer")
+    return page.get_by_role("region", name="Result")
 
 
 def ask(page: Page, text: str) -> None:
@@ -63,7 +64,7 @@ def ask(page: Page, text: str) -> None:
     page.keyboard.press("Control+Enter")
 
 
-def test_a_question_is_completed_answered_and_drawn(visit: Visit, sales: str) -> None:
+def test_query_is_completed_run_and_charted(visit: Visit, sales: str) -> None:
     page = visit.go("/sql")
     expect(answer(page)).to_contain_text("First rows of")
     expect(page.get_by_role("button", name=sales, exact=True)).to_be_visible()
@@ -89,54 +90,54 @@ def test_a_question_is_completed_answered_and_drawn(visit: Visit, sales: str) ->
     visit.shoot("sql-table")
     page.get_by_role("button", name="Chart").click()
     expect(page.locator(".inlay-chart svg")).to_be_visible()
-    expect(page.get_by_label("Across")).to_have_value("month")
+    expect(page.get_by_label("X axis")).to_have_value("month")
     expect(page.locator(".inlay-chart")).to_contain_text("sold")
     page.get_by_role("button", name="Bars").click()
     expect(page.locator(".inlay-chart svg")).to_be_visible()
     visit.shoot("sql-chart")
 
 
-def test_a_mistake_is_marked_and_told(visit: Visit, sales: str) -> None:
+def test_error_is_marked_and_explained(visit: Visit, sales: str) -> None:
     page = visit.go("/sql")
     ask(page, f"SELECT region,\n  amuont\nFROM datasets.{sales}")
-    told = page.get_by_role("alert")
-    expect(told).to_contain_text("There is no column amuont.")
-    expect(told).to_contain_text("Did you mean amount?")
-    expect(page.locator(".inlay-sql-mistake")).to_have_text("amuont")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("There is no column amuont.")
+    expect(alert).to_contain_text("Did you mean amount?")
+    expect(page.locator(".inlay-sql-error")).to_have_text("amuont")
     visit.shoot("sql-mistake")
-    told.get_by_role("button", name="Line 2, column 3").click()
+    alert.get_by_role("button", name="Line 2, column 3").click()
     expect(editor(page)).to_be_focused()
     page.keyboard.press("Shift+End")
     page.keyboard.type("amount")
     page.keyboard.press("Escape")
     page.keyboard.press("Control+Enter")
     expect(answer(page)).to_contain_text("36 rows")
-    expect(page.locator(".inlay-sql-mistake")).to_have_count(0)
+    expect(page.locator(".inlay-sql-error")).to_have_count(0)
     ask(page, "SELEC 1")
-    expect(page.locator(".inlay-sql-mistake")).to_have_text("SELEC")
+    expect(page.locator(".inlay-sql-error")).to_have_text("SELEC")
 
 
-def test_a_query_that_takes_too_long_is_cancelled(visit: Visit) -> None:
+def test_long_query_can_be_cancelled(visit: Visit) -> None:
     page = visit.go("/sql")
     ask(page, ENDLESS)
     expect(answer(page)).to_contain_text("Running")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("alert")).to_contain_text("cancelled")
+    expect(page.get_by_role("alert")).to_contain_text("canceled")
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     ask(page, "SELECT 41 + 1 AS result")
     expect(page.get_by_role("gridcell", name="42")).to_be_visible()
 
 
-def test_more_rows_than_are_shown_are_told_and_exported(visit: Visit, api: httpx.Client, tmp_path: Path) -> None:
+def test_truncated_result_can_be_exported_in_full(visit: Visit, api: httpx.Client, tmp_path: Path) -> None:
     page = visit.go("/sql")
     sql = "SELECT value AS n, 'a\"b,c' AS text, CAST(NULL AS double) AS nothing FROM generate_series(1, 25000)"
     ask(page, sql)
-    expect(answer(page)).to_contain_text("First 1,000 rows, there are more")
+    expect(answer(page)).to_contain_text("First 1,000 rows, more available")
     page.get_by_label("Row limit").click()
     page.get_by_role("option", name="10,000 rows").click()
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(answer(page)).to_contain_text("First 10,000 rows, there are more")
+    expect(answer(page)).to_contain_text("First 10,000 rows, more available")
     expect(page.get_by_role("gridcell", name="NULL").first).to_be_visible()
     assert page.get_by_role("row").count() < 200, "the grid draws only the rows that can be seen"
     for form, ending in (("CSV", "csv"), ("Parquet", "parquet"), ("Arrow", "arrow")):
@@ -145,14 +146,14 @@ def test_more_rows_than_are_shown_are_told_and_exported(visit: Visit, api: httpx
             page.get_by_text(form, exact=True).click()
         download.value.save_as(tmp_path / f"query.{ending}")
         assert download.value.suggested_filename == f"query.{ending}"
-        expect(page.get_by_text("25,000 rows in the file.").last).to_be_visible()
+        expect(page.get_by_text("Exported 25,000 rows.").last).to_be_visible()
     lines = list(csv.reader(io.StringIO((tmp_path / "query.csv").read_text())))
     assert (len(lines), lines[0], lines[-1]) == (25_001, ["n", "text", "nothing"], ["25000", 'a"b,c', ""])
     with pa.ipc.open_stream((tmp_path / "query.arrow").read_bytes()) as stream:
         assert stream.read_all().equals(pq.read_table(tmp_path / "query.parquet"))
 
 
-def test_a_link_opens_with_its_answer_and_history_brings_back(
+def test_link_runs_its_query_and_history_restores_queries(
     visit: Visit, open_window: Opener, service: ServiceProcess
 ) -> None:
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -162,14 +163,14 @@ def test_a_link_opens_with_its_answer_and_history_brings_back(
         ask(page, sql)
         expect(page.get_by_role("gridcell", name=cell)).to_be_visible()
     page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_text("The link is in the clipboard.")).to_be_visible()
+    expect(page.get_by_text("Copied the link.")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
     assert link == f"{visit.url}/sql?q={quote(second, safe='*()')}"
     other = open_window(service.url)
     other.page.goto(link)
     expect(editor(other.page)).to_have_text(second)
     expect(other.page.get_by_role("gridcell", name="2")).to_be_visible()
-    page.get_by_role("button", name="History").click()
+    page.get_by_role("button", name="Show history").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("listitem")).to_have_text([re.compile(re.escape(second)), re.compile(re.escape(first))])
     page.wait_for_timeout(400)  # it slides in
@@ -179,10 +180,10 @@ def test_a_link_opens_with_its_answer_and_history_brings_back(
     page.reload()
     expect(editor(page)).to_have_text(first)  # typed, but not run: a draft
     expect(answer(page)).not_to_contain_text("row ·")
-    page.get_by_role("button", name="History").click()
-    page.get_by_role("button", name="Forget all").click()
-    page.get_by_role("button", name="History").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Nothing was run here yet.")
+    page.get_by_role("button", name="Show history").click()
+    page.get_by_role("button", name="Clear history").click()
+    page.get_by_role("button", name="Show history").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Run a query to see it here.")
 
 
 def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> None:
@@ -202,32 +203,32 @@ def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> 
         page.get_by_role("button", name="Chart").click()
         expect(page.locator(".inlay-chart")).to_contain_text(XSS)
         page.locator(".inlay-chart").hover()
-        page.get_by_label("Across").click()
+        page.get_by_label("X axis").click()
         expect(page.get_by_role("option", name=XSS)).to_be_visible()
         page.keyboard.press("Escape")
         ask(page, f'SELECT "{XSS}x" FROM datasets.hostile')
         expect(page.get_by_role("alert")).to_contain_text(XSS)
-        page.get_by_role("button", name="History").click()
+        page.get_by_role("button", name="Show history").click()
         expect(page.get_by_role("dialog")).to_contain_text(XSS)
     finally:
         api.delete(f"/v1/datasets/{made['id']}")
 
 
-def test_everything_can_be_reached_without_a_mouse(visit: Visit) -> None:
+def test_sql_page_works_without_a_mouse(visit: Visit) -> None:
     page = visit.go("/sql")
     ask(page, "SELECT 1 AS one UNION ALL SELECT 2")
     expect(answer(page)).to_contain_text("2 rows")
     page.keyboard.press("Escape")
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()
-    for name in ("Row limit", "History", "Copy link", "Table", "Chart"):
+    for name in ("Row limit", "Show history", "Copy link", "Table", "Chart"):
         page.keyboard.press("Tab")
         expect(page.locator(":focus")).to_have_accessible_name(re.compile(name))
     page.keyboard.press("Enter")
     expect(page.locator(".inlay-chart svg")).to_be_visible()
 
 
-def test_tables_fold_away_on_a_phone(service: ServiceProcess, open_window: Opener, sales: str) -> None:
+def test_table_list_collapses_on_a_phone(service: ServiceProcess, open_window: Opener, sales: str) -> None:
     visit = open_window(service.url, color_scheme="dark", has_touch=True)
     page = visit.go("/sql")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
@@ -238,8 +239,8 @@ def test_tables_fold_away_on_a_phone(service: ServiceProcess, open_window: Opene
     visit.shoot("sql-dark")
 
 
-def test_a_restarted_service_finds_the_page_as_it_was_left(tmp_path: Path, open_window: Opener) -> None:
-    with ServiceProcess(Stand(tmp_path, "local[1]", settings={})).opened() as own:
+def test_page_survives_a_restart_of_the_service(tmp_path: Path, open_window: Opener) -> None:
+    with ServiceProcess(Stand(tmp_path, cluster.local_connect_url(), settings={})).opened() as own:
         visit = open_window(own.url)
         page = visit.go("/sql?q=SELECT+1+AS+one")
         expect(page.get_by_role("gridcell", name="1")).to_be_visible()
@@ -250,7 +251,7 @@ def test_a_restarted_service_finds_the_page_as_it_was_left(tmp_path: Path, open_
         own.start()
         expect(page.get_by_text("Connection lost")).to_be_hidden()
         expect(editor(page)).to_have_text("SELECT 7 * 6 AS typed_meanwhile")
-        expect(answer(page)).to_contain_text("There are no datasets yet")
+        expect(answer(page)).to_contain_text("No datasets yet")
         editor(page).click()
         page.keyboard.press("Control+Enter")
         expect(page.get_by_role("gridcell", name="42")).to_be_visible()

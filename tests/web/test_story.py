@@ -1,4 +1,4 @@
-"""The first five minutes of somebody who has read nothing: from a messy file to a question, a correction and back."""
+"""A test of a visitor's first five minutes: upload, query, load a correction, and undo it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.conftest import SPARK_PATIENCE, Visit
+from tests.web.conftest import SPARK_TIMEOUT, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -18,56 +18,56 @@ SHOPS = "shop_id;zip;opened;revenue\n" + "".join(
 CORRECTION = "shop_id;zip;opened;revenue\n77;00550;2024-06-15;77.5\n301;01111;2025-01-02;1.0\n"
 
 
-def test_the_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
-    patience = SPARK_PATIENCE * 1000
+def test_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
+    timeout = SPARK_TIMEOUT * 1000
     page = visit.go("/")
 
     # a messy file, one type put right, one cell that means nothing
     shops = {"name": "shops_2024.csv", "mimeType": "text/csv", "buffer": SHOPS.encode()}
     page.get_by_label("click to choose").set_input_files(shops)  # type: ignore[arg-type]
     page.wait_for_url("**/uploads/**")
-    expect(page.get_by_text("codes with leading zeros: kept as text")).to_be_visible(timeout=patience)
+    expect(page.get_by_text("its numbers have leading zeros")).to_be_visible(timeout=timeout)
     box = page.get_by_label("Type of revenue", exact=True)
     expect(box).to_have_value("text")
     box.focus()
     page.keyboard.press("Control+A")
     page.keyboard.type("decimal(12,2)")
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Take ? as empty").click()
-    expect(page.get_by_text("would not fit")).to_be_hidden()
+    page.get_by_role("button", name="Read ? as NULL").click()
+    expect(page.get_by_text("Invalid rows:")).to_be_hidden()
     page.get_by_role("button", name="Create dataset").click()
-    page.wait_for_url(re.compile("/datasets/data_"), timeout=patience)
+    page.wait_for_url(re.compile("/datasets/data_"), timeout=timeout)
     dataset = api.get(f"/v1/datasets/{page.url.rpartition('/')[2]}").raise_for_status().json()
     assert (dataset["row_count"], dataset["schema"]["columns"][3]["type"]) == (300, "decimal(12,2)")
 
     # a question
-    page.get_by_role("link", name="Ask SQL").click()
+    page.get_by_role("link", name="Query with SQL").click()
     page.wait_for_url("**/sql?q=*")
-    answer = page.get_by_role("region", name="Answer")
-    expect(answer.get_by_role("grid")).to_be_visible(timeout=patience)
+    answer = page.get_by_role("region", name="Result")
+    expect(answer.get_by_role("grid")).to_be_visible(timeout=timeout)
     editor = page.get_by_role("textbox", name="SQL")
     question = f"SELECT count(*) AS shops, sum(revenue) AS total FROM datasets.{dataset['table_name']}"
     editor.fill(question)
     editor.press("Control+Enter")
     total = sum(n + 0.5 for n in range(1, 301) if n not in (77, 78))
-    expect(answer).to_contain_text(f"{total:.2f}", timeout=patience)
+    expect(answer).to_contain_text(f"{total:.2f}", timeout=timeout)
 
     # a correction by key: what it would change, the change, and what it did
     page.goto(f"{visit.url}/datasets/{dataset['id']}")
-    page.get_by_role("link", name="Load", exact=True).click()
+    page.get_by_role("link", name="Load rows").click()
     fix = {"name": "fix.csv", "mimeType": "text/csv", "buffer": CORRECTION.encode()}
     page.locator("input[type=file]").set_input_files(fix)  # type: ignore[arg-type]
-    expect(page.get_by_label("Upsert", exact=True)).to_be_checked(timeout=patience)
-    page.get_by_role("button", name="See what it would do").click()
+    expect(page.get_by_label("Upsert", exact=True)).to_be_checked(timeout=timeout)
+    page.get_by_role("button", name="Preview changes").click()
     changed = page.get_by_role("region", name="Changed cells")
-    expect(changed.locator("tbody")).to_have_text(["77revenueNULL77.50"], timeout=patience)
+    expect(changed.locator("tbody")).to_have_text(["77revenueNULL77.50"], timeout=timeout)
     page.get_by_role("button", name="Load", exact=True).click()
-    expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible(timeout=patience)
+    expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible(timeout=timeout)
 
     # and back
-    page.get_by_role("button", name="Undo: go back to version 1").click()
-    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
-    expect(page.get_by_role("status").filter(has_text="Back to version 1")).to_be_visible(timeout=patience)
+    page.get_by_role("button", name="Undo and restore version 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("status").filter(has_text="Restored version 1")).to_be_visible(timeout=timeout)
     rows = api.post("/v1/query", json={"sql": question}).json()["rows"]
     assert rows == [[300, f"{total:.2f}"]]
     page.goto(f"{visit.url}/datasets/{dataset['id']}?tab=versions")

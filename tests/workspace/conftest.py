@@ -1,4 +1,4 @@
-"""Workspaces on the two ends of what they can stand on: SQLite and a disk, PostgreSQL and S3."""
+"""Workspaces on SQLite with a local disk, and on PostgreSQL with S3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDS = ("sqlite-disk", "postgresql-s3")
 
 @pytest.fixture(scope="module", params=STANDS)
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """An open workspace with a real Spark session; tests make datasets of their own in it."""
+    """An open workspace with a real Spark session, shared by tests that create their own datasets."""
     settings = {"data_dir": str(tmp_path_factory.mktemp("workspace")), "spark_master": "local[2]"}
     if request.param == "postgresql-s3":
         server = request.getfixturevalue("postgres")

@@ -1,4 +1,4 @@
-"""What a workspace says about itself: where it stands, how much it holds, and no secrets."""
+"""The report of a workspace: versions, backends and totals, without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from inlay.workspace import Inline, NewDataset, Source, Workspace
 pytestmark = pytest.mark.spark
 
 
-def test_a_workspace_tells_what_it_stands_on_and_holds(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_about_reports_versions_backends_and_totals(workspace: Workspace) -> None:
     before = workspace.about()
     with workspace.receive("text/csv") as upload:
         upload.write(b"id\n1\n")
@@ -36,16 +37,17 @@ def test_a_workspace_tells_what_it_stands_on_and_holds(workspace: Workspace) -> 
     assert set(after.jobs) == {"queued", "running", "succeeded", "failed", "cancelled"}
 
 
-def test_places_are_told_without_secrets(workspace: Workspace, request: pytest.FixtureRequest) -> None:
-    told = workspace.about()
+@pytest.mark.on_servers
+def test_addresses_of_backends_contain_no_secrets(workspace: Workspace, request: pytest.FixtureRequest) -> None:
+    about = workspace.about()
     if "sqlite" in request.node.name:
         folder = str(workspace.settings.data_path)
-        assert (told.catalog.kind, told.catalog.address) == ("SQLite", os.path.join(folder, "catalog.db"))
-        assert (told.storage.kind, told.storage.address) == ("Local disk", os.path.realpath(folder))
-        assert told.storage.free_bytes is not None
-        assert told.storage.free_bytes > 0
+        assert (about.catalog.kind, about.catalog.address) == ("SQLite", os.path.join(folder, "catalog.db"))
+        assert (about.storage.kind, about.storage.address) == ("Local disk", os.path.realpath(folder))
+        assert about.storage.free_bytes is not None
+        assert about.storage.free_bytes > 0
     else:
-        assert told.catalog.kind == "PostgreSQL"
-        assert told.catalog.address.startswith("postgresql://")
-        assert (told.storage.kind, told.storage.free_bytes) == ("S3", None)
-        assert told.storage.address.startswith("s3://")
+        assert about.catalog.kind == "PostgreSQL"
+        assert about.catalog.address.startswith("postgresql://")
+        assert (about.storage.kind, about.storage.free_bytes) == ("S3", None)
+        assert about.storage.address.startswith("s3://")

@@ -1,4 +1,4 @@
-"""Several attempts at one version of a dataset: an ended one may not know it, and must not harm the others."""
+"""Several attempts at one version: an attempt that ended in the catalog may still run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inlay.workspace.runner import JobHandle
 def workspace(settings: Settings) -> Iterator[Workspace]:
     made = Workspace(settings)
     made.catalog.migrate()
-    made.places.prepare()
+    made.storage.prepare()
     yield made
     made.query_engine.close()
     made.catalog.close()
@@ -46,35 +46,35 @@ def directory(workspace: Workspace, job: Job) -> str:
     return workspace._conversions._directory(snapshot, handle)
 
 
-def test_the_first_attempt_writes_where_everybody_would_look(workspace: Workspace, dataset: Dataset) -> None:
+def test_the_first_attempt_writes_to_the_plain_version_directory(workspace: Workspace, dataset: Dataset) -> None:
     assert directory(workspace, started(workspace, dataset.id)) == "v2"
 
 
-def test_no_two_attempts_share_a_directory(workspace: Workspace, dataset: Dataset) -> None:
-    """Whoever slept longer than its lease would remove, with what it made itself, what its successor committed."""
-    places = []
+def test_attempts_never_share_a_directory(workspace: Workspace, dataset: Dataset) -> None:
+    """An attempt that slept longer than its lease must not remove files of its successor."""
+    directories = []
     for _ in range(3):
         job = started(workspace, dataset.id)
-        places.append(directory(workspace, job))
+        directories.append(directory(workspace, job))
         workspace.catalog.jobs.fail(job.id, InvalidArgumentError("It did not work."))
-    assert len(set(places)) == 3
+    assert len(set(directories)) == 3
 
 
-def test_an_attempt_at_an_older_version_may_have_seen_the_newer_one(workspace: Workspace, dataset: Dataset) -> None:
+def test_a_late_attempt_gets_its_own_directory(workspace: Workspace, dataset: Dataset) -> None:
     sleeper = started(workspace, dataset.id)
     workspace.catalog.jobs.fail(sleeper.id, InvalidArgumentError("Its lease ran out."))
     restoring = started(workspace, dataset.id, "restore")
     workspace.catalog.versions.restore(dataset.id, 1, job_id=restoring.id)
-    assert directory(workspace, sleeper) == "v3"  # which it looks up only now
+    assert directory(workspace, sleeper) == "v3"  # it reads the current version only now
     assert directory(workspace, started(workspace, dataset.id)) not in ("v2", "v3")
 
 
-def test_what_changes_nothing_is_no_attempt(workspace: Workspace, dataset: Dataset) -> None:
+def test_plans_are_not_attempts(workspace: Workspace, dataset: Dataset) -> None:
     planning = started(workspace, dataset.id, "plan", writes=False)
     workspace.catalog.jobs.fail(planning.id, InvalidArgumentError("It did not work."))
     assert directory(workspace, started(workspace, dataset.id)) == "v2"
 
 
-def test_looking_at_the_storage_leaves_nothing(workspace: Workspace) -> None:
-    workspace.places.prepare()
-    assert workspace.places.files_below("scratch") == []
+def test_checking_the_storage_leaves_no_files(workspace: Workspace) -> None:
+    workspace.storage.prepare()
+    assert workspace.storage.files_below("scratch") == []

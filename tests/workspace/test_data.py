@@ -1,4 +1,4 @@
-"""Rows by their place in a version, however they lie in files and row groups."""
+"""Slices of the rows of a version, across files and row groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from inlay.catalog import DataFile
 from inlay.errors import DatasetIOError
 from inlay.workspace.data import Data
-from inlay.workspace.places import Places
+from inlay.workspace.storage import ServiceStorage
 
 SCHEMA = pa.schema([("n", pa.int64()), ("later", pa.string())])
 
 
 def data_of(folder: Path, layout: Sequence[Sequence[int]]) -> Data:
-    """Files of row groups of so many rows each, numbered through; the first file lacks a column."""
+    """Write files with these row groups and consecutive ids. The first file lacks a column."""
     files, first = [], 0
     for number, groups in enumerate(layout):
         path = folder / f"{number}.parquet"
@@ -35,14 +35,14 @@ def data_of(folder: Path, layout: Sequence[Sequence[int]]) -> Data:
         files.append(DataFile(path.name, rows.num_rows, path.stat().st_size))
         first += rows.num_rows
     snapshot: Any = SimpleNamespace(version=SimpleNamespace(schema=SCHEMA, row_count=first), files=tuple(files))
-    return Data(snapshot, Places(str(folder)))
+    return Data(snapshot, ServiceStorage(str(folder)))
 
 
 layouts = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=4)
 
 
 @given(layout=layouts, offset=st.integers(0, 60), limit=st.none() | st.integers(0, 60))
-def test_any_slice_is_the_slice_of_all_rows(
+def test_batches_return_any_slice_of_the_rows(
     tmp_path_factory: Any, layout: list[list[int]], offset: int, limit: int | None
 ) -> None:
     data = data_of(tmp_path_factory.mktemp("data"), layout)
@@ -65,7 +65,7 @@ def test_row_groups_before_the_first_row_are_not_read(tmp_path: Path) -> None:
     assert pa.Table.from_batches(data.batches(3, 4))["n"].to_pylist() == [3, 4, 5, 6]
 
 
-def test_memory_holds_a_row_group_not_a_file(tmp_path: Path) -> None:
+def test_reading_holds_one_row_group_in_memory(tmp_path: Path) -> None:
     group = 100_000 * 8
     data = data_of(tmp_path, [[100_000] * 60])
     before = pa.total_allocated_bytes()

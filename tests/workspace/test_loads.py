@@ -1,4 +1,4 @@
-"""From a file to a dataset that is kept current: create, load, look back, restore."""
+"""Creates, loads, versions and restores of a workspace."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def content(workspace: Workspace, dataset: Dataset, version: int | None = None) 
 
 
 def stored(workspace: Workspace, dataset: Dataset) -> set[str]:
-    return {file.path for file in workspace.places.files_below(f"datasets/{dataset.id}")}
+    return {file.path for file in workspace.storage.files_below(f"datasets/{dataset.id}")}
 
 
 def upload(workspace: Workspace, text: str | bytes, content_type: str = "text/csv") -> str:
@@ -83,7 +83,7 @@ def load(workspace: Workspace, dataset: Dataset, source: Source, strategy: str, 
 
 # ------------------------------------------------------------------------------------------------------------- create
 @pytest.mark.parametrize("strategy", ["append", "upsert"])
-def test_text_has_no_null_where_the_parquet_file_allowed_none(workspace: Workspace, strategy: str) -> None:
+def test_required_parquet_columns_stay_required(workspace: Workspace, strategy: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False),
                         ("n", pa.int64())])  # fmt: skip
     upload_id = upload(workspace, parquet_bytes(pa.table([[1], ["a"], [1]], schema=schema)), "application/parquet")
@@ -98,7 +98,7 @@ def test_text_has_no_null_where_the_parquet_file_allowed_none(workspace: Workspa
     assert workspace.dataset(dataset.id).dataset.schema == schema
 
 
-def test_lengths_and_whole_seconds_hold_for_later_loads(workspace: Workspace) -> None:
+def test_length_and_second_constraints_apply_to_later_loads(workspace: Workspace) -> None:
     def csv_of(name: str, second: str) -> Source:
         return Source(inline=Inline("csv", f"id,name,t\n1,{name},2024-01-31 10:00:{second}\n"))
 
@@ -114,13 +114,14 @@ def test_lengths_and_whole_seconds_hold_for_later_loads(workspace: Workspace) ->
         with pytest.raises(SchemaMismatchError):
             load(workspace, dataset, sql_of(name, second), strategy)
         load(workspace, dataset, sql_of("é", "02.000"), strategy)
-    shown = workspace.dataset(dataset.id).dataset.schema
-    assert [column_type_name(field) for field in shown] == ["bigint", "varchar(2)", "timestamp(0)"]
+    schema = workspace.dataset(dataset.id).dataset.schema
+    assert [column_type_name(field) for field in schema] == ["bigint", "varchar(2)", "timestamp(0)"]
     with workspace.query(f"SELECT DISTINCT arrow_typeof(t) AS t FROM datasets.{dataset.table_name}") as result:
         assert result.read_all().to_pylist() == [{"t": "Timestamp(s)"}]
 
 
-def test_an_upload_becomes_a_dataset_and_is_used_up(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_creating_a_dataset_consumes_its_upload(workspace: Workspace) -> None:
     upload_id = upload(workspace, "code,share\n007,1.5\n008,2.25\n")
     job = workspace.create_dataset(NewDataset("Agents of 2024", Source(upload_id=upload_id))).wait()
     snapshot = workspace.dataset(str(job.dataset_id))
@@ -139,12 +140,12 @@ def test_an_upload_becomes_a_dataset_and_is_used_up(workspace: Workspace) -> Non
 def test_managed_files_are_written_with_managed_settings(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     path = f"datasets/{dataset.id}/v1/data.parquet"
-    with workspace.places.root.store.open_arrow(workspace.places.root.full(path)) as file:
+    with workspace.storage.root.store.open_arrow(workspace.storage.root.full(path)) as file:
         metadata = pq.read_metadata(file)
     assert metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_of_many_concurrent_uses_of_an_upload_one_wins(workspace: Workspace) -> None:
+def test_one_of_many_concurrent_uses_of_an_upload_succeeds(workspace: Workspace) -> None:
     upload_id = upload(workspace, "id\n1\n")
     outcomes: list[str] = []
 
@@ -161,20 +162,20 @@ def test_of_many_concurrent_uses_of_an_upload_one_wins(workspace: Workspace) -> 
     assert len(outcomes) == 6
 
 
-def test_a_failed_conversion_gives_the_upload_back_and_leaves_nothing(workspace: Workspace) -> None:
+def test_a_failed_conversion_keeps_the_upload_pending_and_removes_its_files(workspace: Workspace) -> None:
     upload_id = upload(workspace, "id,name\n1,a\nx,b\n")
-    before = {file.path for file in workspace.places.files_below("datasets")}
+    before = {file.path for file in workspace.storage.files_below("datasets")}
     request = NewDataset("Bad", Source(upload_id=upload_id), columns=[("id", "bigint")])
     with pytest.raises(BadRowsError) as caught:
         workspace.create_dataset(request).wait()
     assert [(cell["line"], cell["column"], cell["value"]) for cell in caught.value.errors] == [(3, "id", "x")]
-    assert {file.path for file in workspace.places.files_below("datasets")} == before
+    assert {file.path for file in workspace.storage.files_below("datasets")} == before
     assert workspace.upload(upload_id).status == "pending"
     job = workspace.create_dataset(NewDataset("Good", Source(upload_id=upload_id))).wait()
     assert job.state == "succeeded"
 
 
-def test_rows_that_do_not_fit_can_be_set_aside(workspace: Workspace) -> None:
+def test_invalid_rows_can_be_quarantined(workspace: Workspace) -> None:
     request = NewDataset(
         "Quarantined", inline([row(1, "a"), {"id": "x", "name": "b", "n": 2}, row(3, "c")]),
         columns=[("id", "bigint")], on_error="quarantine",
@@ -194,13 +195,15 @@ def test_rows_that_do_not_fit_can_be_set_aside(workspace: Workspace) -> None:
         (NewDataset("x", Source()), "exactly one of"),
         (NewDataset("x", Source(inline=Inline("csv", "a"), sql="SELECT 1")), "exactly one of"),
         (NewDataset("x", Source(inline=Inline("xml", "a"))), "csv or json"),
-        (NewDataset("x", Source(inline=Inline("csv", "a\n" + "1" * (1 << 20)))), "1,048,576 are allowed"),
+        (NewDataset("x", Source(inline=Inline("csv", "a\n" + "1" * (1 << 20)))), "limit of 1,048,576 bytes"),
         (NewDataset("x", Source(inline=Inline("csv", "a\n1\n")), table_name="select"), "reserved"),
         (NewDataset("x", Source(inline=Inline("csv", "a\n1\n")), columns=[("a", "money")]), "Unknown type 'money'"),
         (NewDataset("x", Source(inline=Inline("csv", "a\n1\n"), options={"delim": ";"})), "Unknown option 'delim'"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_work(workspace: Workspace, request_: NewDataset, message: str) -> None:
+def test_an_invalid_request_is_rejected_before_a_job_is_created(
+    workspace: Workspace, request_: NewDataset, message: str
+) -> None:
     before = workspace.jobs(limit=1).count
     with pytest.raises(InvalidArgumentError, match=message):
         workspace.create_dataset(request_)
@@ -209,13 +212,13 @@ def test_what_cannot_be_is_refused_before_any_work(workspace: Workspace, request
 
 def test_a_format_is_never_guessed(workspace: Workspace) -> None:
     upload_id = upload(workspace, "id\n1\n", "application/octet-stream")
-    with pytest.raises(InvalidArgumentError, match="does not say"):
+    with pytest.raises(InvalidArgumentError, match="is not a known format"):
         workspace.create_dataset(NewDataset("Unknown", Source(upload_id=upload_id)))
     job = workspace.create_dataset(NewDataset("Known", Source(upload_id=upload_id, format="csv"))).wait()
     assert job.state == "succeeded"
 
 
-def test_a_taken_name_is_refused(workspace: Workspace) -> None:
+def test_a_taken_table_name_is_rejected(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     with pytest.raises(TableNameTakenError):
         workspace.create_dataset(NewDataset("x", inline([row(1, "b")]), table_name=dataset.table_name.upper()))
@@ -227,7 +230,10 @@ rows_of = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc")), max_siz
 
 @settings(max_examples=8)
 @given(target=rows_of, source=rows_of, strategy=st.sampled_from(sorted(oracle.TRUTH)))
-def test_loads_mean_what_merges_mean(workspace: Workspace, target: list[Any], source: list[Any], strategy: str) -> None:
+@pytest.mark.on_servers
+def test_loads_and_merges_have_equal_results(
+    workspace: Workspace, target: list[Any], source: list[Any], strategy: str
+) -> None:
     before = [row(key, name, 1) for key, name in target] or [row(100, "z")]
     rows = [row(key, name, 2) for key, name in source]
     dataset = made(workspace, before)
@@ -238,8 +244,8 @@ def test_loads_mean_what_merges_mean(workspace: Workspace, target: list[Any], so
     result = load(workspace, dataset, inline(rows), strategy).result
     assert plan is not None
     assert result is not None
-    for told in (plan, result):
-        counts = (told["inserted"], told["updated"], told["deleted"], told["row_count"])
+    for each in (plan, result):
+        counts = (each["inserted"], each["updated"], each["deleted"], each["row_count"])
         assert counts == (expected.inserted, expected.updated, expected.deleted, expected.after)
     left = [r for rows_ in [*expected.files.values(), *expected.inserts.values()] for r in rows_]
     assert content(workspace, dataset) == sorted(left, key=lambda r: r["id"])
@@ -268,13 +274,13 @@ def test_a_dataset_without_rows_keeps_its_columns(workspace: Workspace, nothing:
     assert workspace.dataset(dataset.id).version.row_count == 1
 
 
-def test_inline_text_has_no_encoding(workspace: Workspace) -> None:
+def test_inline_data_rejects_an_encoding(workspace: Workspace) -> None:
     source = Source(inline=Inline("csv", "id,name\n1,é\n"), options={"encoding": "latin-1"})
-    with pytest.raises(InvalidArgumentError, match="text already"):
+    with pytest.raises(InvalidArgumentError, match="does not apply to inline data"):
         workspace.create_dataset(NewDataset("Encoded", source)).wait()
 
 
-def test_append_and_replace_need_no_keys(workspace: Workspace) -> None:
+def test_append_and_replace_require_no_keys(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     appended = load(workspace, dataset, inline([row(1, "again"), row(2, "b")]), "append")
     assert appended.result is not None
@@ -286,7 +292,7 @@ def test_append_and_replace_need_no_keys(workspace: Workspace) -> None:
     assert [r["name"] for r in content(workspace, dataset, 2)] == ["a", "again", "b"]
 
 
-def test_columns_may_come_in_another_order(workspace: Workspace) -> None:
+def test_a_load_accepts_columns_in_another_order(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a", 5)])
     source = Source(inline=Inline("csv", "n,name,id\n6,b,2\n"))
     job = load(workspace, dataset, source, "append")
@@ -299,7 +305,7 @@ def test_columns_may_come_in_another_order(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["append", "upsert"])
-def test_a_field_that_no_record_has_is_null(workspace: Workspace, strategy: str) -> None:
+def test_a_missing_json_field_is_null(workspace: Workspace, strategy: str) -> None:
     dataset = made(workspace, [row(1, "a", 5)])
     source = Source(inline=Inline("json", '{"name": "b", "id": 2}\n{"id": 3, "name": "c"}\n'))
     assert load(workspace, dataset, source, strategy).state == "succeeded"
@@ -309,7 +315,7 @@ def test_a_field_that_no_record_has_is_null(workspace: Workspace, strategy: str)
         load(workspace, dataset, more, strategy)
 
 
-def test_a_load_rewrites_only_what_it_must(workspace: Workspace) -> None:
+def test_a_load_rewrites_only_affected_files(workspace: Workspace) -> None:
     dataset = made(workspace, [row(key, "a") for key in range(10)])
     load(workspace, dataset, inline([row(100, "b")]), "append")
     job = load(workspace, dataset, inline([row(100, "B")]), "upsert")
@@ -320,7 +326,7 @@ def test_a_load_rewrites_only_what_it_must(workspace: Workspace) -> None:
     assert "/v3/" in files[1]
 
 
-def test_a_dry_run_keeps_nothing(workspace: Workspace) -> None:
+def test_a_dry_run_stores_nothing(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     upload_id = upload(workspace, as_csv([row(1, "b"), row(2, "c")]))
     before = stored(workspace, dataset)
@@ -353,7 +359,9 @@ def test_a_load_can_come_from_a_query(workspace: Workspace) -> None:
     ],
 )
 @pytest.mark.parametrize("strategy", ["upsert", "append"])
-def test_a_refused_load_changes_nothing(workspace: Workspace, text: str, error: type[Exception], strategy: str) -> None:
+def test_a_rejected_load_changes_nothing(
+    workspace: Workspace, text: str, error: type[Exception], strategy: str
+) -> None:
     if strategy == "append" and error in (DuplicateKeyError, NullKeyError):
         return
     dataset = made(workspace, [row(1, "a")])
@@ -361,13 +369,14 @@ def test_a_refused_load_changes_nothing(workspace: Workspace, text: str, error: 
     before = stored(workspace, dataset)
     with pytest.raises(error) as caught:
         load(workspace, dataset, Source(upload_id=upload_id), strategy)
-    assert "schema_mode" not in str(caught.value)  # a load does not offer it
+    assert "schema_mode" not in str(caught.value)  # loads cannot change the schema
     assert (stored(workspace, dataset), workspace.dataset(dataset.id).version.version) == (before, 1)
     assert workspace.upload(upload_id).status == "pending"
     assert content(workspace, dataset) == [row(1, "a")]
 
 
-def test_concurrent_loads_of_one_dataset_follow_each_other(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_concurrent_loads_of_one_dataset_run_in_sequence(workspace: Workspace) -> None:
     dataset = made(workspace, [row(0, "a")])
     with ThreadPoolExecutor(4) as pool:
         jobs = list(pool.map(lambda n: load(workspace, dataset, inline([row(n, "b")]), "upsert"), range(1, 7)))
@@ -376,7 +385,7 @@ def test_concurrent_loads_of_one_dataset_follow_each_other(workspace: Workspace)
     assert workspace.dataset(dataset.id).version.version == 7
 
 
-def test_an_idempotency_key_makes_one_load_of_two_requests(workspace: Workspace) -> None:
+def test_two_requests_with_one_idempotency_key_run_one_load(workspace: Workspace) -> None:
     dataset = made(workspace, [row(0, "a")])
     request = Load(inline([row(1, "b")]), "append")
     first = workspace.load(dataset.id, request, idempotency_key=f"key-{dataset.id}").wait()
@@ -385,37 +394,39 @@ def test_an_idempotency_key_makes_one_load_of_two_requests(workspace: Workspace)
     assert workspace.dataset(dataset.id).version.version == 2
 
 
-def test_a_cancelled_load_leaves_no_trace(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_a_cancelled_load_leaves_no_files(workspace: Workspace) -> None:
     dataset = made(workspace, [row(0, "a")])
     before = stored(workspace, dataset)
     blocker = workspace.catalog.jobs.create("load", {"test": 1}, dataset_id=dataset.id).job
     assert workspace.catalog.jobs.start(blocker.id)
-    ticket = workspace.load(dataset.id, Load(inline([row(1, "b")]), "append"))
-    workspace.cancel_job(ticket.job.id)
+    submitted = workspace.load(dataset.id, Load(inline([row(1, "b")]), "append"))
+    workspace.cancel_job(submitted.job.id)
     with pytest.raises(JobCancelledError):
-        ticket.wait()
+        submitted.wait()
     workspace.catalog.jobs.succeed(blocker.id)
-    assert workspace.job(ticket.job.id).state == "cancelled"
+    assert workspace.job(submitted.job.id).state == "cancelled"
     assert (stored(workspace, dataset), content(workspace, dataset)) == (before, [row(0, "a")])
     assert load(workspace, dataset, inline([row(1, "b")]), "append").state == "succeeded"
 
 
-def test_a_job_is_cancelled_while_its_query_is_answered(workspace: Workspace) -> None:
+def test_a_job_can_be_cancelled_while_its_query_runs(workspace: Workspace) -> None:
     dataset = made(workspace, [row(key, "a") for key in range(2000)])
     table = f"datasets.{dataset.table_name}"
     endless = f"SELECT a.id, a.name, a.n FROM {table} a, {table} b, {table} c WHERE a.id * b.id * c.id % 1000003 = 7"
-    ticket = workspace.load(dataset.id, Load(Source(sql=endless), "append"))
-    while workspace.job(ticket.job.id).state == "queued":
+    submitted = workspace.load(dataset.id, Load(Source(sql=endless), "append"))
+    while workspace.job(submitted.job.id).state == "queued":
         threading.Event().wait(0.05)
-    workspace.cancel_job(ticket.job.id)
+    workspace.cancel_job(submitted.job.id)
     with pytest.raises(JobCancelledError) as caught:
-        ticket.wait()
-    assert isinstance(caught.value.__cause__, QueryCancelledError | JobCancelledError)  # not the end of its patience
-    assert workspace.job(ticket.job.id).state == "cancelled"
+        submitted.wait()
+    assert isinstance(caught.value.__cause__, QueryCancelledError | JobCancelledError)  # not a timeout
+    assert workspace.job(submitted.job.id).state == "cancelled"
 
 
 # ------------------------------------------------------------------------------------------------- versions and names
-def test_every_version_can_be_asked_and_restored(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_every_version_can_be_queried_and_restored(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     load(workspace, dataset, inline([row(1, "b")]), "upsert")
     load(workspace, dataset, inline([row(2, "c")]), "append")
@@ -436,8 +447,9 @@ def test_every_version_can_be_asked_and_restored(workspace: Workspace) -> None:
         workspace.restore(dataset.id, 9)
 
 
-def test_readers_never_see_two_versions_at_once(workspace: Workspace) -> None:
-    """Two files change in every load; a sum over both is always that of one version."""
+@pytest.mark.on_servers
+def test_a_query_never_mixes_two_versions(workspace: Workspace) -> None:
+    """Each load changes two files; a sum over both always belongs to one version."""
     dataset = made(workspace, [row(1, "a", 0)])
     load(workspace, dataset, inline([row(2, "b", 0)]), "append")
     ended = threading.Event()
@@ -459,7 +471,8 @@ def test_readers_never_see_two_versions_at_once(workspace: Workspace) -> None:
     assert all(low == high for low, high in sums)
 
 
-def test_a_rename_and_a_deletion_are_visible_at_once(workspace: Workspace) -> None:
+@pytest.mark.on_servers
+def test_a_rename_and_a_deletion_are_visible_immediately(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a")])
     renamed = workspace.rename_dataset(dataset.id, "Other words", f"other_{dataset.table_name}")
     assert (renamed.label, renamed.table_name) == ("Other words", f"other_{dataset.table_name}")

@@ -1,4 +1,4 @@
-"""What goes on in the background, one round at a time: due garbage and orphans go, everything else stays."""
+"""Maintenance: removal of due garbage and orphans, and of nothing else."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SCHEMA = pa.schema([("id", pa.int64())])
 def workspace(settings: Settings) -> Iterator[Workspace]:
     made = Workspace(settings)
     made.catalog.migrate()
-    made.places.prepare()
+    made.storage.prepare()
     yield made
     made.query_engine.close()
     made.catalog.close()
 
 
 def age(workspace: Workspace, seconds: float = 7200.0) -> None:
-    """Make every file look old."""
+    """Set the modification time of every file to long ago."""
     when = time.time() - seconds
-    for path in Path(workspace.places.root.path).rglob("*"):
+    for path in Path(workspace.storage.root.path).rglob("*"):
         if path.is_file():
             os.utime(path, (when, when))
 
 
 def files(workspace: Workspace) -> set[str]:
     tops = ("uploads", "datasets", "scratch")
-    return {f"{top}/{file.path}" for top in tops for file in workspace.places.files_below(top)}
+    return {f"{top}/{file.path}" for top in tops for file in workspace.storage.files_below(top)}
 
 
 def dataset(workspace: Workspace, *names: str) -> Dataset:
@@ -51,7 +51,7 @@ def dataset(workspace: Workspace, *names: str) -> Dataset:
     workspace.catalog.jobs.start(job.id)
     paths = [f"datasets/{dataset_id}/v1/{name}" for name in names]
     for path in paths:
-        workspace.places.create(path, b"data")
+        workspace.storage.create(path, b"data")
     version = NewVersion(
         operation="create", files=[DataFile(path, 1, 4) for path in paths], schema=SCHEMA, parquet_url=paths[0]
     )
@@ -66,28 +66,28 @@ def upload(workspace: Workspace) -> str:
         return writer.finish().id
 
 
-def test_what_is_needed_stays(workspace: Workspace) -> None:
+def test_files_of_versions_and_uploads_are_kept(workspace: Workspace) -> None:
     kept, pending = dataset(workspace, "data.parquet"), upload(workspace)
     age(workspace)
     workspace._maintenance.run()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet", f"uploads/{pending}/raw"}
 
 
-def test_a_deleted_dataset_goes_when_its_time_has_come(workspace: Workspace) -> None:
-    gone, kept = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
-    workspace.delete_dataset(gone.id)
+def test_files_of_a_deleted_dataset_are_removed_after_the_grace_period(workspace: Workspace) -> None:
+    deleted, kept = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
+    workspace.delete_dataset(deleted.id)
     workspace._maintenance.remove_garbage()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
 
 
-def test_what_cannot_be_removed_is_tried_again_later_and_keeps_nothing_else(
+def test_a_failed_removal_is_retried_later_and_blocks_no_other(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stuck, gone = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
+    stuck, deleted = dataset(workspace, "data.parquet"), dataset(workspace, "data.parquet")
     orphans = [f"scratch/job_{number}/part" for number in range(2)]
     for path in orphans:
-        workspace.places.create(path, b"data")
-    for each in (stuck, gone):
+        workspace.storage.create(path, b"data")
+    for each in (stuck, deleted):
         workspace.delete_dataset(each.id)
     refused = (f"datasets/{stuck.id}", "scratch/job_0")
     rmtree = shutil.rmtree
@@ -101,7 +101,7 @@ def test_what_cannot_be_removed_is_tried_again_later_and_keeps_nothing_else(
         patched.setattr(shutil, "rmtree", refuse)
         workspace._maintenance.run()
     assert files(workspace) == {f"datasets/{stuck.id}/v1/data.parquet", orphans[0]}
-    workspace._maintenance.run()  # some minutes later, not at once
+    workspace._maintenance.run()  # retries after some minutes, not immediately
     assert files(workspace) == {f"datasets/{stuck.id}/v1/data.parquet", orphans[0]}
     workspace.catalog.garbage.postpone(f"datasets/{stuck.id}", timedelta(0))
     workspace._maintenance.run()
@@ -110,7 +110,7 @@ def test_what_cannot_be_removed_is_tried_again_later_and_keeps_nothing_else(
     assert not workspace.catalog.garbage.paths()
 
 
-def test_a_deleted_dataset_stays_for_its_grace_period(settings: Settings) -> None:
+def test_files_of_a_deleted_dataset_are_kept_for_the_grace_period(settings: Settings) -> None:
     patient = Workspace(replace(settings, delete_grace_seconds=3600.0))
     patient.catalog.migrate()
     doomed = dataset(patient, "data.parquet")
@@ -122,36 +122,36 @@ def test_a_deleted_dataset_stays_for_its_grace_period(settings: Settings) -> Non
     patient.catalog.close()
 
 
-def test_what_a_crash_left_is_collected(workspace: Workspace) -> None:
+def test_orphans_of_a_crash_are_removed(workspace: Workspace) -> None:
     kept, pending = dataset(workspace, "data.parquet"), upload(workspace)
     orphans = [
-        f"uploads/{new_id('upload')}/raw",  # the service died before the upload was recorded
-        f"datasets/{new_id('dataset')}/v1/data.parquet",  # before the dataset was
-        f"datasets/{kept.id}/v2/part-00000.parquet",  # before the version was
+        f"uploads/{new_id('upload')}/raw",  # the service crashed before it recorded the upload
+        f"datasets/{new_id('dataset')}/v1/data.parquet",  # ... the dataset
+        f"datasets/{kept.id}/v2/part-00000.parquet",  # ... the version
         f"scratch/{new_id('job')}/source/data.parquet",
     ]
     for path in orphans:
-        workspace.places.create(path, b"orphan")
+        workspace.storage.create(path, b"orphan")
     age(workspace)
     workspace._maintenance.collect_orphans()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet", f"uploads/{pending}/raw"}
 
 
-def test_what_a_merge_left_beside_a_dataset_is_collected(workspace: Workspace) -> None:
-    kept, gone = dataset(workspace, "data.parquet"), new_id("dataset")
+def test_an_orphaned_sidecar_is_removed(workspace: Workspace) -> None:
+    kept, deleted = dataset(workspace, "data.parquet"), new_id("dataset")
     busy = workspace.catalog.jobs.create("plan", {}, dataset_id=dataset(workspace, "data.parquet").id, writes=False).job
-    orphans = [f"datasets/.{owner}.txn/.staging_1/sent-1" for owner in (kept.id, gone)]
+    orphans = [f"datasets/.{owner}.txn/.staging_1/sent-1" for owner in (kept.id, deleted)]
     working = f"datasets/.{busy.dataset_id}.txn/.staging_1/sent-1"
-    foreign = {"datasets/notes/of somebody else", f"datasets/.{gone}/notes", f"datasets/{gone}.txn/notes"}
+    foreign = {"datasets/notes/of somebody else", f"datasets/.{deleted}/notes", f"datasets/{deleted}.txn/notes"}
     for path in [*orphans, working, *foreign]:
-        workspace.places.create(path, b"rows")
+        workspace.storage.create(path, b"rows")
     age(workspace)
     workspace._maintenance.collect_orphans()
     data = {f"datasets/{owner}/v1/data.parquet" for owner in (kept.id, busy.dataset_id)}
     assert files(workspace) == {working} | foreign | data
 
 
-def test_work_in_progress_is_no_orphan(workspace: Workspace) -> None:
+def test_files_of_active_jobs_are_not_orphans(workspace: Workspace) -> None:
     kept = dataset(workspace, "data.parquet")
     job = workspace.catalog.jobs.create("load", {}, dataset_id=kept.id).job
     creating = workspace.catalog.jobs.create("create", {}, dataset_id=new_id("dataset")).job
@@ -161,34 +161,34 @@ def test_work_in_progress_is_no_orphan(workspace: Workspace) -> None:
         f"datasets/{creating.dataset_id}/v1/data.parquet",
     ]
     for path in working:
-        workspace.places.create(path, b"work")
+        workspace.storage.create(path, b"work")
     age(workspace)
     workspace._maintenance.collect_orphans()
     assert set(working) <= files(workspace)
 
 
-def test_directories_that_a_crash_left_empty_are_collected(workspace: Workspace) -> None:
+def test_empty_directories_of_a_crash_are_removed(workspace: Workspace) -> None:
     kept = dataset(workspace, "data.parquet")
     job = workspace.catalog.jobs.create("create", {}, dataset_id=new_id("dataset")).job
     hollow = [f"uploads/{new_id('upload')}", f"datasets/{kept.id}/v2/rejects", f"scratch/{new_id('job')}/source/parts"]
     working = [f"datasets/{job.dataset_id}/v1/rejects", f"scratch/{job.id}/source"]
     for path in hollow + working:
-        workspace.places.make_directory(path)
+        workspace.storage.make_directory(path)
     workspace._maintenance.collect_orphans()
-    root = Path(workspace.places.root.path)
+    root = Path(workspace.storage.root.path)
     assert [path for path in hollow + working if (root / path).exists()] == working
     assert not (root / f"datasets/{kept.id}/v2").exists()
     assert (root / "uploads").exists()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet"}
 
 
-def test_young_files_may_be_somebodys_work(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And old ones those of a newer catalog than the one that was restored: an hour passes before they go."""
+def test_young_files_are_not_orphans(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old files may belong to a newer catalog than the restored one, so they stay for an hour."""
     patient = Workspace(replace(settings, orphan_grace_seconds=3600.0))
     patient.catalog.migrate()
     paths = {f"uploads/{new_id('upload')}/raw", f"datasets/{new_id('dataset')}/v1/data.parquet"}
     for path in paths:
-        patient.places.create(path, b"still arriving")
+        patient.storage.create(path, b"still arriving")
     patient._maintenance.collect_orphans()
     assert files(patient) == paths
     age(patient)
@@ -202,7 +202,7 @@ def test_young_files_may_be_somebodys_work(settings: Settings, monkeypatch: pyte
     patient.catalog.close()
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(workspace: Workspace) -> None:
+def test_an_interrupted_upload_leaves_no_files(workspace: Workspace) -> None:
     def broken_off() -> None:
         with workspace.receive("text/csv") as writer:
             writer.write(b"a\n1")
@@ -213,7 +213,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(workspace: Workspace) -> None:
     assert (files(workspace), workspace.uploads().items) == (set(), ())
 
 
-def test_a_dataset_that_is_deleted_while_orphans_are_looked_for_keeps_its_grace(
+def test_a_dataset_deleted_during_orphan_collection_keeps_its_grace_period(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = Workspace(replace(settings, delete_grace_seconds=60.0))
@@ -234,7 +234,7 @@ def test_a_dataset_that_is_deleted_while_orphans_are_looked_for_keeps_its_grace(
 
 
 def test_a_storage_belongs_to_one_catalog(settings: Settings, tmp_path: Path) -> None:
-    """Another one, perhaps an empty one by mistake, would take everything in it for orphans."""
+    """Another catalog, such as an empty one, would remove all files as orphans."""
     shared = replace(settings, storage_url=str(tmp_path / "storage"))
     mine = Workspace(shared)
     mine.open(warm=False)

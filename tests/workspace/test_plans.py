@@ -1,4 +1,4 @@
-"""What a dry run says of rows: true, bounded, and the same as what the load then does."""
+"""Plans of loads: their sample of changed rows, its limits, and the load that follows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_dry_run_shows_the_rows_that_change(
     ]
 
 
-def test_loads_without_keys_show_what_comes_and_goes(workspace: Workspace) -> None:
+def test_plans_of_append_and_replace_show_inserted_and_deleted_rows(workspace: Workspace) -> None:
     dataset = made(workspace, [row(key, "a") for key in range(30)])
     rows = [row(key, "b") for key in range(40)]
     appended = changes_of(workspace, dataset, rows, "append")
@@ -78,18 +78,18 @@ def test_loads_without_keys_show_what_comes_and_goes(workspace: Workspace) -> No
     assert (appended["updated"], replaced["changes"]["updated"]) == ([], [])
 
 
-def test_the_few_rows_that_differ_are_found_among_equal_ones(workspace: Workspace) -> None:
+def test_a_plan_finds_few_changed_rows_among_many(workspace: Workspace) -> None:
     before = [row(key, "same") for key in range(1000)]
     rows = [row(key, "other" if key in (500, 998) else "same") for key in range(1000)]
     dataset = made(workspace, before)
     changes = changes_of(workspace, dataset, rows, "upsert")
-    shown = {each["key"]["id"]: each["cells"] for each in changes["updated"]}
-    assert shown == {key: [{"column": "name", "old": "same", "new": "other"}] for key in (500, 998)}
+    changed = {each["key"]["id"]: each["cells"] for each in changes["updated"]}
+    assert changed == {key: [{"column": "name", "old": "same", "new": "other"}] for key in (500, 998)}
     load(workspace, dataset, inline(rows), "upsert")
     assert [each["id"] for each in content(workspace, dataset) if each["name"] == "other"] == [500, 998]
 
 
-def test_what_is_shown_is_bounded(workspace: Workspace) -> None:
+def test_plans_limit_rows_columns_and_text(workspace: Workspace) -> None:
     names = [f"c{number}" for number in range(40)]
     header, text = ",".join(["id", *names]), "x" * 10_000
 
@@ -111,14 +111,14 @@ def test_what_is_shown_is_bounded(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("strategy", ["append", "replace", "upsert"])
 @pytest.mark.parametrize("text", ["id,name\n1,a\n", "id,name,n,more\n1,a,1,x\n"])
-def test_a_dry_run_refuses_what_the_load_would(workspace: Workspace, strategy: str, text: str) -> None:
+def test_a_dry_run_rejects_what_the_load_rejects(workspace: Workspace, strategy: str, text: str) -> None:
     dataset = made(workspace, [row(1, "a")])
     for dry_run in (True, False):
         with pytest.raises(SchemaMismatchError):
             load(workspace, dataset, Source(inline=Inline("csv", text)), strategy, dry_run=dry_run)
 
 
-def test_columns_in_another_order_are_shown_as_the_dataset_has_them(workspace: Workspace) -> None:
+def test_plans_use_the_column_order_of_the_dataset(workspace: Workspace) -> None:
     dataset = made(workspace, [row(1, "a", 5)])
     source = Source(inline=Inline("csv", "n,name,id\n6,b,2\n"))
     plan = load(workspace, dataset, source, "append", dry_run=True).result

@@ -1,4 +1,4 @@
-"""Jobs on threads: turns, leases, cancelling, and what becomes of work that fails."""
+"""The job runner: threads, leases, cancellation, failures and outages of the catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from inlay.errors import (
     ServiceStoppingError,
     StorageUnavailableError,
 )
-from inlay.workspace import Ticket
+from inlay.workspace import SubmittedJob
 from inlay.workspace.runner import JobHandle, JobRunner
 
 
@@ -47,21 +47,21 @@ def queued(catalog: Catalog, dataset_id: str | None = None) -> Job:
     return catalog.jobs.create("create", {}, dataset_id=dataset_id or new_id("dataset")).job
 
 
-def test_a_job_ends_with_what_its_work_gives(catalog: Catalog, runner: JobRunner) -> None:
+def test_a_job_ends_with_the_result_of_its_work(catalog: Catalog, runner: JobRunner) -> None:
     job = queued(catalog)
     ended = runner.submit(job, lambda handle: {"id": handle.id}).result(10)
     assert (ended.state, ended.result) == ("succeeded", {"id": job.id})
     assert runner.future(job.id) is None
 
 
-def test_work_that_ended_its_job_itself_is_left_alone(catalog: Catalog, runner: JobRunner) -> None:
+def test_work_may_end_its_own_job(catalog: Catalog, runner: JobRunner) -> None:
     def work(handle: JobHandle) -> None:
         catalog.jobs.succeed(handle.id, {"by": "itself"})
 
     assert runner.submit(queued(catalog), work).result(10).result == {"by": "itself"}
 
 
-def test_a_failure_is_told_and_kept(catalog: Catalog, runner: JobRunner) -> None:
+def test_a_failure_is_raised_and_stored(catalog: Catalog, runner: JobRunner) -> None:
     def work(_: JobHandle) -> None:
         raise InvalidArgumentError("This cannot be.", hint="Do that.")
 
@@ -74,7 +74,7 @@ def test_a_failure_is_told_and_kept(catalog: Catalog, runner: JobRunner) -> None
     assert (kept.error["code"], kept.error["hint"]) == ("invalid_argument", "Do that.")
 
 
-def test_a_failure_that_nobody_foresaw_is_a_failure_too(catalog: Catalog, runner: JobRunner) -> None:
+def test_an_unexpected_error_fails_the_job(catalog: Catalog, runner: JobRunner) -> None:
     def work(_: JobHandle) -> None:
         raise ZeroDivisionError("by zero")
 
@@ -84,17 +84,17 @@ def test_a_failure_that_nobody_foresaw_is_a_failure_too(catalog: Catalog, runner
     assert catalog.jobs.get(job.id).state == "failed"
 
 
-def test_a_full_disk_is_nothing_the_client_did(catalog: Catalog, runner: JobRunner) -> None:
+def test_a_full_disk_is_retryable(catalog: Catalog, runner: JobRunner) -> None:
     def work(_: JobHandle) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     job = catalog.jobs.create("create", {}, dataset_id=new_id("dataset"), idempotency_key="a").job
     with pytest.raises(StorageUnavailableError, match="No space left"):
         runner.submit(job, work).result(10)
-    assert not catalog.jobs.knows_key("a")  # the same request may be sent again
+    assert not catalog.jobs.knows_key("a")  # the same request can be sent again
 
 
-def test_jobs_that_wait_for_a_dataset_keep_nobody_from_another(catalog: Catalog) -> None:
+def test_jobs_that_wait_for_a_dataset_do_not_block_others(catalog: Catalog) -> None:
     runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
     go_on = threading.Event()
     busy = new_id("dataset")
@@ -109,47 +109,47 @@ def test_jobs_that_wait_for_a_dataset_keep_nobody_from_another(catalog: Catalog)
         runner.close(0.0)
 
 
-def test_so_many_jobs_work_at_once_and_no_more(catalog: Catalog) -> None:
+def test_the_number_of_concurrent_jobs_is_limited(catalog: Catalog) -> None:
     runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
     inside: list[str] = []
-    most: list[int] = []
+    counts: list[int] = []
 
     def work(handle: JobHandle) -> None:
         inside.append(handle.id)
-        most.append(len(inside))
+        counts.append(len(inside))
         time.sleep(0.05)
         inside.remove(handle.id)
 
     futures = [runner.submit(queued(catalog), work) for _ in range(8)]
     assert {future.result(30).state for future in futures} == {"succeeded"}
-    assert max(most) == 2
+    assert max(counts) == 2
     runner.close(0.0)
 
 
-def test_a_ticket_for_a_cancelled_job_of_others_says_so(catalog: Catalog) -> None:
+def test_waiting_for_a_cancelled_job_of_another_process_raises(catalog: Catalog) -> None:
     job = queued(catalog)
     catalog.jobs.stop(job.id)
-    with pytest.raises(JobCancelledError, match="nothing changed"):
-        Ticket(catalog.jobs.get(job.id), catalog.jobs.get).wait()
+    with pytest.raises(JobCancelledError, match="Nothing changed"):
+        SubmittedJob(catalog.jobs.get(job.id), catalog.jobs.get).wait()
 
 
 def test_one_job_at_a_time_changes_a_dataset(catalog: Catalog, runner: JobRunner) -> None:
     dataset_id = new_id("dataset")
     inside: list[str] = []
-    most: list[int] = []
+    counts: list[int] = []
 
     def work(handle: JobHandle) -> None:
         inside.append(handle.id)
-        most.append(len(inside))
+        counts.append(len(inside))
         threading.Event().wait(0.05)
         inside.remove(handle.id)
 
     futures = [runner.submit(queued(catalog, dataset_id), work) for _ in range(6)]
     assert {future.result(30).state for future in futures} == {"succeeded"}
-    assert max(most) == 1
+    assert max(counts) == 1
 
 
-def test_leases_are_kept_while_work_goes_on(catalog: Catalog, runner: JobRunner) -> None:
+def test_leases_are_renewed_while_a_job_runs(catalog: Catalog, runner: JobRunner) -> None:
     def work(_: JobHandle) -> None:
         threading.Event().wait(5.0)  # longer than two leases
 
@@ -168,13 +168,13 @@ def test_a_running_job_is_stopped_and_interrupted(catalog: Catalog, runner: JobR
     job = queued(catalog)
     future = runner.submit(job, work)
     assert begun.wait(10)
-    catalog.jobs.cancel(job.id)  # from another process: the heart notices
+    catalog.jobs.cancel(job.id)  # as another process would; the heartbeat notices
     with pytest.raises(JobCancelledError):
         future.result(20)
     assert catalog.jobs.get(job.id).state == "cancelled"
 
 
-def test_progress_is_kept_and_says_when_to_stop(catalog: Catalog, runner: JobRunner) -> None:
+def test_progress_is_stored_and_stops_a_cancelled_job(catalog: Catalog, runner: JobRunner) -> None:
     seen: list[object] = []
 
     def work(handle: JobHandle) -> None:
@@ -189,7 +189,7 @@ def test_progress_is_kept_and_says_when_to_stop(catalog: Catalog, runner: JobRun
     assert seen == [{"phase": "convert", "done": 1, "total": 4, "phases": [{"phase": "convert", "at": ANY}]}]
 
 
-def test_the_phases_of_a_job_are_kept_with_their_times(catalog: Catalog, runner: JobRunner) -> None:
+def test_the_phases_of_a_job_are_stored_with_their_times(catalog: Catalog, runner: JobRunner) -> None:
     def work(handle: JobHandle) -> None:
         for number in range(100):
             handle.progress("convert", number, 100)
@@ -205,7 +205,7 @@ def test_the_phases_of_a_job_are_kept_with_their_times(catalog: Catalog, runner:
     assert job.started_at.replace(microsecond=0) <= moments[0] <= moments[1] <= datetime.now(UTC)
 
 
-def test_a_job_that_changes_its_phase_all_the_time_fills_no_catalog(catalog: Catalog, runner: JobRunner) -> None:
+def test_the_number_of_stored_phases_is_limited(catalog: Catalog, runner: JobRunner) -> None:
     def work(handle: JobHandle) -> None:
         for number in range(1000):
             handle.progress("ab"[number % 2], number, 999)
@@ -215,7 +215,7 @@ def test_a_job_that_changes_its_phase_all_the_time_fills_no_catalog(catalog: Cat
     assert len(job.progress["phases"]) == 50
 
 
-def test_a_job_that_waits_for_its_turn_can_be_cancelled(catalog: Catalog, runner: JobRunner) -> None:
+def test_a_job_that_waits_for_its_dataset_can_be_cancelled(catalog: Catalog, runner: JobRunner) -> None:
     dataset_id = new_id("dataset")
     first = queued(catalog, dataset_id)
     catalog.jobs.start(first.id)
@@ -229,7 +229,7 @@ def test_a_job_that_waits_for_its_turn_can_be_cancelled(catalog: Catalog, runner
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_commit_whose_answer_was_lost_is_looked_up(catalog: Catalog, runner: JobRunner, happened: bool) -> None:
+def test_an_unknown_commit_is_checked_in_the_catalog(catalog: Catalog, runner: JobRunner, happened: bool) -> None:
     def work(handle: JobHandle) -> None:
         if happened:
             catalog.jobs.succeed(handle.id, {"version": 2})
@@ -243,7 +243,7 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(catalog: Catalog, runner: J
             future.result(10)
 
 
-def test_closing_lets_work_finish_and_takes_no_more(catalog: Catalog) -> None:
+def test_closing_finishes_running_jobs_and_rejects_new_ones(catalog: Catalog) -> None:
     runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
     begun = threading.Event()
 
@@ -266,7 +266,7 @@ def test_closing_lets_work_finish_and_takes_no_more(catalog: Catalog) -> None:
     assert not closing.is_alive()
 
 
-def test_closing_stops_what_takes_too_long(catalog: Catalog) -> None:
+def test_closing_stops_jobs_after_the_timeout(catalog: Catalog) -> None:
     runner = JobRunner(catalog, threads=2, lease_seconds=2.0)
     begun = threading.Event()
 
@@ -285,8 +285,8 @@ def test_closing_stops_what_takes_too_long(catalog: Catalog) -> None:
     assert catalog.jobs.get(job.id).state == "failed"
 
 
-def test_a_version_needs_a_running_job(catalog: Catalog) -> None:
-    """What the runner relies on: nothing becomes true for a job that is not running."""
+def test_a_version_requires_a_running_job(catalog: Catalog) -> None:
+    """The runner relies on it: only a running job can commit."""
     import pyarrow as pa
 
     job = queued(catalog)
@@ -296,7 +296,7 @@ def test_a_version_needs_a_running_job(catalog: Catalog) -> None:
 
 
 class Outage:
-    """A catalog whose jobs cannot be ended for a while."""
+    """A catalog that cannot record the end of a job for a while."""
 
     def __init__(
         self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception] = CatalogUnavailableError
@@ -321,10 +321,10 @@ def ended(catalog: Catalog, job: Job) -> Job:
 
 
 @pytest.mark.parametrize("error", [CatalogUnavailableError, RuntimeError])
-def test_a_job_whose_end_the_catalog_missed_is_ended_later(
+def test_a_job_that_ended_during_an_outage_is_ended_later(
     catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """Its lease would never run out: it is ours, and we are alive."""
+    """Its lease never expires, because its owner, this process, is alive."""
     outage = Outage(catalog, monkeypatch, error)
 
     def work(_: JobHandle) -> None:
@@ -340,7 +340,7 @@ def test_a_job_whose_end_the_catalog_missed_is_ended_later(
     assert runner.submit(again, lambda _: None).result(10).state == "succeeded"
 
 
-def test_nothing_is_said_of_a_commit_while_the_catalog_is_away(
+def test_a_commit_stays_unknown_while_the_catalog_is_unavailable(
     catalog: Catalog, runner: JobRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outage = Outage(catalog, monkeypatch)
@@ -355,7 +355,7 @@ def test_nothing_is_said_of_a_commit_while_the_catalog_is_away(
     assert ended(catalog, job).state == "failed"
 
 
-def test_a_job_that_was_made_without_an_answer_is_ended(catalog: Catalog, runner: JobRunner) -> None:
+def test_a_job_of_an_unknown_commit_is_ended(catalog: Catalog, runner: JobRunner) -> None:
     made: list[Job] = []
 
     def submit() -> None:
@@ -368,18 +368,18 @@ def test_a_job_that_was_made_without_an_answer_is_ended(catalog: Catalog, runner
     assert ended(catalog, made[0]).state == "failed"
 
 
-def test_a_job_that_somebody_else_ended_can_be_sent_again(catalog: Catalog, runner: JobRunner) -> None:
-    """Its own commit is refused then, which is no conflict for whoever sent it."""
+def test_a_job_that_another_process_ended_is_interrupted(catalog: Catalog, runner: JobRunner) -> None:
+    """Its commit fails then, which the client must not see as a conflict."""
 
     def work(handle: JobHandle) -> None:
         catalog.jobs.fail(handle.id, JobInterruptedError("The lease ran out."))
         catalog.jobs.succeed(handle.id)
 
-    with pytest.raises(JobInterruptedError, match="ended by somebody else"):
+    with pytest.raises(JobInterruptedError, match="Another process ended"):
         runner.submit(queued(catalog), work).result(10)
 
 
-def test_closing_ends_jobs_that_wait_for_a_thread(catalog: Catalog) -> None:
+def test_closing_fails_jobs_that_wait_for_a_thread(catalog: Catalog) -> None:
     runner = JobRunner(catalog, threads=1, lease_seconds=2.0)
     begun = threading.Event()
 

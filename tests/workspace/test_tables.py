@@ -1,4 +1,4 @@
-"""Tables of a query: what is current is asked anew each time, what a version holds is remembered."""
+"""Tables of queries: current versions are looked up each time, their files are cached."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from inlay.catalog import Catalog
-from inlay.workspace.places import Places
-from inlay.workspace.tables import DatasetTables
+from inlay.workspace.data import DatasetTables
+from inlay.workspace.storage import ServiceStorage
 from tests.catalog import steps
 
 
@@ -23,7 +23,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 @pytest.fixture
 def tables(catalog: Catalog, tmp_path: Path) -> DatasetTables:
-    return DatasetTables(catalog, Places(str(tmp_path)))
+    return DatasetTables(catalog, ServiceStorage(str(tmp_path)))
 
 
 def names_of_files(tables: DatasetTables, version: int | None = None) -> list[str] | None:
@@ -31,21 +31,21 @@ def names_of_files(tables: DatasetTables, version: int | None = None) -> list[st
     return None if found is None else ["/".join(Path(file).parts[-2:]) for file in found.files]
 
 
-def test_a_version_is_read_once_while_it_is_current(
+def test_the_current_version_is_cached(
     catalog: Catalog, tables: DatasetTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = steps.dataset(catalog)
     first = tables.find("sales", None)
     assert first is not None
     assert first.schema.equals(steps.SCHEMA)
-    monkeypatch.setattr(catalog.versions, "snapshot", None)  # whoever asks for it now fails
+    monkeypatch.setattr(catalog.versions, "snapshot", None)  # any further lookup fails
     assert tables.find("Sales", None) is first
     monkeypatch.undo()
     steps.load(catalog, made.id)
     assert names_of_files(tables) == ["v2/data.parquet"]
 
 
-def test_renamed_and_deleted_datasets_are_so_at_once(catalog: Catalog, tables: DatasetTables) -> None:
+def test_renames_and_deletions_are_visible_immediately(catalog: Catalog, tables: DatasetTables) -> None:
     made = steps.dataset(catalog)
     assert names_of_files(tables) == ["v1/data.parquet"]
     catalog.datasets.rename(made.id, table_name="income")
@@ -57,7 +57,7 @@ def test_renamed_and_deleted_datasets_are_so_at_once(catalog: Catalog, tables: D
     assert names_of_files(tables) is None
 
 
-def test_older_versions_are_asked_for_each_time(catalog: Catalog, tables: DatasetTables) -> None:
+def test_older_versions_are_not_cached(catalog: Catalog, tables: DatasetTables) -> None:
     made = steps.dataset(catalog)
     steps.load(catalog, made.id)
     assert names_of_files(tables, 1) == ["v1/data.parquet"]
@@ -67,10 +67,10 @@ def test_older_versions_are_asked_for_each_time(catalog: Catalog, tables: Datase
     assert names_of_files(tables) == ["v2/data.parquet"]
 
 
-def test_a_version_that_is_replaced_and_forgotten_meanwhile(
+def test_a_version_that_expires_during_the_lookup(
     catalog: Catalog, tables: DatasetTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the question which version is current and that for its files."""
+    """The version expires between the lookup of its number and of its files."""
     made = steps.dataset(catalog)
     snapshot = catalog.versions.snapshot
 

@@ -1,10 +1,10 @@
-"""The catalog: what uploads, datasets, versions, jobs and keys there are, on SQLite or PostgreSQL.
+"""The catalog of uploads, datasets, versions, jobs and API keys, on SQLite or PostgreSQL.
 
     catalog = Catalog("sqlite:////var/lib/inlay/catalog.db")
     catalog.migrate()
-    catalog.uploads, catalog.datasets, catalog.versions, catalog.jobs, catalog.keys, catalog.garbage
+    catalog.uploads, catalog.datasets, catalog.versions, catalog.jobs, catalog.api_keys, catalog.garbage
 
-Every method is one transaction, may be called from any thread, gives plain records, and raises `InlayError`s.
+Each method runs one transaction, can be called from any thread, returns plain records, and raises `InlayError`.
 """
 
 from __future__ import annotations
@@ -15,31 +15,14 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from inlay.catalog import migrate, owners, tables
-from inlay.catalog.context import Context
+from inlay.catalog import database, leases, tables
+from inlay.catalog.api_keys import ApiKeys
+from inlay.catalog.database import Context, Database, utc_now
 from inlay.catalog.datasets import Datasets
-from inlay.catalog.engine import Database, utc_now
 from inlay.catalog.garbage import Garbage
-from inlay.catalog.ids import dataset_directory, is_id, new_id, upload_directory
 from inlay.catalog.jobs import Jobs
-from inlay.catalog.keys import Keys
-from inlay.catalog.names import table_name_from_label, validate_table_name
-from inlay.catalog.records import (
-    ApiKey,
-    DataFile,
-    Dataset,
-    GarbageItem,
-    Heartbeat,
-    Job,
-    NewKey,
-    NewVersion,
-    Page,
-    Snapshot,
-    Submission,
-    Upload,
-    Version,
-)
-from inlay.catalog.schemas import schema_from_json, schema_to_json
+from inlay.catalog.names import dataset_directory, is_id, new_id, upload_directory
+from inlay.catalog.records import ApiKey, DataFile, Dataset, Job, NewVersion, Page, Snapshot, Upload, Version
 from inlay.catalog.uploads import Uploads
 from inlay.catalog.versions import Versions
 
@@ -48,29 +31,21 @@ __all__ = [
     "Catalog",
     "DataFile",
     "Dataset",
-    "GarbageItem",
-    "Heartbeat",
     "Job",
-    "NewKey",
     "NewVersion",
     "Page",
     "Snapshot",
-    "Submission",
     "Upload",
     "Version",
     "dataset_directory",
     "is_id",
     "new_id",
-    "schema_from_json",
-    "schema_to_json",
-    "table_name_from_label",
     "upload_directory",
-    "validate_table_name",
 ]
 
 
 class Catalog:
-    """A catalog database, as one process (its `owner`) uses it. A path is an SQLite file."""
+    """Access to a catalog database for one process, its `owner`. A path names an SQLite file."""
 
     def __init__(
         self,
@@ -82,35 +57,35 @@ class Catalog:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = Database(url, clock=clock)
-        context = Context(self._database, owner or owners.this_process(), lease, grace)
+        context = Context(self._database, owner or leases.this_process(), lease, grace)
         self.owner = context.owner
         self.uploads = Uploads(context)
         self.datasets = Datasets(context)
         self.versions = Versions(context)
         self.jobs = Jobs(context)
-        self.keys = Keys(context)
+        self.api_keys = ApiKeys(context)
         self.garbage = Garbage(context)
 
     @property
     def location(self) -> str:
-        """The database's address, without a password."""
+        """The URL of the database, without its password."""
         return self._database.location
 
     @property
     def identity(self) -> str:
-        """What tells this catalog from every other one, wherever it is moved or restored."""
+        """The unique id of this catalog, which moves and restores keep."""
         with self._database.read() as connection:
             return str(connection.execute(sa.select(tables.identity.c.id)).scalar_one())
 
     def migrate(self) -> None:
-        """Make or update the tables. Safe to call at every start, from several processes at once."""
-        migrate.migrate(self._database)
+        """Create or migrate the tables. Several processes may call this at the same time."""
+        database.migrate(self._database)
 
     def check(self) -> None:
-        """Raise if the database does not answer or its schema is not the one this program knows."""
+        """Raise if the database is unavailable, or if its schema has a different version."""
         with self._database.read() as connection:
-            migrate.require_latest(connection)
+            database.require_latest(connection)
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self._database.close()

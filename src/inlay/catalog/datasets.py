@@ -1,4 +1,4 @@
-"""Datasets: what they are called, what they hold now, and how they come and go."""
+"""Datasets: create, find, rename and delete them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog import garbage, jobs, records, tables, versions
-from inlay.catalog.context import Context
-from inlay.catalog.ids import dataset_directory, is_id
-from inlay.catalog.names import name_family, table_name_from_label, validate_table_name
+from inlay.catalog.database import Context, require_text
+from inlay.catalog.names import dataset_directory, is_id, name_prefix, table_name_from_label, validate_table_name
 from inlay.catalog.records import Dataset, NewVersion, Page
-from inlay.catalog.text import require_text
 from inlay.errors import ConflictError, TableNameTakenError
 
-__all__ = ["Datasets"]
+__all__ = ["MAX_LABEL_LENGTH", "Datasets"]
 
 _datasets = tables.datasets
-_LONGEST_LABEL = 1000
+MAX_LABEL_LENGTH = 1000
 
 
 class Datasets:
@@ -37,16 +35,15 @@ class Datasets:
         table_name: str | None = None,
         result: Mapping[str, Any] | None = None,
     ) -> Dataset:
-        """Make the dataset that the job names, with version 1; use up the job's upload; end the job. All or nothing."""
-        require_text(label, "label", longest=_LONGEST_LABEL)
+        """Create the dataset of a job, consume the job's upload and end the job, atomically."""
+        require_text(label, "label", max_length=MAX_LABEL_LENGTH)
         with self._context.write() as connection:
             job = jobs.require_running(connection, job_id, self._context)
             if job.dataset_id is None or job.kind != jobs.CREATE:
-                raise ConflictError(f"The job {job_id!r} creates no dataset.")
+                raise ConflictError(f"The job {job_id!r} does not create a dataset.")
             name = _choose_name(connection, label, table_name)
             now = self._context.now()
             first = versions.row_of(version, job.dataset_id) | {"version": 1, "created_at": now, "job_id": job_id}
-            shown = ("parquet_url", "arrow_schema_json", "version", "row_count", "size_bytes")
             dataset = Dataset(
                 id=job.dataset_id,
                 label=label,
@@ -56,12 +53,12 @@ class Datasets:
                 source_config=dict(source_config),
                 created_at=now,
                 updated_at=now,
-                **{column: first[column] for column in shown},
+                **{column: first[column] for column in versions.CURRENT_COLUMNS},
             )
             connection.execute(_datasets.insert().values(**records.values(dataset), table_key=name.lower()))
             versions.insert(connection, first, version.files)
-            made = {"dataset_id": dataset.id, "version": 1, "table_name": name}
-            versions.conclude(connection, job, made, result, self._context)
+            created = {"dataset_id": dataset.id, "version": 1, "table_name": name}
+            versions.finish_job(connection, job, created, result, self._context)
             return dataset
 
     def get(self, dataset_id: str) -> Dataset:
@@ -69,23 +66,23 @@ class Datasets:
             return versions.find_dataset(connection, dataset_id)
 
     def find(self, table_name: str) -> Dataset | None:
-        """The dataset with this table name, in whatever case."""
+        """Return the dataset with this table name, ignoring case, or None."""
         with self._context.read() as connection:
             return _by_name(connection, table_name)
 
     def list(self, *, search: str = "", limit: int = 100, offset: int = 0) -> Page[Dataset]:
-        """Newest first; with `search` those whose label or table name has all its words, in whatever case."""
+        """List datasets whose label or table name contains every term of `search`, newest first."""
         records.check_page(limit, offset)
         query = records.select(Dataset, _datasets).order_by(_datasets.c.created_at.desc(), _datasets.c.id)
         with self._context.read() as connection:
             if not search.strip():
                 return records.page(connection, Dataset, query, limit, offset)
             matching = _matching(connection, search)
-            chosen = query.where(_datasets.c.id.in_(matching[offset : offset + limit]))
-            return Page(records.every(connection, Dataset, chosen), len(matching), limit, offset)
+            selected = query.where(_datasets.c.id.in_(matching[offset : offset + limit]))
+            return Page(records.every(connection, Dataset, selected), len(matching), limit, offset)
 
     def totals(self) -> tuple[int, int, int]:
-        """How many datasets there are, and the rows and bytes of their current versions."""
+        """Return the number of datasets, and the rows and bytes in their current versions."""
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (_datasets.c.row_count, _datasets.c.size_bytes))
         with self._context.read() as connection:
             count, rows, size = connection.execute(sa.select(sa.func.count(), *sums).select_from(_datasets)).one()
@@ -97,12 +94,12 @@ class Datasets:
             return connection.execute(names).scalars().all()
 
     def suggest_table_name(self, label: str) -> str:
-        """What a dataset with this label would be called now."""
+        """Return the table name that a new dataset with this label would get."""
         with self._context.read() as connection:
             return _choose_name(connection, label, None)
 
     def check_table_name(self, table_name: str) -> None:
-        """Refuse a name that no new dataset could have, before any work is done for it."""
+        """Raise if a new dataset cannot have this table name."""
         validate_table_name(table_name)
         with self._context.read() as connection:
             _require_free(connection, table_name)
@@ -111,20 +108,20 @@ class Datasets:
         """Change the label, the table name, or both."""
         values: dict[str, Any] = {}
         if label is not None:
-            values["label"] = require_text(label, "label", longest=_LONGEST_LABEL)
+            values["label"] = require_text(label, "label", max_length=MAX_LABEL_LENGTH)
         if table_name is not None:
             values |= {"table_name": validate_table_name(table_name), "table_key": table_name.lower()}
         with self._context.write() as connection:
             dataset = versions.find_dataset(connection, dataset_id)
             if table_name is not None:
-                _require_free(connection, table_name, but=dataset_id)
+                _require_free(connection, table_name, excluded=dataset_id)
             if values:
                 changed = _datasets.update().where(_datasets.c.id == dataset.id)
                 connection.execute(changed.values(**values, updated_at=self._context.now()))
             return versions.find_dataset(connection, dataset_id)
 
     def delete(self, dataset_id: str) -> None:
-        """Forget a dataset and all its versions at once; its files go when the grace period is over."""
+        """Delete a dataset and its versions. Its files are removed after the grace period."""
         with self._context.write() as connection:
             dataset = versions.find_dataset(connection, dataset_id)
             for table in (tables.version_files, tables.dataset_versions):
@@ -136,43 +133,42 @@ class Datasets:
             garbage.schedule(connection, [directory], is_directory=True, now=now, due_at=now + self._context.grace)
 
     def unknown(self, dataset_ids: Iterable[str]) -> set[str]:
-        """Those of these ids that name no dataset, and none that a job is making: their files are nobody's."""
-        asked = {dataset_id for dataset_id in dataset_ids if is_id("dataset", dataset_id)}
+        """Return the valid dataset ids that belong to no dataset and to no active job."""
+        ids = {dataset_id for dataset_id in dataset_ids if is_id("dataset", dataset_id)}
         with self._context.read() as connection:
-            return asked - records.known(connection, _datasets.c.id, asked) - jobs.active_datasets(connection)
+            return ids - records.known(connection, _datasets.c.id, ids) - jobs.active_datasets(connection)
 
 
 def _by_name(connection: Connection, table_name: str) -> Dataset | None:
     if not table_name.isascii() or "\0" in table_name:
-        return None  # PostgreSQL could not even be asked
+        return None  # no table has such a name, and PostgreSQL rejects NUL in a query
     query = records.select(Dataset, _datasets).where(_datasets.c.table_key == table_name.lower())
     return records.first(connection, Dataset, query)
 
 
 def _matching(connection: Connection, search: str) -> Sequence[str]:
-    """The ids, newest first. No database folds the case of every letter as Python does."""
-    words = search.casefold().split()
+    """Return the ids of matching datasets, newest first. Databases do not fold every letter."""
+    terms = search.casefold().split()
     columns = (_datasets.c.id, _datasets.c.label, _datasets.c.table_name)
     rows = connection.execute(sa.select(*columns).order_by(_datasets.c.created_at.desc(), _datasets.c.id))
     named = ((dataset_id, f"{label}\n{table_name}".casefold()) for dataset_id, label, table_name in rows)
-    return [dataset_id for dataset_id, names in named if all(word in names for word in words)]
+    return [dataset_id for dataset_id, names in named if all(term in names for term in terms)]
 
 
-def _choose_name(connection: Connection, label: str, wanted: str | None) -> str:
-    if wanted is not None:
-        validate_table_name(wanted)
-        _require_free(connection, wanted)
-        return wanted
-    alike = _datasets.c.table_key.startswith(name_family(label), autoescape=True)
-    return table_name_from_label(
-        label, set(connection.execute(sa.select(_datasets.c.table_key).where(alike)).scalars())
-    )
+def _choose_name(connection: Connection, label: str, table_name: str | None) -> str:
+    if table_name is not None:
+        validate_table_name(table_name)
+        _require_free(connection, table_name)
+        return table_name
+    similar = _datasets.c.table_key.startswith(name_prefix(label), autoescape=True)
+    taken = connection.execute(sa.select(_datasets.c.table_key).where(similar)).scalars()
+    return table_name_from_label(label, set(taken))
 
 
-def _require_free(connection: Connection, table_name: str, *, but: str | None = None) -> None:
+def _require_free(connection: Connection, table_name: str, *, excluded: str | None = None) -> None:
     holder = _by_name(connection, table_name)
-    if holder is not None and holder.id != but:
+    if holder is not None and holder.id != excluded:
         raise TableNameTakenError(
             f"The table name {table_name!r} belongs to the dataset {holder.label!r} ({holder.id}).",
-            hint="Names differ in more than the case of their letters. Choose another name, or rename that dataset.",
+            hint="Choose another name, or rename that dataset. Table names are not case-sensitive.",
         )

@@ -1,7 +1,7 @@
-"""Work that takes time: who does it, how far it is, how it ended.
+"""Jobs: their owner, progress and result.
 
-A job holds its upload from the moment it is queued, and, if it writes, its dataset while it runs. What it holds is
-free again when it ends, when its owner's lease runs out, or when its owner is seen to be dead.
+A job claims its upload from the moment it is queued, and its dataset while it runs, if it writes. Both are free again
+when the job ends, when its owner's lease expires, or when its owner is dead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog import leases, records, tables, uploads
-from inlay.catalog.context import Context
-from inlay.catalog.ids import new_id, not_found, require_id
+from inlay.catalog.database import Context, require_text
+from inlay.catalog.names import new_id, not_found, require_id
 from inlay.catalog.records import Heartbeat, Job, Page, Submission
-from inlay.catalog.text import require_text
-from inlay.choices import ACTIVE, JobState
+from inlay.constants import ACTIVE, JobState
 from inlay.errors import (
     ConflictError,
     IdempotencyKeyReusedError,
@@ -31,8 +30,8 @@ from inlay.errors import (
 
 __all__ = ["CREATE", "Jobs"]
 
-CREATE = "create"  # the one kind whose dataset is not there yet
-_LONGEST_KEY = 255
+CREATE = "create"  # the only kind whose dataset does not exist yet
+_MAX_KEY_LENGTH = 255
 _jobs = tables.jobs
 _active = _jobs.c.state.in_(ACTIVE)
 
@@ -52,9 +51,9 @@ class Jobs:
         idempotency_key: str | None = None,
         scope: str = "",
     ) -> Submission:
-        """Queue a job and claim its upload, or find the job that this idempotency key made before."""
+        """Queue a job and claim its upload, or return the earlier job of this idempotency key."""
         if idempotency_key is not None:
-            require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
+            require_text(idempotency_key, "Idempotency-Key", max_length=_MAX_KEY_LENGTH)
         digest = _digest(kind, request, dataset_id, upload_id)
         leases.release_expired(self._context)
         with self._context.write() as connection:
@@ -85,16 +84,16 @@ class Jobs:
             return Submission(get(connection, job_id), is_new=True)
 
     def knows_key(self, idempotency_key: str | None, scope: str = "") -> bool:
-        """Whether a request came with this key before, so that `create` will find its job."""
+        """Return whether `create` would return an earlier job for this idempotency key."""
         if idempotency_key is None:
             return False
-        require_text(idempotency_key, "Idempotency-Key", longest=_LONGEST_KEY)
+        require_text(idempotency_key, "Idempotency-Key", max_length=_MAX_KEY_LENGTH)
         same = (_jobs.c.idempotency_key == idempotency_key) & (_jobs.c.key_scope == scope)
         with self._context.read() as connection:
             return connection.execute(sa.select(_jobs.c.id).where(same)).first() is not None
 
     def start(self, job_id: str) -> bool:
-        """Begin a queued job. False: it is another job's turn to write this dataset; try again."""
+        """Start a queued job. Returns False while another job must change the dataset first."""
         leases.release_expired(self._context)
         with self._context.write() as connection:
             job = _require_held(connection, job_id, self._context, ("queued",))
@@ -106,7 +105,7 @@ class Jobs:
             return True
 
     def heartbeat(self) -> Heartbeat:
-        """Renew the leases of all active jobs of this owner, and of no other."""
+        """Renew the leases of all active jobs of this owner."""
         mine = _active & (_jobs.c.owner == self._context.owner)
         with self._context.write() as connection:
             until = self._context.now() + self._context.lease
@@ -115,34 +114,34 @@ class Jobs:
         return Heartbeat(frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancel_requested))
 
     def report(self, job_id: str, progress: Mapping[str, Any]) -> bool:
-        """Record progress. False: stop, since the job was cancelled or is no longer ours."""
-        going_on = _mine(job_id, self._context) & ~_jobs.c.cancel_requested
+        """Record progress. Returns False if the job is canceled or lost, and must stop."""
+        is_running = _mine(job_id, self._context) & ~_jobs.c.cancel_requested
         with self._context.write() as connection:
-            result = connection.execute(_jobs.update().where(going_on).values(progress=dict(progress)))
+            result = connection.execute(_jobs.update().where(is_running).values(progress=dict(progress)))
         return result.rowcount == 1
 
     def succeed(self, job_id: str, result: Mapping[str, Any] | None = None) -> Job:
-        """End a job that makes no version. (Those that do end with it, in one transaction.)"""
+        """End a job that commits no version. A commit ends its job in the same transaction."""
         with self._context.write() as connection:
             _require_held(connection, job_id, self._context, ("running",))
             return finish(connection, job_id, "succeeded", self._context, result=dict(result or {}))
 
     def fail(self, job_id: str, error: InlayError | Mapping[str, Any], *, retryable: bool = False) -> Job:
-        """End a job without effect. A retryable failure gives its idempotency key free."""
+        """Fail a job. A retryable failure releases its idempotency key."""
         problem = error.to_dict() if isinstance(error, InlayError) else dict(error)
         with self._context.write() as connection:
             _require_held(connection, job_id, self._context, ACTIVE)
-            forget = {"idempotency_key": None} if retryable else {}
-            return finish(connection, job_id, "failed", self._context, error=problem, **forget)
+            released = {"idempotency_key": None} if retryable else {}
+            return finish(connection, job_id, "failed", self._context, error=problem, **released)
 
     def stop(self, job_id: str) -> Job:
-        """End a job of ours that was cancelled, once its work has stopped."""
+        """End a canceled job of this owner, after its work has stopped."""
         with self._context.write() as connection:
             _require_held(connection, job_id, self._context, ACTIVE)
             return finish(connection, job_id, "cancelled", self._context)
 
     def cancel(self, job_id: str) -> Job:
-        """Ask a job to stop. One that has not begun ends at once; a running one when its owner sees it."""
+        """Cancel a job. A queued job ends immediately, a running job when its owner notices."""
         leases.release_expired(self._context)
         with self._context.write() as connection:
             return _cancel(connection, job_id, self._context)
@@ -151,15 +150,15 @@ class Jobs:
         with self._context.read() as connection:
             return get(connection, job_id)
 
-    def left_off(self, dataset_id: str, *, but: str) -> bool:
-        """Whether any other job began to change this dataset and did not succeed: it may not know that it ended."""
-        begun = _jobs.c.writes & _jobs.c.started_at.is_not(None) & (_jobs.c.state != "succeeded")
-        others = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.id != but)
+    def has_failed_writes(self, dataset_id: str, *, excluded: str) -> bool:
+        """Return whether another job that did not succeed may still write to the dataset."""
+        started = _jobs.c.writes & _jobs.c.started_at.is_not(None) & (_jobs.c.state != "succeeded")
+        others = (_jobs.c.dataset_id == dataset_id) & (_jobs.c.id != excluded)
         with self._context.read() as connection:
-            return connection.execute(sa.select(_jobs.c.id).where(begun, others)).first() is not None
+            return connection.execute(sa.select(_jobs.c.id).where(started, others)).first() is not None
 
     def active(self) -> tuple[Job, ...]:
-        """Those that have not ended, all at one moment."""
+        """Return all queued and running jobs, from one snapshot."""
         query = records.select(Job, _jobs).where(_active)
         with self._context.read() as connection:
             return records.every(connection, Job, query)
@@ -173,38 +172,38 @@ class Jobs:
         limit: int = 100,
         offset: int = 0,
     ) -> Page[Job]:
-        """Newest first."""
+        """List jobs, newest first."""
         records.check_page(limit, offset)
-        if state is not None and state not in _SO_FAR:
-            raise unknown("state", state, _SO_FAR)
-        wanted = {
+        if state is not None and state not in _STATE_TEXTS:
+            raise unknown("state", state, _STATE_TEXTS)
+        filters = {
             "state": state,
             "dataset_id": dataset_id and require_id("dataset", dataset_id),
             "kind": kind and require_text(kind, "kind"),
         }
         query = records.select(Job, _jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.id)
-        query = query.where(*(_jobs.c[name] == value for name, value in wanted.items() if value is not None))
+        query = query.where(*(_jobs.c[name] == value for name, value in filters.items() if value is not None))
         with self._context.read() as connection:
             return records.page(connection, Job, query, limit, offset)
 
     def release_expired(self) -> Sequence[str]:
-        """End the jobs of dead owners; what they held is free. Returns their ids."""
+        """Fail the jobs of dead owners. Returns the ids of the jobs."""
         return leases.release_expired(self._context)
 
     def expire(self, *, keep_days: float = 30) -> int:
-        """Forget jobs that ended long ago, and with them their idempotency keys."""
+        """Delete jobs that ended more than `keep_days` ago, with their idempotency keys."""
         with self._context.write() as connection:
             old = _jobs.c.finished_at < self._context.now() - timedelta(days=keep_days)
             return int(connection.execute(_jobs.delete().where(old)).rowcount)
 
 
 # ------------------------------------------------------------------------------------------- within a transaction
-_SO_FAR = {
-    "queued": "has not begun",
-    "running": "has begun already",
-    "succeeded": "has succeeded already",
-    "failed": "has failed already",
-    "cancelled": "was cancelled",
+_STATE_TEXTS = {
+    "queued": "has not started yet",
+    "running": "has already started",
+    "succeeded": "has already succeeded",
+    "failed": "has already failed",
+    "cancelled": "is already canceled",
 }
 
 
@@ -217,7 +216,7 @@ def get(connection: Connection, job_id: str) -> Job:
 
 
 def require_running(connection: Connection, job_id: str, context: Context) -> Job:
-    """The job, if it runs and is ours: what it has made may become true."""
+    """Return the job if it runs and belongs to this owner, so that it may commit."""
     return _require_held(connection, job_id, context, ("running",))
 
 
@@ -228,7 +227,7 @@ def finish(connection: Connection, job_id: str, state: JobState, context: Contex
 
 
 def cancel_all(connection: Connection, dataset_id: str, context: Context) -> None:
-    """Ask every active job of a dataset to stop; those that have not begun end at once."""
+    """Cancel every active job of a dataset."""
     for job_id in connection.execute(sa.select(_jobs.c.id).where(_active, _jobs.c.dataset_id == dataset_id)).scalars():
         _cancel(connection, job_id, context)
 
@@ -240,7 +239,7 @@ def _cancel(connection: Connection, job_id: str, context: Context) -> Job:
 
 
 def active_datasets(connection: Connection) -> set[str]:
-    """The datasets that active jobs name, among them those that are yet to be."""
+    """Return the datasets of active jobs, including datasets that are not created yet."""
     return {found for found in connection.execute(sa.select(_jobs.c.dataset_id).where(_active)).scalars() if found}
 
 
@@ -251,18 +250,18 @@ def _mine(job_id: str, context: Context) -> sa.ColumnElement[bool]:
 def _require_held(connection: Connection, job_id: str, context: Context, states: tuple[str, ...]) -> Job:
     job = _require_state(get(connection, job_id), states)
     if job.owner != context.owner:
-        raise ConflictError(f"The job {job_id!r} belongs to another process, {job.owner}.")
+        raise ConflictError(f"The job {job_id!r} belongs to another process: {job.owner}.")
     return job
 
 
 def _require_state(job: Job, states: tuple[str, ...]) -> Job:
     if job.state not in states:
-        raise JobEndedError(f"The job {job.id!r} {_SO_FAR[job.state]}.")
+        raise JobEndedError(f"The job {job.id!r} {_STATE_TEXTS[job.state]}.")
     return job
 
 
 def _must_wait(connection: Connection, job: Job) -> bool:
-    """One job at a time changes a dataset, in the order in which they were asked for."""
+    """Return whether another job writes to this dataset, or was queued for it earlier."""
     running = _jobs.c.state == "running"
     earlier = (_jobs.c.state == "queued") & (_jobs.c.created_at < job.created_at)
     others = (_jobs.c.dataset_id == job.dataset_id) & _jobs.c.writes & (_jobs.c.id != job.id)
@@ -286,13 +285,14 @@ def _by_key(connection: Connection, key: str, scope: str, digest: str) -> Job | 
         return None
     if row.request_hash != digest:
         raise IdempotencyKeyReusedError(
-            f"The Idempotency-Key {key!r} was used for another request.", hint="Use a new key for a new request."
+            f"The Idempotency-Key {key!r} was already used for a different request.",
+            hint="Use a new key for each new request.",
         )
     return get(connection, row.id)
 
 
 def _digest(kind: str, request: Mapping[str, Any], dataset_id: str | None, upload_id: str | None) -> str:
-    # a new dataset's id is chosen anew by every request
+    # Each create request chooses a new dataset id, which must not make repeated requests differ.
     target = None if kind == CREATE else dataset_id
     text = json.dumps([kind, request, target, upload_id], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,18 +1,55 @@
-"""Table names: what may be one, and how a label becomes one."""
+"""Ids, directories and table names of catalog objects."""
 
 from __future__ import annotations
 
+import base64
 import re
+import secrets
 import unicodedata
 from collections.abc import Collection
+from typing import Literal
 
-from inlay.errors import InvalidTableNameError
+from inlay.errors import InvalidTableNameError, NotFoundError
 
-__all__ = ["LONGEST_NAME", "RESERVED_WORDS", "table_name_from_label", "validate_table_name"]
+Kind = Literal["upload", "dataset", "job", "key"]
+_PREFIXES: dict[Kind, str] = {"upload": "upld_", "dataset": "data_", "job": "job_", "key": "key_"}
+_RANDOM_BYTES = 15  # 24 characters
 
-LONGEST_NAME = 128
-_NAMELESS = "dataset"
-_SHAPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+def new_id(kind: Kind) -> str:
+    return _PREFIXES[kind] + base64.b32encode(secrets.token_bytes(_RANDOM_BYTES)).decode().lower()
+
+
+def is_id(kind: Kind, text: str) -> bool:
+    return re.fullmatch(_PREFIXES[kind] + r"[a-z2-7]{1,64}", text) is not None
+
+
+def require_id(kind: Kind, text: str) -> str:
+    """Return the id, or raise `NotFoundError` if it is malformed."""
+    if not is_id(kind, text):
+        raise not_found(kind, text)
+    return text
+
+
+def not_found(kind: Kind, text: str) -> NotFoundError:
+    name = "API key" if kind == "key" else kind
+    return NotFoundError(f"There is no {name} {text[:100]!r}.")
+
+
+def upload_directory(upload_id: str) -> str:
+    """Return the directory of an upload, relative to the storage root."""
+    return f"uploads/{upload_id}"
+
+
+def dataset_directory(dataset_id: str) -> str:
+    """Return the directory of a dataset, relative to the storage root."""
+    return f"datasets/{dataset_id}"
+
+
+MAX_NAME_LENGTH = 128
+_MAX_SUFFIX_LENGTH = 20
+_DEFAULT_NAME = "dataset"
+_VALID_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _SQL_STANDARD = """
     abs absent acos all allocate alter and any are array array_agg array_max_cardinality as asensitive asin asymmetric
@@ -43,24 +80,24 @@ _SQL_STANDARD = """
     uescape union unique unknown unmatched unnest update upper user using value value_of values var_pop var_samp
     varbinary varchar varying versioning when whenever where width_bucket window with within without year
 """
-# Words that DataFusion refuses as bare names, and those that begin a clause in most dialects.
-_OTHERS = "analyze explain ilike limit minus pivot qualify returning struct top unpivot"
-RESERVED_WORDS = frozenset(_SQL_STANDARD.split()) | frozenset(_OTHERS.split())
+# Words that DataFusion rejects as unquoted names, and words that begin a clause in many SQL dialects.
+_OTHER_RESERVED = "analyze explain ilike limit minus pivot qualify returning struct top unpivot"
+RESERVED_WORDS = frozenset(_SQL_STANDARD.split()) | frozenset(_OTHER_RESERVED.split())
 
-# Letters that Unicode does not take apart into a base letter and an accent.
-_SPELLINGS = str.maketrans(
+# Letters that Unicode does not decompose into a base letter and an accent.
+_REPLACEMENTS = str.maketrans(
     dict(zip("æœøđðþłħ\u0131ŋ", ["ae", "oe", "o", "d", "d", "th", "l", "h", "i", "n"], strict=True))
     | dict.fromkeys("'\u2018\u2019\u02bc", "")  # bob's -> bobs
 )
 
 
 def validate_table_name(name: str) -> str:
-    """The name, if SQL can use it as it is."""
+    """Return the name if SQL accepts it without quotes, or raise."""
     problem = _problem(name)
     if problem:
         raise InvalidTableNameError(
-            f"{name[: LONGEST_NAME + 1]!r} cannot be a table name: {problem}.",
-            hint="A table name has letters, digits and underscores, begins with no digit, and is no word of SQL.",
+            f"{name[: MAX_NAME_LENGTH + 1]!r} is not a valid table name: {problem}.",
+            hint="Use letters, digits and underscores. Do not start with a digit, and do not use an SQL keyword.",
         )
     return name
 
@@ -68,15 +105,15 @@ def validate_table_name(name: str) -> str:
 def _problem(name: str) -> str | None:
     if not name:
         return "it is empty"
-    if len(name) > LONGEST_NAME:
-        return f"it has {len(name):,} characters, and {LONGEST_NAME} are allowed"
-    if not _SHAPE.fullmatch(name):
-        return "it must begin with a letter or underscore and have only letters (a-z), digits and underscores"
-    return "it is a reserved word of SQL" if name.lower() in RESERVED_WORDS else None
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it has {len(name):,} characters, and the limit is {MAX_NAME_LENGTH}"
+    if not _VALID_NAME.fullmatch(name):
+        return "it must start with a letter or underscore and contain only letters (a-z), digits and underscores"
+    return "it is a reserved SQL keyword" if name.lower() in RESERVED_WORDS else None
 
 
 def table_name_from_label(label: str, taken: Collection[str] = ()) -> str:
-    """A valid name that reads like the label and is none of those taken (which are in lower case)."""
+    """Derive a valid table name from a label, avoiding the lowercase names in `taken`."""
     base = _base_name(label)
     if base not in taken:
         return base
@@ -87,21 +124,18 @@ def table_name_from_label(label: str, taken: Collection[str] = ()) -> str:
 
 
 def _base_name(label: str) -> str:
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", label).casefold().translate(_SPELLINGS))
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", label).casefold().translate(_REPLACEMENTS))
     plain = "".join(character for character in folded if not unicodedata.combining(character))
-    name = "_".join(re.findall(r"[a-z0-9]+", plain)) or _NAMELESS
+    name = "_".join(re.findall(r"[a-z0-9]+", plain)) or _DEFAULT_NAME
     prefix = "_" if name[0].isdigit() or name in RESERVED_WORDS else ""
-    return (prefix + name)[:LONGEST_NAME].rstrip("_")
+    return (prefix + name)[:MAX_NAME_LENGTH].rstrip("_")
 
 
 def _numbered(base: str, number: int) -> str:
     suffix = f"_{number}"
-    return base[: LONGEST_NAME - len(suffix)].rstrip("_") + suffix
+    return base[: MAX_NAME_LENGTH - len(suffix)].rstrip("_") + suffix
 
 
-def name_family(label: str) -> str:
-    """What all names begin with that `table_name_from_label` could choose for this label."""
-    return _base_name(label)[: LONGEST_NAME - _LONGEST_SUFFIX].rstrip("_")
-
-
-_LONGEST_SUFFIX = 20
+def name_prefix(label: str) -> str:
+    """Return the prefix of every name that `table_name_from_label` can derive from a label."""
+    return _base_name(label)[: MAX_NAME_LENGTH - _MAX_SUFFIX_LENGTH].rstrip("_")

@@ -1,7 +1,9 @@
-"""What the catalog gives and takes: plain values that change no more."""
+"""Immutable records of the catalog, and the queries that read them."""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -10,31 +12,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from inlay.catalog.schemas import schema_from_json
-from inlay.choices import ACTIVE, JobState
+from inlay.constants import ACTIVE, JobState
 from inlay.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ApiKey",
-    "DataFile",
-    "Dataset",
-    "GarbageItem",
-    "Heartbeat",
-    "Job",
-    "NewKey",
-    "NewVersion",
-    "Page",
-    "Snapshot",
-    "Submission",
-    "Upload",
-    "Version",
-]
 
-_LARGEST_OFFSET = 2**63 - 1
-LONGEST_PAGE = 1000
+def schema_to_json(schema: pa.Schema) -> str:
+    columns = [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema]
+    return json.dumps({"columns": columns, "ipc": base64.b64encode(schema.serialize().to_pybytes()).decode()})
+
+
+def schema_from_json(text: str) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(json.loads(text)["ipc"])))
+
+
+_MAX_OFFSET = 2**63 - 1
+_MAX_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset as it is now; the counts and the schema are those of its current version."""
+    """A dataset, with the counts and the schema of its current version."""
 
     id: str
     label: str
@@ -74,7 +71,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file, by its path relative to the root of the storage."""
+    """A data file, by its path relative to the storage root."""
 
     path: str
     rows: int
@@ -109,7 +106,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A dataset with one of its versions and that version's files, read at one moment."""
+    """A dataset, one of its versions and the files of that version, read in one transaction."""
 
     dataset: Dataset
     version: Version
@@ -118,7 +115,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersion:
-    """What a job has made and wants to become true. All paths are relative to the root of the storage."""
+    """A version to commit. All paths are relative to the storage root."""
 
     operation: str
     files: Sequence[DataFile]
@@ -160,7 +157,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job, and whether it is new: an idempotency key that was used before finds its job again."""
+    """A submitted job. `is_new` is False if its idempotency key belongs to an earlier job."""
 
     job: Job
     is_new: bool
@@ -168,7 +165,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What an owner still holds, and what of it somebody wants stopped. What is missing was lost."""
+    """The active jobs of an owner, and the active jobs that must be canceled."""
 
     held: frozenset[str]
     cancelling: frozenset[str]
@@ -185,8 +182,8 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class NewKey:
-    """A key with its secret, which is shown once and kept nowhere."""
+class NewApiKey:
+    """An API key with its secret, which is not stored."""
 
     key: ApiKey
     secret: str = field(repr=False)
@@ -194,7 +191,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class GarbageItem:
-    """A file or directory that nobody needs any more, relative to the root of the storage."""
+    """A file or directory to remove, relative to the storage root."""
 
     path: str
     is_directory: bool
@@ -208,7 +205,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     items: tuple[T, ...]
-    count: int  # of all pages
+    count: int  # items on all pages
     limit: int
     offset: int
 
@@ -239,14 +236,14 @@ def every(connection: Connection, record: Callable[..., T], query: sa.Select[Any
 
 
 def check_page(limit: int, offset: int) -> None:
-    if not 1 <= limit <= LONGEST_PAGE:
-        raise InvalidArgumentError(f"limit is between 1 and {LONGEST_PAGE:,}, not {limit}.")
-    if not 0 <= offset <= _LARGEST_OFFSET:
-        raise InvalidArgumentError(f"offset is not negative and at most {_LARGEST_OFFSET}, not {offset}.")
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidArgumentError(f"limit must be between 1 and {_MAX_LIMIT:,}, not {limit}.")
+    if not 0 <= offset <= _MAX_OFFSET:
+        raise InvalidArgumentError(f"offset must be between 0 and {_MAX_OFFSET}, not {offset}.")
 
 
 def page(connection: Connection, record: Callable[..., T], query: sa.Select[Any], limit: int, offset: int) -> Page[T]:
-    """One page of an ordered query; the total is of the same snapshot."""
+    """Return one page of an ordered query, with the total count from the same snapshot."""
     count = connection.execute(sa.select(sa.func.count()).select_from(query.order_by(None).subquery())).scalar_one()
     return Page(every(connection, record, query.limit(limit).offset(offset)), count, limit, offset)
 
@@ -256,12 +253,12 @@ def values(record: _Record) -> dict[str, Any]:
 
 
 def chunks(items: Iterable[str], size: int = 500) -> Iterator[list[str]]:
-    """Pieces that fit into one statement's parameters."""
+    """Split items into lists that fit into the parameters of one statement."""
     ordered = sorted(items)
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
 
 def known(connection: Connection, column: sa.Column[str], items: Iterable[str]) -> set[str]:
-    """Those of the items that are in this column."""
-    found = (connection.execute(sa.select(column).where(column.in_(some))).scalars() for some in chunks(items))
-    return {item for some in found for item in some}
+    """Return the items that occur in a column."""
+    found = (connection.execute(sa.select(column).where(column.in_(chunk))).scalars() for chunk in chunks(items))
+    return {item for chunk in found for item in chunk}

@@ -1,7 +1,7 @@
-"""The tables. `uploads` and `datasets` are those of the requirements, with what the service needs at their end.
+"""The tables of the catalog.
 
-JSON is text with ASCII escapes: PostgreSQL's own JSON types refuse NUL characters and lone surrogates, which
-rejected cells may hold. Times are UTC and carry no zone, since SQLite keeps none.
+JSON is stored as text with ASCII escapes, because PostgreSQL's JSON types reject NUL characters and lone surrogates,
+which rejected cells may contain. Times are stored in UTC without a zone, because SQLite has no zones.
 """
 
 from __future__ import annotations
@@ -13,23 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-__all__ = [
-    "JsonText",
-    "Utc",
-    "api_keys",
-    "dataset_versions",
-    "datasets",
-    "garbage",
-    "identity",
-    "jobs",
-    "metadata",
-    "uploads",
-    "version_files",
-]
-
 
 class Utc(sa.types.TypeDecorator[datetime]):
-    """An instant: goes in with a zone, comes out in UTC."""
+    """A timestamp with a zone, which is returned in UTC."""
 
     impl = sa.TIMESTAMP
     cache_ok = True
@@ -46,7 +32,7 @@ class Utc(sa.types.TypeDecorator[datetime]):
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
-    """A JSON document; NULL is no document."""
+    """A JSON document, or NULL."""
 
     impl = sa.Text
     cache_ok = True
@@ -95,8 +81,8 @@ datasets = sa.Table(
     sa.Column("source_config", JsonText, nullable=False),
     sa.Column("created_at", Utc, nullable=False),
     sa.Column("updated_at", Utc, nullable=False),
-    sa.Column("table_key", sa.Text, nullable=False),  # table_name in lower case
-    sa.Column("version", sa.BigInteger, nullable=False),  # the current one
+    sa.Column("table_key", sa.Text, nullable=False),  # lower-case table_name
+    sa.Column("version", sa.BigInteger, nullable=False),  # current version
     sa.Column("row_count", sa.BigInteger, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.UniqueConstraint("schema_name", "table_name"),
@@ -187,11 +173,11 @@ api_keys = sa.Table(
 garbage = sa.Table(
     "garbage",
     metadata,
-    sa.Column("path", sa.Text, primary_key=True),  # relative to the root of the storage
+    sa.Column("path", sa.Text, primary_key=True),  # relative to the storage root
     sa.Column("is_directory", sa.Boolean, nullable=False),
     sa.Column("created_at", Utc, nullable=False),
     sa.Column("due_at", Utc, nullable=False),
     sa.Index("ix_garbage_due_at", "due_at"),
 )
 
-identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=True))  # one row, made with the table
+identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=True))  # one row: the catalog's id

@@ -1,4 +1,4 @@
-"""Raw bytes that wait to become, or be loaded into, a dataset. An upload is used once."""
+"""Uploads: stored files, each of which can be loaded once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog import garbage, leases, records, tables
-from inlay.catalog.context import Context
-from inlay.catalog.ids import is_id, not_found, require_id, upload_directory
+from inlay.catalog.database import Context, require_text
+from inlay.catalog.names import is_id, not_found, require_id, upload_directory
 from inlay.catalog.records import Page, Upload
-from inlay.catalog.text import require_text
-from inlay.choices import ACTIVE
+from inlay.constants import ACTIVE
 from inlay.errors import UploadConsumedError, UploadInUseError, unknown
 
-__all__ = ["Uploads"]
+__all__ = ["UploadStatus", "Uploads"]
 
-Status = Literal["pending", "consumed", "all"]
+UploadStatus = Literal["pending", "consumed", "all"]
 _uploads = tables.uploads
 
 
@@ -54,11 +53,11 @@ class Uploads:
         with self._context.read() as connection:
             return get(connection, upload_id)
 
-    def list(self, *, status: Status = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
-        """Newest first."""
+    def list(self, *, status: UploadStatus = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
+        """List uploads, newest first."""
         records.check_page(limit, offset)
-        if status not in get_args(Status):
-            raise unknown("status", status, get_args(Status))
+        if status not in get_args(UploadStatus):
+            raise unknown("status", status, get_args(UploadStatus))
         query = records.select(Upload, _uploads).order_by(_uploads.c.created_at.desc(), _uploads.c.id)
         if status != "all":
             query = query.where(_uploads.c.status == status)
@@ -66,7 +65,7 @@ class Uploads:
             return records.page(connection, Upload, query, limit, offset)
 
     def delete(self, upload_id: str) -> None:
-        """Forget a pending upload that no job uses; its bytes become garbage at once."""
+        """Delete a pending upload that no job uses, and schedule its file for removal."""
         leases.release_expired(self._context)
         with self._context.write() as connection:
             require_pending(connection, upload_id)
@@ -76,10 +75,10 @@ class Uploads:
             garbage.schedule(connection, [upload_directory(upload_id)], is_directory=True, now=now, due_at=now)
 
     def unknown(self, upload_ids: Iterable[str]) -> set[str]:
-        """Those of these ids that name no upload: what lies in the storage under them is nobody's."""
-        asked = {upload_id for upload_id in upload_ids if is_id("upload", upload_id)}
+        """Return the valid upload ids that belong to no upload."""
+        ids = {upload_id for upload_id in upload_ids if is_id("upload", upload_id)}
         with self._context.read() as connection:
-            return asked - records.known(connection, _uploads.c.id, asked)
+            return ids - records.known(connection, _uploads.c.id, ids)
 
 
 def get(connection: Connection, upload_id: str) -> Upload:
@@ -104,12 +103,12 @@ def require_unclaimed(connection: Connection, upload_id: str) -> None:
     if job_id is not None:
         raise UploadInUseError(
             f"The upload {upload_id!r} is in use by job {job_id!r}.",
-            hint="Wait for the job, or cancel it; if it fails, the upload can be used again.",
+            hint="Wait for the job or cancel it. If it does not succeed, the upload can be used again.",
         )
 
 
 def consume(connection: Connection, upload_id: str, *, context: Context) -> None:
-    """Use an upload up. Its bytes become garbage: what they held is in the dataset."""
+    """Mark an upload as consumed, and schedule its file for removal."""
     now = context.now()
     pending = (_uploads.c.id == upload_id) & (_uploads.c.status == "pending")
     result = connection.execute(_uploads.update().where(pending).values(status="consumed", consumed_at=now))
@@ -120,5 +119,5 @@ def consume(connection: Connection, upload_id: str, *, context: Context) -> None
 
 def _consumed(upload_id: str) -> UploadConsumedError:
     return UploadConsumedError(
-        f"The upload {upload_id!r} has been used already.", hint="An upload is used once. Upload the file again."
+        f"The upload {upload_id!r} is already consumed.", hint="Each upload can be used once. Upload the file again."
     )

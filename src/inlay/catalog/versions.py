@@ -1,4 +1,4 @@
-"""Versions of a dataset: immutable lists of files, each made by one job in one transaction."""
+"""Versions of a dataset: immutable lists of files, each committed by one job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from inlay.catalog import garbage, jobs, records, tables, uploads
-from inlay.catalog.context import Context
-from inlay.catalog.ids import dataset_directory, not_found, require_id
-from inlay.catalog.records import DataFile, Dataset, Job, NewVersion, Page, Snapshot, Version
-from inlay.catalog.schemas import schema_to_json
+from inlay.catalog.database import Context
+from inlay.catalog.names import dataset_directory, not_found, require_id
+from inlay.catalog.records import DataFile, Dataset, Job, NewVersion, Page, Snapshot, Version, schema_to_json
 from inlay.errors import ConflictError, InvalidArgumentError, NotFoundError
-from inlay.settings import LONGEST_KEEP_DAYS
+from inlay.settings import MAX_KEEP_DAYS
 
 __all__ = ["Versions"]
 
 _versions = tables.dataset_versions
 _files = tables.version_files
 _datasets = tables.datasets
+CURRENT_COLUMNS = ("parquet_url", "arrow_schema_json", "version", "row_count", "size_bytes")  # copied to its dataset
 
 
 class Versions:
@@ -29,31 +29,31 @@ class Versions:
         self._context = context
 
     def get(self, dataset_id: str, version: int | None = None) -> Version:
-        """One version; the current one unless another is asked for."""
+        """Return a version, by default the current one."""
         return self.snapshot(dataset_id, version).version
 
     def snapshot(self, dataset_id: str, version: int | None = None) -> Snapshot:
-        """A dataset, one of its versions and its files, all of one moment."""
+        """Return a dataset, one of its versions and the files of that version, from one snapshot."""
         with self._context.read() as connection:
             return snapshot(connection, find_dataset(connection, dataset_id), version)
 
     def list(self, dataset_id: str, *, limit: int = 100, offset: int = 0) -> Page[Version]:
-        """Newest first."""
+        """List the versions of a dataset, newest first."""
         records.check_page(limit, offset)
         query = records.select(Version, _versions).where(_versions.c.dataset_id == dataset_id)
         with self._context.read() as connection:
             find_dataset(connection, dataset_id)
             return records.page(connection, Version, query.order_by(_versions.c.version.desc()), limit, offset)
 
-    def row_counts(self, dataset_ids: Iterable[str], *, most: int) -> dict[str, Sequence[int]]:
-        """How many rows the last versions of each dataset had, the latest at the end."""
-        place = sa.func.row_number().over(partition_by=_versions.c.dataset_id, order_by=_versions.c.version.desc())
-        columns = (_versions.c.dataset_id, _versions.c.version, _versions.c.row_count, place.label("place"))
+    def row_counts(self, dataset_ids: Iterable[str], *, limit: int) -> dict[str, Sequence[int]]:
+        """Return the row counts of the last `limit` versions of each dataset, oldest first."""
+        recency = sa.func.row_number().over(partition_by=_versions.c.dataset_id, order_by=_versions.c.version.desc())
+        columns = (_versions.c.dataset_id, _versions.c.version, _versions.c.row_count, recency.label("recency"))
         found: dict[str, list[int]] = {}
         with self._context.read() as connection:
-            for some in records.chunks(dataset_ids):
-                ranked = sa.select(*columns).where(_versions.c.dataset_id.in_(some)).subquery()
-                counts = sa.select(ranked.c.dataset_id, ranked.c.row_count).where(ranked.c.place <= most)
+            for chunk in records.chunks(dataset_ids):
+                ranked = sa.select(*columns).where(_versions.c.dataset_id.in_(chunk)).subquery()
+                counts = sa.select(ranked.c.dataset_id, ranked.c.row_count).where(ranked.c.recency <= limit)
                 for dataset_id, rows in connection.execute(counts.order_by(ranked.c.version)):
                     found.setdefault(dataset_id, []).append(rows)
         return {dataset_id: tuple(counts) for dataset_id, counts in found.items()}
@@ -67,22 +67,23 @@ class Versions:
         job_id: str,
         result: Mapping[str, Any] | None = None,
     ) -> Version:
-        """Make a version the current one, use up the job's upload, and end the job: all, or nothing."""
+        """Commit a new version, consume the job's upload and end the job, atomically."""
         with self._context.write() as connection:
-            job, dataset = _held(connection, job_id, dataset_id, self._context)
+            job, dataset = _require_writer(connection, job_id, dataset_id, self._context)
             if dataset.version != base_version:
                 raise ConflictError(
-                    f"The dataset {dataset_id!r} is at version {dataset.version}, not {base_version} any more.",
-                    hint="Somebody else changed it meanwhile. Do it again on the current version.",
+                    f"The dataset {dataset_id!r} is at version {dataset.version}, but the change is based on version "
+                    f"{base_version}.",
+                    hint="Another writer changed the dataset. Repeat the change on the current version.",
                 )
             return _advance(connection, dataset, row_of(new, dataset_id), new.files, job, result, self._context)
 
     def restore(
         self, dataset_id: str, version: int, *, job_id: str, result: Mapping[str, Any] | None = None
     ) -> Version:
-        """Make a new version of an older one's files. No data moves."""
+        """Commit a new version with the files of an older version. No data is copied."""
         with self._context.write() as connection:
-            job, dataset = _held(connection, job_id, dataset_id, self._context)
+            job, dataset = _require_writer(connection, job_id, dataset_id, self._context)
             old = snapshot(connection, dataset, version)
             unchanged = {"strategy": None, "inserted": 0, "updated": 0, "deleted": 0}
             clean = {"rejected_count": 0, "reject_files": []}
@@ -91,17 +92,18 @@ class Versions:
             return _advance(connection, dataset, row, old.files, job, result, self._context)
 
     def expire(self, *, keep_versions: int = 10, keep_days: float = 30) -> int:
-        """Forget versions that are neither among the last, nor young, nor current. Returns how many."""
-        if keep_versions < 1 or not 0 <= keep_days <= LONGEST_KEEP_DAYS:
+        """Delete versions beyond the last `keep_versions` that are older than `keep_days`."""
+        if keep_versions < 1 or not 0 <= keep_days <= MAX_KEEP_DAYS:
             raise InvalidArgumentError(
-                f"Keep at least 1 version and 0 to {LONGEST_KEEP_DAYS:,} days, not {keep_versions} and {keep_days}."
+                f"Invalid retention: keep_versions={keep_versions}, keep_days={keep_days}.",
+                hint=f"Keep at least 1 version, and 0 to {MAX_KEEP_DAYS:,} days.",
             )
         before = self._context.now() - timedelta(days=keep_days)
-        long = sa.select(_versions.c.dataset_id).group_by(_versions.c.dataset_id)
-        long = long.having(sa.func.count() > keep_versions, sa.func.min(_versions.c.created_at) < before)
+        candidates = sa.select(_versions.c.dataset_id).group_by(_versions.c.dataset_id)
+        candidates = candidates.having(sa.func.count() > keep_versions, sa.func.min(_versions.c.created_at) < before)
         with self._context.read() as connection:
-            candidates = connection.execute(long).scalars().all()
-        return sum(self._expire_one(dataset_id, keep_versions, before) for dataset_id in candidates)
+            dataset_ids = connection.execute(candidates).scalars().all()
+        return sum(self._expire_one(dataset_id, keep_versions, before) for dataset_id in dataset_ids)
 
     def _expire_one(self, dataset_id: str, keep_versions: int, before: datetime) -> int:
         mine = _versions.c.dataset_id == dataset_id
@@ -109,18 +111,18 @@ class Versions:
         old = mine & (_versions.c.created_at < before) & _versions.c.version.not_in(last)
         with self._context.write() as connection:
             expired = connection.execute(sa.select(_versions.c.version).where(old)).scalars().all()
-            needed = _paths(connection, dataset_id)
+            paths = _paths(connection, dataset_id)
             for table in (_files, _versions):
                 for version in expired:
-                    gone = (table.c.dataset_id == dataset_id) & (table.c.version == version)
-                    connection.execute(table.delete().where(gone))
-            unneeded = needed - _paths(connection, dataset_id)
+                    rows = (table.c.dataset_id == dataset_id) & (table.c.version == version)
+                    connection.execute(table.delete().where(rows))
+            unneeded = paths - _paths(connection, dataset_id)
             now = self._context.now()
             garbage.schedule(connection, unneeded, is_directory=False, now=now, due_at=now + self._context.grace)
         return len(expired)
 
     def live_paths(self, dataset_id: str) -> set[str]:
-        """Every file that some version of the dataset needs: data, manifests and rejects."""
+        """Return the data files, manifests and reject files of all versions of a dataset."""
         require_id("dataset", dataset_id)
         with self._context.read() as connection:
             return _paths(connection, dataset_id)
@@ -143,15 +145,15 @@ def snapshot(connection: Connection, dataset: Dataset, version: int | None) -> S
     found = records.first(connection, Version, query) if 0 < number <= dataset.version else None
     if found is None:
         raise NotFoundError(
-            f"The dataset {dataset.table_name!r} has no version {number}; the current one is {dataset.version}.",
-            hint="Old versions are forgotten after a while. The list of versions shows those that remain.",
+            f"The dataset {dataset.table_name!r} has no version {number}. Its current version is {dataset.version}.",
+            hint="List the versions of the dataset to see which exist. Old versions expire.",
         )
     listed = records.select(DataFile, _files).where(_files.c.dataset_id == dataset.id, _files.c.version == number)
     return Snapshot(dataset, found, records.every(connection, DataFile, listed.order_by(_files.c.position)))
 
 
 def row_of(new: NewVersion, dataset_id: str) -> dict[str, Any]:
-    """The columns that a new version itself determines."""
+    """Return the columns of a version that do not depend on its number or job."""
     row = {name: value for name, value in records.values(new).items() if name not in ("files", "schema")}
     return row | {
         "dataset_id": dataset_id,
@@ -165,26 +167,26 @@ def row_of(new: NewVersion, dataset_id: str) -> dict[str, Any]:
 
 
 def insert(connection: Connection, row: Mapping[str, Any], files: Sequence[DataFile]) -> None:
-    """Record a version and its files, which from now on are nobody's garbage."""
+    """Insert a version and its files, and remove the files from the garbage."""
     _require_own_paths(row, files)
     connection.execute(_versions.insert().values(row))
-    place = {"dataset_id": row["dataset_id"], "version": row["version"]}
-    listed = [place | {"position": position} | records.values(file) for position, file in enumerate(files)]
+    owner = {"dataset_id": row["dataset_id"], "version": row["version"]}
+    listed = [owner | {"position": position} | records.values(file) for position, file in enumerate(files)]
     if listed:
         connection.execute(_files.insert(), listed)
     garbage.rescue(connection, _paths_of(row, files))
 
 
-def conclude(
-    connection: Connection, job: Job, made: Mapping[str, Any], result: Mapping[str, Any] | None, context: Context
+def finish_job(
+    connection: Connection, job: Job, created: Mapping[str, Any], result: Mapping[str, Any] | None, context: Context
 ) -> None:
-    """Use up the job's upload and end the job, with what it has made."""
+    """Consume the upload of a job and end the job with its result."""
     if job.upload_id is not None:
         uploads.consume(connection, job.upload_id, context=context)
-    jobs.finish(connection, job.id, "succeeded", context, result={**made, **(result or {})})
+    jobs.finish(connection, job.id, "succeeded", context, result={**created, **(result or {})})
 
 
-def _held(connection: Connection, job_id: str, dataset_id: str, context: Context) -> tuple[Job, Dataset]:
+def _require_writer(connection: Connection, job_id: str, dataset_id: str, context: Context) -> tuple[Job, Dataset]:
     job = jobs.require_running(connection, job_id, context)
     dataset = find_dataset(connection, dataset_id)
     if job.dataset_id != dataset_id or not job.writes:
@@ -203,13 +205,12 @@ def _advance(
 ) -> Version:
     now = context.now()
     number = dataset.version + 1
-    made = {**row, "version": number, "created_at": now, "job_id": job.id}
-    insert(connection, made, files)
-    shown = ("parquet_url", "arrow_schema_json", "version", "row_count", "size_bytes")
-    values = {name: made[name] for name in shown} | {"updated_at": now}
-    connection.execute(_datasets.update().where(_datasets.c.id == dataset.id).values(values))
-    conclude(connection, job, {"dataset_id": dataset.id, "version": number}, result, context)
-    return Version(**made)
+    values = {**row, "version": number, "created_at": now, "job_id": job.id}
+    insert(connection, values, files)
+    current = {name: values[name] for name in CURRENT_COLUMNS} | {"updated_at": now}
+    connection.execute(_datasets.update().where(_datasets.c.id == dataset.id).values(current))
+    finish_job(connection, job, {"dataset_id": dataset.id, "version": number}, result, context)
+    return Version(**values)
 
 
 def _paths(connection: Connection, dataset_id: str) -> set[str]:
@@ -225,11 +226,11 @@ def _paths_of(row: Mapping[str, Any], files: Iterable[DataFile]) -> set[str]:
 
 
 def _require_own_paths(row: Mapping[str, Any], files: Sequence[DataFile]) -> None:
-    """A version owns its files: a path elsewhere would be removed with it one day."""
+    # A version owns its files: expiring it would remove a path outside the dataset's directory.
     root = dataset_directory(row["dataset_id"]) + "/"
     paths = [file.path for file in files]
     if len(set(paths)) != len(paths):
-        raise InvalidArgumentError("A version lists a file twice.")
+        raise InvalidArgumentError(f"The new version of {row['dataset_id']!r} lists a file twice.")
     for path in _paths_of(row, files):
         if not path.startswith(root) or ".." in path.split("/"):
-            raise InvalidArgumentError(f"{path!r} is not a file of this dataset, whose files lie under {root!r}.")
+            raise InvalidArgumentError(f"{path!r} is not a file of this dataset, whose directory is {root!r}.")

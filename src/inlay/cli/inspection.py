@@ -1,4 +1,4 @@
-"""`inlay inspect`: what lies in a dataset, and what about it costs time or needs attention. It changes nothing."""
+"""`inlay inspect`: show the files of a dataset and its problems. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 
 from inlay.cli import output
 from inlay.cli.output import plain
+from inlay.commit.transaction import open_journal
 from inlay.errors import NotFoundError, SchemaMismatchError, UnreadableFileError
-from inlay.incremental.local_commit import LocalJournal
-from inlay.incremental.object_commit import ObjectJournal
 from inlay.incremental.validate import require_columns
-from inlay.parquet.footers import ColumnRange, open_parquet, python_range, ranges_in, whole_range
+from inlay.parquet.footers import ColumnRange, column_ranges, merge_ranges, open_parquet, python_range
 from inlay.parquet.layout import data_files, parse_hive_partition_path
 from inlay.schema import unify
 from inlay.storage import FileStat, Location, locate
@@ -33,7 +32,7 @@ _READERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Something about a dataset that somebody may want to know, and what to do about it."""
+    """A finding about a dataset, and what to do about it."""
 
     code: str
     severity: Literal["info", "warning", "error"]
@@ -72,8 +71,8 @@ class Inspection:
 
 
 @dataclass(slots=True)
-class _Look:
-    """One file as its footer shows it, with comparable key ranges."""
+class _FooterView:
+    """One file as its footer describes it, with comparable key ranges."""
 
     file: FileStat
     metadata: pq.FileMetaData | None = None
@@ -97,45 +96,45 @@ class _Look:
         return sorted({group.column(i).compression.lower() for i in range(group.num_columns)})
 
 
-# --------------------------------------------------------------------------------------------------------- looking
+# -------------------------------------------------------------------------------------------------------- inspecting
 def inspect(path: str, keys: Sequence[str], storage_options: dict[str, Any] | None) -> Inspection:
     location = locate(path, None, storage_options)
-    journal = LocalJournal(location) if location.store.is_local else ObjectJournal(location)
-    with journal.reading():
-        pending = journal.pending()
+    journal = open_journal(location)
+    with journal.read_lock():
+        pending = journal.has_pending_commit()
         files = data_files(location)
         if not files and not pending:
-            raise NotFoundError(f"There is no Parquet file in {path!r}.")
+            raise NotFoundError(f"{path!r} holds no Parquet files.")
         with ThreadPoolExecutor(_READERS, "inlay-inspect") as pool:
-            looks = list(pool.map(functools.partial(_look, location, keys), files))
-    _require_keys(keys, looks)
-    hints = [*_pending_hints(pending), *_hints(location, looks, keys)]
-    return _summary(location, looks, keys, hints)
+            views = list(pool.map(functools.partial(_read_footer, location, keys), files))
+    _require_keys(keys, views)
+    hints = [*_pending_hints(pending), *_hints(location, views, keys)]
+    return _summary(location, views, keys, hints)
 
 
-def _look(location: Location, keys: Sequence[str], file: FileStat) -> _Look:
+def _read_footer(location: Location, keys: Sequence[str], file: FileStat) -> _FooterView:
     try:
         with open_parquet(location, file.path) as parquet:
             metadata, schema = parquet.metadata, parquet.schema_arrow
-            ranges = {key: whole_range(ranges_in(metadata, schema, key)) for key in keys}
-            return _Look(file, metadata, schema, ranges)
+            ranges = {key: merge_ranges(column_ranges(metadata, schema, key)) for key in keys}
+            return _FooterView(file, metadata, schema, ranges)
     except UnreadableFileError as error:
-        return _Look(file, error=error.message)
+        return _FooterView(file, error=error.message)
 
 
-def _require_keys(keys: Sequence[str], looks: Sequence[_Look]) -> None:
-    for look in looks:
-        if look.schema is not None:
-            inside = [key for key in keys if key not in parse_hive_partition_path(look.file.path)]
-            require_columns(inside, look.schema, "the dataset", "key column")
+def _require_keys(keys: Sequence[str], views: Sequence[_FooterView]) -> None:
+    for view in views:
+        if view.schema is not None:
+            inside = [key for key in keys if key not in parse_hive_partition_path(view.file.path)]
+            require_columns(inside, view.schema, "the dataset", "key column")
             return
 
 
-def _summary(location: Location, looks: Sequence[_Look], keys: Sequence[str], hints: list[Hint]) -> Inspection:
-    files = [_inspected(location, look, keys) for look in looks]
+def _summary(location: Location, views: Sequence[_FooterView], keys: Sequence[str], hints: list[Hint]) -> Inspection:
+    files = [_inspected(location, view, keys) for view in views]
     partitions = [file.partition for file in files]
     return Inspection(
-        path=location.given,
+        path=location.uri,
         file_count=len(files),
         row_count=sum(file.row_count for file in files),
         row_group_count=sum(file.row_group_count for file in files),
@@ -143,151 +142,153 @@ def _summary(location: Location, looks: Sequence[_Look], keys: Sequence[str], hi
         codecs=sorted({codec for file in files for codec in file.codecs}),
         partition_columns=list(dict.fromkeys(itertools.chain.from_iterable(partitions))),
         partition_count=len({tuple(values.items()) for values in partitions if values}),
-        columns=_columns(looks),
+        columns=_columns(views),
         files=files,
         hints=hints,
     )
 
 
-def _columns(looks: Sequence[_Look]) -> list[dict[str, Any]]:
-    schema = next((look.schema for look in looks if look.schema is not None), pa.schema([]))
+def _columns(views: Sequence[_FooterView]) -> list[dict[str, Any]]:
+    schema = next((view.schema for view in views if view.schema is not None), pa.schema([]))
     return [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema]
 
 
-def _inspected(location: Location, look: _Look, keys: Sequence[str]) -> InspectedFile:
-    schema = look.schema or pa.schema([])
-    shown = {key: python_range(look.ranges[key], schema.field(key).type) for key in keys if key in schema.names}
+def _inspected(location: Location, view: _FooterView, keys: Sequence[str]) -> InspectedFile:
+    schema = view.schema or pa.schema([])
+    ranges = {key: python_range(view.ranges[key], schema.field(key).type) for key in keys if key in schema.names}
     return InspectedFile(
-        location.shown(look.file.path),
-        look.rows,
-        look.groups,
-        look.file.size,
-        look.codecs,
-        parse_hive_partition_path(look.file.path),
-        {key: {name: _plain(value) for name, value in found.items()} for key, found in shown.items()},
-        look.error,
+        location.display(view.file.path),
+        view.rows,
+        view.groups,
+        view.file.size,
+        view.codecs,
+        parse_hive_partition_path(view.file.path),
+        {key: {name: _plain(value) for name, value in found.items()} for key, found in ranges.items()},
+        view.error,
     )
 
 
 def _plain(value: Any) -> Any:
-    """A bound as JSON and tables can show it."""
+    """Convert a bound to a value that JSON and tables can hold."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="backslashreplace")
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-# ---------------------------------------------------------------------------------------------------------- health
+# ---------------------------------------------------------------------------------------------------------- problems
 def _pending_hints(pending: bool) -> Iterator[Hint]:
     if pending:
         yield Hint(
             "pending_commit",
             "warning",
-            "A commit is not complete: it is just being made, or a crash interrupted it.",
-            "`inlay recover` completes it, as does any other command that reads or writes.",
+            "A commit is incomplete: a writer is committing now, or a crash interrupted it.",
+            "Run `inlay recover`. Every other command that reads or writes completes it too.",
         )
 
 
-def _hints(location: Location, looks: Sequence[_Look], keys: Sequence[str]) -> Iterator[Hint]:
+def _hints(location: Location, views: Sequence[_FooterView], keys: Sequence[str]) -> Iterator[Hint]:
     checks: tuple[Callable[[], Iterator[Hint]], ...] = (
-        lambda: _unreadable(location, looks),
-        lambda: _schemas(location, looks),
-        lambda: _small_files(looks),
-        lambda: _tiny_groups(looks),
-        lambda: _key_ranges(looks, keys),
+        lambda: _unreadable(location, views),
+        lambda: _schemas(location, views),
+        lambda: _small_files(views),
+        lambda: _tiny_groups(views),
+        lambda: _key_ranges(views, keys),
     )
     for check in checks:
         yield from check()
 
 
-def _unreadable(location: Location, looks: Sequence[_Look]) -> Iterator[Hint]:
-    for look in looks:
-        if look.error is not None:
+def _unreadable(location: Location, views: Sequence[_FooterView]) -> Iterator[Hint]:
+    for view in views:
+        if view.error is not None:
             yield Hint(
                 "unreadable_file",
                 "error",
-                look.error,
-                f"Restore {location.shown(look.file.path)!r} from a copy, or move it out of the dataset.",
+                view.error,
+                f"Restore {location.display(view.file.path)!r} from a copy, or move it out of the dataset.",
             )
 
 
-def _schemas(location: Location, looks: Sequence[_Look]) -> Iterator[Hint]:
-    distinct: dict[bytes, _Look] = {}
-    for look in looks:
-        if look.schema is not None:
-            distinct.setdefault(look.schema.remove_metadata().serialize().to_pybytes(), look)
+def _schemas(location: Location, views: Sequence[_FooterView]) -> Iterator[Hint]:
+    distinct: dict[bytes, _FooterView] = {}
+    for view in views:
+        if view.schema is not None:
+            distinct.setdefault(view.schema.remove_metadata().serialize().to_pybytes(), view)
     if len(distinct) < 2:
         return
-    shown = [look.file.path for look in itertools.islice(distinct.values(), 2)]
-    message = f"The files have {len(distinct):,} different schemas; {shown[0]!r} and {shown[1]!r} differ."
+    first, second = (view.file.path for view in itertools.islice(distinct.values(), 2))
+    message = f"The files have {len(distinct):,} different schemas; {first!r} and {second!r} differ."
     try:
-        unify([look.schema for look in distinct.values()], [location.shown(x.file.path) for x in distinct.values()])
+        unify([view.schema for view in distinct.values()], [location.display(x.file.path) for x in distinct.values()])
     except SchemaMismatchError as error:
-        yield Hint("incompatible_schemas", "error", error.message, "Merges are refused until one of them is rewritten.")
+        yield Hint(
+            "incompatible_schemas", "error", error.message, "Rewrite one of the files; until then inlay refuses merges."
+        )
         return
-    yield Hint("differing_schemas", "info", message, "`inlay compact` gives all files one schema.")
+    yield Hint("differing_schemas", "info", message, "Run `inlay compact` to rewrite all files with one schema.")
 
 
-def _small_files(looks: Sequence[_Look]) -> Iterator[Hint]:
-    """Small files that have a small neighbour, so that compaction would help."""
+def _small_files(views: Sequence[_FooterView]) -> Iterator[Hint]:
+    """Find small files in the same directory, which compaction would combine."""
     directories: dict[str, int] = {}
-    for look in looks:
-        if look.file.size < _SMALL_FILE and look.error is None:
-            directory = posixpath.dirname(look.file.path)
+    for view in views:
+        if view.file.size < _SMALL_FILE and view.error is None:
+            directory = posixpath.dirname(view.file.path)
             directories[directory] = directories.get(directory, 0) + 1
     count = sum(small for small in directories.values() if small > 1)
     if count:
         yield Hint(
             "small_files",
             "info",
-            f"{count:,} of {len(looks):,} files are smaller than {output.size(_SMALL_FILE)} and have such a neighbour.",
-            "`inlay compact` combines them.",
+            f"{count:,} of {len(views):,} files are smaller than {output.size(_SMALL_FILE)} and share a directory.",
+            "Run `inlay compact` to combine them.",
         )
 
 
-def _tiny_groups(looks: Sequence[_Look]) -> Iterator[Hint]:
-    tiny = [look for look in looks if look.groups > 1 and look.rows / look.groups < _TINY_ROW_GROUP]
+def _tiny_groups(views: Sequence[_FooterView]) -> Iterator[Hint]:
+    tiny = [view for view in views if view.groups > 1 and view.rows / view.groups < _TINY_ROW_GROUP]
     if tiny:
         yield Hint(
             "tiny_row_groups",
             "info",
-            f"{len(tiny):,} of {len(looks):,} files have row groups of fewer than {_TINY_ROW_GROUP:,} rows on average.",
-            "`inlay compact --row-group-size 500000 --sort-by KEY` writes larger ones.",
+            f"{len(tiny):,} of {len(views):,} files have row groups of fewer than {_TINY_ROW_GROUP:,} rows on average.",
+            "Run `inlay compact --row-group-size 500000 --sort-by KEY` to write larger ones.",
         )
 
 
-def _key_ranges(looks: Sequence[_Look], keys: Sequence[str]) -> Iterator[Hint]:
-    readable = [look for look in looks if look.schema is not None and look.rows]
-    stored = [key for key in keys if any(key in look.schema.names for look in readable if look.schema is not None)]
+def _key_ranges(views: Sequence[_FooterView], keys: Sequence[str]) -> Iterator[Hint]:
+    readable = [view for view in views if view.schema is not None and view.rows]
+    stored = [key for key in keys if any(key in view.schema.names for view in readable if view.schema is not None)]
     for key in stored:
-        ranges = [look.ranges[key] for look in readable]
+        ranges = [view.ranges[key] for view in readable]
         unknown = sum(found.exactness != "exact" for found in ranges)
         if unknown:
             yield Hint(
                 "unknown_key_range",
                 "info",
-                f"{unknown:,} of {len(readable):,} files have no exact range of {key!r}: every merge reads it there.",
-                "Floats never have one; for other types let a writer that writes statistics rewrite the files.",
+                f"{unknown:,} of {len(readable):,} files have no exact range of {key!r}: every merge reads their keys.",
+                "Float columns never have an exact range. For other types, rewrite the files with statistics.",
             )
         nulls = sum(found.null_count or 0 for found in ranges)
         if nulls:
             yield Hint(
                 "null_keys",
                 "warning",
-                f"{nulls:,} rows have no {key!r}.",
-                "They match no source row; full_merge deletes them.",
+                f"The key column {key!r} is NULL in {nulls:,} rows.",
+                "Rows with a NULL key match no source row; full_merge deletes them.",
             )
-    overlapping = min((_overlapping([look.ranges[key] for look in readable]) for key in stored), default=0)
+    overlapping = min((_overlapping([view.ranges[key] for view in readable]) for key in stored), default=0)
     if overlapping:
         yield Hint(
             "overlapping_key_ranges",
             "info",
-            f"{overlapping:,} of {len(readable):,} files share a part of their key range with another file.",
-            "Merges touch fewer files if rows are written in key order; `inlay compact --sort-by` sorts within files.",
+            f"The key ranges of {overlapping:,} of {len(readable):,} files overlap.",
+            "Write rows in key order, so that merges touch fewer files. `inlay compact --sort-by` sorts within files.",
         )
 
 
 def _overlapping(ranges: Sequence[ColumnRange]) -> int:
-    """How many ranges share a value with another one."""
+    """Count the ranges that share a value with another range."""
     known = sorted(
         ((found.low, found.high) for found in ranges if found.low is not None and found.high is not None),
         key=lambda bounds: bounds[0],
@@ -302,16 +303,16 @@ def _overlapping(ranges: Sequence[ColumnRange]) -> int:
     return len(shared)
 
 
-# ---------------------------------------------------------------------------------------------------------- showing
+# --------------------------------------------------------------------------------------------------------- printing
 def show(found: Inspection, limit: int) -> None:
     out = output.console()
-    shown = found.files[:limit] if limit else found.files
+    visible = found.files[:limit] if limit else found.files
     keys = list(dict.fromkeys(key for file in found.files for key in file.keys))
     headers = ["file", "rows", "groups", "size", "codec", *(f"range of {key}" for key in keys)]
-    rows = [_row(file, found.path, keys) for file in shown]
+    rows = [_row(file, found.path, keys) for file in visible]
     left = ("file", "codec", *headers[5:])
-    out.print(output.table(headers, rows, left=left, styles=["red" if file.error else "" for file in shown]))
-    output.more(out, len(found.files) - len(shown))
+    out.print(output.table(headers, rows, left=left, styles=["red" if file.error else "" for file in visible]))
+    output.note_hidden(out, len(found.files) - len(visible))
     out.print()
     out.print(
         f"{output.counted(found.file_count, 'file')}, {output.counted(found.row_count, 'row')},"

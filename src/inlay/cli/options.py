@@ -1,4 +1,4 @@
-"""The options that commands share, and how their values are read."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Source = Annotated[
     ),
 ]
 Dataset = Annotated[
-    str, typer.Argument(metavar="DATASET", help="A directory of Parquet files, or a URL of one.", show_default=False)
+    str, typer.Argument(metavar="DATASET", help="The path or URL of a directory of Parquet files.", show_default=False)
 ]
 Strategy = Annotated[
     StrategyName,
@@ -58,32 +58,34 @@ Strategy = Annotated[
         "--strategy",
         "-s",
         metavar="STRATEGY",
-        help=f"What becomes of equal, new and missing keys: {', '.join(StrategyName)}.",
+        help=f"How to treat matching, new and missing keys: {', '.join(StrategyName)}.",
     ),
 ]
 Keys = Annotated[
     list[str],
-    typer.Option("--key", "-k", metavar="COLUMN", help="Key column; repeat it or separate columns by commas."),
+    typer.Option(
+        "--key", "-k", metavar="COLUMN", help="Key column. Repeat the option or separate columns with commas."
+    ),
 ]
 KeysToShow = Annotated[
     list[str] | None,
-    typer.Option("--key", "-k", metavar="COLUMN", help="Show the range of this column in every file; repeatable."),
+    typer.Option("--key", "-k", metavar="COLUMN", help="Show the range of this column in every file. Repeatable."),
 ]
 PartitionBy = Annotated[
     list[str] | None,
     typer.Option(
         "--partition-by",
         metavar="COLUMN",
-        help="Partition column of a new dataset; repeatable. For an existing one it is read from the paths.",
+        help="Partition column of a new dataset. Repeatable. An existing dataset keeps its partitions.",
     ),
 ]
-EngineName = Annotated[str, typer.Option("--engine", help="What does the work: auto, pyarrow, duckdb or spark.")]
+EngineName = Annotated[str, typer.Option("--engine", help="Engine to run on: auto, pyarrow, duckdb or spark.")]
 Compression = Annotated[
     str | None,
     typer.Option(
         "--compression",
         metavar="CODEC",
-        help="Codec of new files: none, snappy, gzip, brotli, lz4, zstd. Without it as the dataset's files are.",
+        help="Codec of new files: none, snappy, gzip, brotli, lz4 or zstd. Default: the codec of the dataset's files.",
     ),
 ]
 RowGroupSize = Annotated[
@@ -92,47 +94,49 @@ RowGroupSize = Annotated[
         "--row-group-size",
         metavar="ROWS",
         min=1,
-        help="Rows per row group of new files. Without it as the dataset's files are.",
+        help="Rows per row group of new files. Default: as in the dataset's files.",
     ),
 ]
 MaxRowsPerFile = Annotated[
-    int, typer.Option("--max-rows-per-file", metavar="ROWS", min=1, help="New files are split above this many rows.")
+    int, typer.Option("--max-rows-per-file", metavar="ROWS", min=1, help="Maximum number of rows in each new file.")
 ]
 SchemaMode = Annotated[
     SchemaModeName,
-    typer.Option("--schema-mode", help="strict: the columns must be the same; evolve: new ones are added."),
+    typer.Option("--schema-mode", help="strict requires the same columns; evolve adds new columns."),
 ]
 DedupOrderBy = Annotated[
     list[str] | None,
     typer.Option(
         "--dedup-order-by",
         metavar="COLUMN",
-        help="With deduplicate: the row that is last in this order wins; repeatable.",
+        help="Column that orders the rows of a key for deduplicate; the last row wins. Repeatable.",
     ),
 ]
 SortBy = Annotated[
     list[str] | None,
-    typer.Option("--sort-by", metavar="COLUMN", help="Sort the rows of every written file; repeatable."),
+    typer.Option("--sort-by", metavar="COLUMN", help="Sort the rows of every written file by this column. Repeatable."),
 ]
 Mode = Annotated[
-    WriteMode, typer.Option("--mode", help="append adds files; overwrite replaces all Parquet files at once.")
+    WriteMode, typer.Option("--mode", help="append adds files; overwrite replaces every Parquet file in one commit.")
 ]
 TargetFileSize = Annotated[
     str,
     typer.Option(
-        "--target-file-size", metavar="SIZE", help="Bytes per file, such as 128MB (10^6 bytes) or 128MiB (2^20)."
+        "--target-file-size",
+        metavar="SIZE",
+        help="Target size of each file, such as 128MB (10^6 bytes) or 128MiB (2^20).",
     ),
 ]
 LockTimeout = Annotated[
     float,
-    typer.Option("--lock-timeout", metavar="SECONDS", min=0, help="How long to wait for another writer."),
+    typer.Option("--lock-timeout", metavar="SECONDS", min=0, help="How many seconds to wait for another writer."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, as `inlay plan` does.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing, as `inlay plan` does.")]
 FormatOfSource = Annotated[
     SourceFormat | None,
     typer.Option(
         "--source-format",
-        help="Format of SOURCE. Without it csv for `-`, else by its name.",
+        help="Format of SOURCE. Default: from its name; csv for `-`.",
         show_default=False,
     ),
 ]
@@ -141,28 +145,30 @@ StorageOptions = Annotated[
     typer.Option(
         "--storage-option",
         metavar="NAME=VALUE",
-        help="Option of the dataset's filesystem, such as endpoint_url=http://...; repeatable.",
+        help="Option of the dataset's filesystem, such as endpoint_url=http://... Repeatable.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Show at most this many files; 0 shows all.")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of files to show; 0 shows all.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def names(given: Sequence[str] | None) -> list[str] | None:
-    """Column names from repeated options and comma lists; None if there are none."""
-    found = [name.strip() for text in given or () for name in text.split(",")]
+def names(values: Sequence[str] | None) -> list[str] | None:
+    """Split repeated and comma-separated column names; return None if there are none."""
+    found = [name.strip() for text in values or () for name in text.split(",")]
     return [name for name in found if name] or None
 
 
-def storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
-    """NAME=VALUE pairs. Values are text, except true, false and JSON objects or lists."""
+def storage_options(pairs: Sequence[str] | None) -> dict[str, Any] | None:
+    """Parse NAME=VALUE pairs. Values are text, except true, false and JSON objects or lists."""
     options: dict[str, Any] = {}
-    for pair in given or ():
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise InvalidArgumentError(f"--storage-option takes NAME=VALUE, not {pair!r}.")
+            raise InvalidArgumentError(f"--storage-option expects NAME=VALUE, but got {pair!r}.")
         options[name] = _value(value, pair)
     return options or None
 
@@ -173,15 +179,15 @@ def _value(text: str, pair: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidArgumentError(f"--storage-option {pair!r} is not JSON: {error}.") from error
+        raise InvalidArgumentError(f"--storage-option {pair!r} holds invalid JSON: {error}.") from error
 
 
 def size(text: str) -> int:
-    """A number of bytes: 1000, 128MB (powers of 1000), 128MiB (powers of 1024)."""
+    """Parse a number of bytes: 1000, 128MB (powers of 1000), 128MiB (powers of 1024)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InvalidArgumentError(
-            f"{text!r} is not a size.", hint="Write a number of bytes, or a size such as 64MB, 128MiB or 1.5GB."
+            f"Invalid size: {text!r}.", hint="Pass a number of bytes, or a size such as 64MB, 128MiB or 1.5GB."
         )
     number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])

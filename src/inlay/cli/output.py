@@ -1,4 +1,4 @@
-"""What commands print: one JSON document, or text and tables that fit the terminal; progress goes to stderr."""
+"""Print results as one JSON document, or as text and tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["merge_plan", "merge_result", "plain", "print_json", "progress", "recovery", "size", "table", "write_result"]
 
 _STYLES = {"rewritten": "yellow", "removed": "red", "inserted": "green", "preserved": "dim"}
-_WORDS = {"inserted": "new", "preserved": "untouched"}
+_LABELS = {"inserted": "new", "preserved": "untouched"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _ORDER = ("rewritten", "removed", "inserted", "preserved")
 
@@ -33,16 +33,16 @@ def console() -> Console:
 
 
 def plain(value: object) -> str:
-    """One line that does nothing to a terminal, whatever is in it."""
+    """Format a value as one line, with control characters escaped for the terminal."""
     if value is None:
         return "NULL"
     if isinstance(value, bool | list | dict):
         return plain(json.dumps(value, ensure_ascii=False))
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(value))
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), str(value))
 
 
 def size(count: int | None) -> str:
-    """Bytes as people read them, in powers of 1000."""
+    """Format a number of bytes with a unit, in powers of 1000."""
     if count is None:
         return ""
     amount = float(count)
@@ -58,26 +58,25 @@ def counted(count: int, noun: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str], styles: Sequence[str]) -> Any:
-    """A table as narrow as the terminal: `left` columns may fold, numbers stay whole. Cells are plain text."""
+    """Build a table that fits the terminal. Only columns in `left` wrap; the other columns are numbers."""
     from rich.table import Table
 
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    built = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         if header in left:
-            made.add_column(plain(header), overflow="fold", min_width=8)
+            built.add_column(plain(header), overflow="fold", min_width=8)
         else:
-            made.add_column(plain(header), justify="right", no_wrap=True)
+            built.add_column(plain(header), justify="right", no_wrap=True)
     for row, style in zip(rows, styles, strict=True):
-        made.add_row(*map(plain, row), style=style)
-    return made
+        built.add_row(*map(plain, row), style=style)
+    return built
 
 
 def relative(path: str, dataset: str) -> str:
-    """A file's path as seen from its dataset."""
     return plain(path.removeprefix(dataset.rstrip("/") + "/"))
 
 
-# ------------------------------------------------------------------------------------------------------- the results
+# ----------------------------------------------------------------------------------------------------------- results
 def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
     out = console()
     rows = [
@@ -92,7 +91,7 @@ def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
     )
     out.print(
         f"{counted(plan.rows_to_rewrite, 'row')} ({size(plan.bytes_to_rewrite)}) to rewrite in"
-        f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing was changed"
+        f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing changed"
     )
     _note_absence(out, dataset, rows)
 
@@ -116,9 +115,9 @@ def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
 
 
 def _note_absence(out: Console, dataset: str, files: Sequence[object]) -> None:
-    """To update what is not there changes nothing and is no error; the name is perhaps misspelled."""
+    """Point out a missing dataset: an update of one changes nothing, so a typo would go unnoticed."""
     if not files:
-        out.print(f"note: there is no Parquet file in {dataset!r}")
+        out.print(f"note: {dataset!r} holds no Parquet files")
 
 
 def write_result(result: WriteResult, dataset: str, limit: int) -> None:
@@ -140,34 +139,35 @@ def recovery(report: RecoveryReport, dataset: str) -> None:
         for path in report.files:
             out.print(f"  {relative(path, dataset)}")
     if report.swept:
-        out.print(f"Removed what {counted(len(report.swept), 'dead writer')} had staged")
+        out.print(f"Removed the staged files of {counted(len(report.swept), 'interrupted writer')}")
 
 
 def _files(out: Console, headers: Sequence[str], rows: Sequence[tuple[str, ...]], limit: int) -> None:
-    """A table of files; the first cell of a row is its operation."""
-    shown = rows[:limit] if limit else rows
-    if shown:
-        styles = [_STYLES[row[0]] for row in shown]
-        cells = [(_WORDS.get(row[0], row[0]), *row[1:]) for row in shown]
+    """Print a table of files; the first cell of each row is the file's operation."""
+    visible = rows[:limit] if limit else rows
+    if visible:
+        styles = [_STYLES[row[0]] for row in visible]
+        cells = [(_LABELS.get(row[0], row[0]), *row[1:]) for row in visible]
         out.print(table(headers, cells, left=("", "file", "reason"), styles=styles))
-    more(out, len(rows) - len(shown))
-    if shown:
+    note_hidden(out, len(rows) - len(visible))
+    if visible:
         out.print()
 
 
-def more(out: Console, hidden: int) -> None:
-    if hidden:
-        out.print(f"... and {counted(hidden, 'more file')}; --limit 0 shows all")
+def note_hidden(out: Console, hidden: int, noun: str = "file") -> None:
+    """Print how many rows of a table `--limit` left out."""
+    if hidden > 0:
+        out.print(f"... and {counted(hidden, 'more ' + noun)}; --limit 0 shows all")
 
 
 # ---------------------------------------------------------------------------------------------------------- progress
 @contextlib.contextmanager
-def progress(*, wanted: bool) -> Iterator[Callable[[Progress], object] | None]:
-    """A bar on stderr, if that is a terminal."""
-    if not wanted or not sys.stderr.isatty():
+def progress(*, enabled: bool) -> Iterator[Callable[[Progress], object] | None]:
+    """Yield a progress callback that draws a bar on stderr, or None if stderr is not a terminal."""
+    if not enabled or not sys.stderr.isatty():
         yield None
         return
-    from inlay.incremental.progress_bar import progress_bar
+    from inlay.incremental.display import progress_bar
 
     with progress_bar() as show:
         yield show

@@ -1,4 +1,4 @@
-"""`inlay serve`: the service, set up by flags, then the environment, then `inlay.toml`."""
+"""`inlay serve`: run the service. Flags win over the environment, which wins over `inlay.toml`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,51 @@ __all__ = ["serve"]
 
 
 def _option(name: str, metavar: str, text: str) -> Any:
-    """A flag without a default of its own: what is not given may stand in the environment or the file."""
+    """Declare a flag that falls back to the environment, then to `inlay.toml`."""
     return typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
 
 
-Host = Annotated[str | None, _option("host", "ADDRESS", "Where to listen [127.0.0.1]; others need API keys.")]
-Port = Annotated[int | None, _option("port", "N", "Its port [8000]; 0 takes any free one.")]
-DataDir = Annotated[str | None, _option("data-dir", "PATH", "Where everything is kept [.inlay].")]
-CatalogUrl = Annotated[str | None, _option("catalog-url", "URL", "The database [SQLite in the data directory].")]
+Host = Annotated[
+    str | None, _option("host", "ADDRESS", "Address to listen on [127.0.0.1]. Another address requires API keys.")
+]
+Port = Annotated[int | None, _option("port", "N", "Port to listen on [8000]. 0 picks a free port.")]
+DataDir = Annotated[str | None, _option("data-dir", "PATH", "Directory of the catalog and the files [.inlay].")]
+CatalogUrl = Annotated[
+    str | None, _option("catalog-url", "URL", "Database of the catalog [SQLite in the data directory].")
+]
 StorageUrl = Annotated[
-    str | None, _option("storage-url", "URL", "Where files go, such as s3://bucket/prefix [the data directory].")
+    str | None, _option("storage-url", "URL", "Where to store files, such as s3://bucket/prefix [the data directory].")
 ]
-SparkMaster = Annotated[str | None, _option("spark-master", "MASTER", "What runs conversions [local[*]].")]
-MaxUploadBytes = Annotated[int | None, _option("max-upload-bytes", "BYTES", "The largest upload [2 GiB].")]
-MaxInlineBytes = Annotated[int | None, _option("max-inline-bytes", "BYTES", "The most data within a request [1 MiB].")]
-DeleteGrace = Annotated[float | None, _option("delete-grace-seconds", "SECONDS", "How long deleted files stay [60].")]
+SparkMaster = Annotated[
+    str | None, _option("spark-master", "MASTER", "Spark master that runs conversions and loads [local[*]].")
+]
+MaxUploadBytes = Annotated[int | None, _option("max-upload-bytes", "BYTES", "Maximum size of an upload [2 GiB].")]
+MaxInlineBytes = Annotated[
+    int | None, _option("max-inline-bytes", "BYTES", "Maximum size of inline data in a request [1 MiB].")
+]
+DeleteGrace = Annotated[
+    float | None,
+    _option("delete-grace-seconds", "SECONDS", "Keep files this long after a dataset or version is deleted [60]."),
+]
 OrphanGrace = Annotated[
-    float | None, _option("orphan-grace-seconds", "SECONDS", "How long files of nobody stay [3600].")
+    float | None, _option("orphan-grace-seconds", "SECONDS", "Keep files that no dataset refers to this long [3600].")
 ]
-KeepVersions = Annotated[int | None, _option("keep-versions", "N", "The last versions that are kept [10].")]
-KeepDays = Annotated[float | None, _option("keep-days", "DAYS", "How long all versions are kept [30].")]
-QueryTimeout = Annotated[float | None, _option("query-timeout-seconds", "SECONDS", "The longest query [30].")]
-QueryMemory = Annotated[
-    int | None, _option("query-memory-bytes", "BYTES", "What a query may hold in memory [512 MiB].")
+KeepVersions = Annotated[
+    int | None, _option("keep-versions", "N", "Keep at least this many versions of a dataset [10].")
 ]
-QueryMaxRows = Annotated[int | None, _option("query-max-rows", "N", "The most rows of an answer [1,000,000].")]
-ConcurrentJobs = Annotated[int | None, _option("concurrent-jobs", "N", "Jobs that run at once [8].")]
+KeepDays = Annotated[float | None, _option("keep-days", "DAYS", "Keep every version this long [30].")]
+QueryTimeout = Annotated[float | None, _option("query-timeout-seconds", "SECONDS", "Maximum run time of a query [30].")]
+QueryMemory = Annotated[int | None, _option("query-memory-bytes", "BYTES", "Maximum memory of a query [512 MiB].")]
+QueryMaxRows = Annotated[
+    int | None, _option("query-max-rows", "N", "Maximum number of rows in a query result [1,000,000].")
+]
+ConcurrentJobs = Annotated[int | None, _option("concurrent-jobs", "N", "Maximum number of jobs that run at once [8].")]
 LeaseSeconds = Annotated[
-    float | None, _option("lease-seconds", "SECONDS", "How long a dead service's jobs block [30].")
+    float | None, _option("lease-seconds", "SECONDS", "Release the jobs of a stopped service after this time [30].")
 ]
-Config = Annotated[str | None, _option("config", "FILE", "A settings file; inlay.toml here is read if it is there.")]
+Config = Annotated[
+    str | None, _option("config", "FILE", "Settings file [inlay.toml in the working directory, if it exists].")
+]
 
 
 def serve(
@@ -66,11 +81,11 @@ def serve(
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Run the service. API keys come from INLAY_API_KEYS or `inlay keys`, since flags are seen by everybody."""
-    given = {name: value for name, value in locals().items() if name not in ("config", "json", "debug")}  # all flags
+    """Run the service. Set API keys with INLAY_API_KEYS or `inlay keys`: other users can see flags."""
+    flags = {name: value for name, value in locals().items() if name not in ("config", "json", "debug")}
     from inlay.settings import Settings
 
-    settings = Settings.load(given, file=config)
+    settings = Settings.load(flags, file=config)
     _load_server().serve(settings)
 
 
@@ -78,9 +93,9 @@ def _load_server() -> Any:
     from inlay.errors import EngineNotInstalledError
 
     try:
-        import inlay.server.run
+        import inlay.server
     except ImportError as error:
         raise EngineNotInstalledError(
-            f"The service needs {error.name or error}.", hint="Install it with: pip install 'inlay[server]'"
+            f"The service requires the package {error.name or error}.", hint="Run: pip install 'inlay[server]'"
         ) from error
-    return inlay.server.run
+    return inlay.server

@@ -1,29 +1,152 @@
-"""Commands over the service, running or not: upload, datasets, load, query."""
+"""Commands that use the service: upload, datasets, load, query."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 
-from inlay.cli import answers, output
 from inlay.cli import options as o
-from inlay.cli.client import Client
-from inlay.cli.connection import ApiKey, DataDir, Service, Url
-from inlay.cli.sent import FileFormat, SentSource, pairs
+from inlay.cli import output, service_output
+from inlay.cli.client import ApiKey, Client, DataDir, Service, Step, Url
 from inlay.errors import InvalidArgumentError, NotFoundError, did_you_mean
 
 __all__ = ["datasets", "load", "query", "upload"]
 
 
+class FileFormat(StrEnum):
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+_CONTENT_TYPES = {
+    "csv": "text/csv",
+    "tsv": "text/tab-separated-values",
+    "json": "application/json",
+    "ndjson": "application/x-ndjson",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "pq": "application/vnd.apache.parquet",
+}
+_COMPRESSIONS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd"}
+_FLAGS = ("header", "day_first")  # options whose values are true or false
+_LISTS = ("null_values",)
+
+
+class SourceToSend(NamedTuple):
+    """The rows of an upload or a load: a file with its read options, or a query."""
+
+    file: str | None
+    sql: str | None
+    format: FileFormat | None
+    options: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, file: str | None, file_format: FileFormat | None, option: Sequence[str] | None, sql: str | None = None
+    ) -> SourceToSend:
+        """Create a source and check everything that needs no service."""
+        options = _read_options(option)
+        if sql is not None and (file_format or options):
+            raise InvalidArgumentError("--format and --option apply to a FILE, not to --sql.")
+        source = cls(file, sql, file_format, options)
+        if file is not None:
+            source.content_type()
+            if not source.is_pipe():
+                with source.open():
+                    pass
+        return source
+
+    def is_pipe(self) -> bool:
+        """Return True for a pipe, which must be opened only once."""
+        try:
+            return self.file == "-" or stat.S_ISFIFO(os.stat(str(self.file)).st_mode)
+        except OSError:
+            return False
+
+    def content_type(self) -> tuple[str, str | None]:
+        """Return the content type and the compression that the file name implies."""
+        suffixes = [suffix.lstrip(".").lower() for suffix in Path(str(self.file)).suffixes]
+        compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+        inner = suffixes[:-1] if compression else suffixes
+        found = _CONTENT_TYPES.get(self.format or (inner[-1] if inner else ""))
+        if found is None:
+            name = "standard input" if self.file == "-" else repr(self.file)
+            raise InvalidArgumentError(
+                f"Cannot tell the format of {name} from its name.", hint="Pass --format csv, json or parquet."
+            )
+        return found, compression
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[BinaryIO, int | None]]:
+        """Yield the file and its size, or None as the size of a pipe."""
+        if self.file == "-":
+            yield sys.stdin.buffer, None
+            return
+        path = str(self.file)
+        try:
+            file = open(path, "rb")  # noqa: SIM115  (closed below)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"No file found at {path!r}.") from error
+        except OSError as error:
+            raise InvalidArgumentError(f"Cannot read {path!r}: {error.strerror or error}.") from error
+        with file:
+            status = os.fstat(file.fileno())
+            is_file = stat.S_ISREG(status.st_mode)
+            if is_file and not status.st_size:
+                raise InvalidArgumentError(f"The file {path!r} is empty.")
+            yield file, status.st_size if is_file else None
+
+    @contextlib.contextmanager
+    def send(self, client: Client, step: Step) -> Iterator[dict[str, Any]]:
+        """Upload the file, yield the `source` of a request, and discard an upload that no job consumed."""
+        if self.sql is not None:
+            yield {"sql": self.sql}
+            return
+        with self.open() as (file, size):
+            stored = client.upload(file, size, *self.content_type(), step)
+        try:
+            yield {"upload_id": stored["id"], "format": self.format, "options": self.options}
+        finally:
+            client.discard_upload(stored["id"])
+
+
+def _read_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Parse read options. Values are text, except flags and options that hold a list."""
+    options: dict[str, Any] = {}
+    for name, value in _pairs(texts, "--option"):
+        if name in _LISTS:
+            options.setdefault(name, []).append(value)
+        elif name in options:
+            raise InvalidArgumentError(f"--option {name} appears twice.")
+        else:
+            options[name] = {"true": True, "false": False}.get(value.lower(), value) if name in _FLAGS else value
+    return options
+
+
+def _pairs(texts: Sequence[str] | None, flag: str, *, last: bool = False) -> list[tuple[str, str]]:
+    """Split NAME=VALUE at the first equals sign, or at the last."""
+    found = []
+    for text in texts or ():
+        name, equals, value = text.rpartition("=") if last else text.partition("=")
+        if not name or not equals or (last and not re.search(r"\S", value)):
+            raise InvalidArgumentError(f"{flag} expects NAME=VALUE, but got {text!r}.")
+        found.append((name, value))
+    return found
+
+
 class LoadStrategy(StrEnum):
     append = "append"
-    replace = "replace"  # type: ignore[assignment]  # hides a method of str that nobody needs here
+    replace = "replace"  # type: ignore[assignment]  # hides str.replace, which a strategy does not need
     insert = "insert"
     update = "update"
     upsert = "upsert"
@@ -36,7 +159,7 @@ class OnErrorName(StrEnum):
     quarantine = "quarantine"
 
 
-class AnswerFormat(StrEnum):
+class ResultFormat(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
@@ -45,47 +168,48 @@ class AnswerFormat(StrEnum):
 
 
 _WHOLE = (LoadStrategy.append, LoadStrategy.replace)  # loads that need no keys
-_ANSWER_TYPES = {
-    AnswerFormat.table: "application/json",
-    AnswerFormat.json: "application/json",
-    AnswerFormat.csv: "text/csv",
-    AnswerFormat.arrow: "application/vnd.apache.arrow.stream",
-    AnswerFormat.parquet: "application/vnd.apache.parquet",
+_MEDIA_TYPES = {
+    ResultFormat.table: "application/json",
+    ResultFormat.json: "application/json",
+    ResultFormat.csv: "text/csv",
+    ResultFormat.arrow: "application/vnd.apache.arrow.stream",
+    ResultFormat.parquet: "application/vnd.apache.parquet",
 }
-_BINARY = (AnswerFormat.arrow, AnswerFormat.parquet)
-_ROWS_OF_A_TABLE = 100
+_BINARY = (ResultFormat.arrow, ResultFormat.parquet)
+_TABLE_ROWS = 100
 
-Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="What the data is, in a few words.")]
+Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="Short description of the data.")]
 TableName = Annotated[
-    str | None, typer.Option("--table-name", metavar="NAME", help="Its name in SQL; made from the label without it.")
+    str | None,
+    typer.Option("--table-name", metavar="NAME", help="Name of the table in SQL. Default: derived from the label."),
 ]
 FormatOfFile = Annotated[
     FileFormat | None,
-    typer.Option("--format", help="Format of FILE. Without it by its name, such as x.csv or x.ndjson.gz."),
+    typer.Option("--format", help="Format of FILE. Default: from its name, such as x.csv or x.ndjson.gz."),
 ]
 ReadOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="How to read FILE, instead of what is detected: delimiter, header, quote, escape, null_values,"
-        " encoding, day_first, layout; repeatable.",
+        help="Set a read option that inlay would otherwise detect: delimiter, header, quote, escape, null_values,"
+        " encoding, day_first or layout. Repeatable.",
     ),
 ]
 Types = Annotated[
     list[str] | None,
-    typer.Option("--type", metavar="COLUMN=TYPE", help="Type of a column, such as price=decimal(10,2); repeatable."),
+    typer.Option("--type", metavar="COLUMN=TYPE", help="Type of a column, such as price=decimal(10,2). Repeatable."),
 ]
 OnError = Annotated[
     OnErrorName,
     typer.Option(
-        "--on-error", help="fail: any bad row stops it and nothing changes; quarantine: the others are loaded."
+        "--on-error", help="fail stops at an invalid row and changes nothing; quarantine loads the valid rows."
     ),
 ]
 Target = Annotated[str, typer.Argument(metavar="DATASET", help="Table name or id of the dataset.", show_default=False)]
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="DATASET", help="Show this one, by table name or id, with schema and versions."),
+    typer.Argument(metavar="DATASET", help="Table name or id of one dataset, to see its schema and versions."),
 ]
 FileToUpload = Annotated[
     str,
@@ -98,7 +222,7 @@ FileToLoad = Annotated[
     typer.Argument(metavar="FILE", help="CSV, JSON or Parquet, also as .gz or .zst; `-` reads standard input."),
 ]
 Sql = Annotated[
-    str | None, typer.Option("--sql", metavar="SELECT", help="Load what this query answers, instead of FILE.")
+    str | None, typer.Option("--sql", metavar="SELECT", help="Load the result of this query instead of FILE.")
 ]
 Strategy = Annotated[
     LoadStrategy,
@@ -106,40 +230,53 @@ Strategy = Annotated[
         "--strategy",
         "-s",
         metavar="STRATEGY",
-        help=f"append and replace take all rows; by key: {', '.join(s for s in LoadStrategy if s not in _WHOLE)}.",
+        help=f"append or replace; with --key: {', '.join(s for s in LoadStrategy if s not in _WHOLE)}.",
     ),
 ]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--key", "-k", metavar="COLUMN", help="Key column; repeat it or separate columns by commas."),
+    typer.Option(
+        "--key", "-k", metavar="COLUMN", help="Key column. Repeat the option or separate columns with commas."
+    ),
 ]
 OrderBy = Annotated[
     list[str] | None,
     typer.Option(
-        "--order-by", metavar="COLUMN", help="With deduplicate: the row that is last in this order wins; repeatable."
+        "--order-by",
+        metavar="COLUMN",
+        help="Column that orders the rows of a key for deduplicate; the last row wins. Repeatable.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 Restore = Annotated[
-    int | None, typer.Option("--restore", metavar="VERSION", min=1, help="Make an older version the current one.")
+    int | None, typer.Option("--restore", metavar="VERSION", min=1, help="Make this version current again.")
 ]
 Delete = Annotated[bool, typer.Option("--delete", help="Delete the dataset with all its versions.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a confirmation prompt.")]
 Rejects = Annotated[
-    bool, typer.Option("--rejects", help="Show the rows that were rejected when the current version was loaded.")
+    bool, typer.Option("--rejects", help="Show the rows that the load of the current version rejected.")
 ]
-ListLimit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Show at most this many; 0 shows all.")]
-Statement = Annotated[str, typer.Argument(metavar="SELECT", help="SQL over datasets.TABLE.", show_default=False)]
+ListLimit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of entries to show; 0 shows all.")
+]
+Statement = Annotated[
+    str, typer.Argument(metavar="SELECT", help="The query. Tables are named datasets.TABLE.", show_default=False)
+]
 RowLimit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=0, help=f"Rows at most [{_ROWS_OF_A_TABLE} in a table, else all]."),
+    typer.Option("--limit", metavar="N", min=0, help=f"Maximum number of rows [{_TABLE_ROWS} in a table, else all]."),
 ]
-FormatOfAnswer = Annotated[
-    AnswerFormat | None,
-    typer.Option("--format", help="Form of the answer [that of the output's name, else table].", show_default=False),
+FormatOfResult = Annotated[
+    ResultFormat | None,
+    typer.Option(
+        "--format", help="Format of the result [from the name of the output file, else table].", show_default=False
+    ),
 ]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer here; by its name also the form.")
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the result to this file. Its name also implies the format."
+    ),
 ]
 
 
@@ -159,19 +296,19 @@ def upload(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Make a dataset of FILE."""
-    source = SentSource.of(file, file_format, option)
-    columns = [{"name": name, "type": kind} for name, kind in pairs(column_type, "--type", last=True)]
+    """Create a dataset from FILE."""
+    source = SourceToSend.of(file, file_format, option)
+    columns = [{"name": name, "type": kind} for name, kind in _pairs(column_type, "--type", last=True)]
     body = {
         "label": label,
         "table_name": table_name,
         "schema": {"columns": columns} if columns else None,
         "on_error": on_error.value,
     }
-    with Service(url, api_key, data_dir, debug).connected(creates=True) as client:
-        with answers.progress(wanted=not json and not quiet) as step, source.sent(client, step) as told:
-            made = client.run("/v1/datasets", body | {"source": told}, step)
-        output.print_json(made) if json else answers.created(made)
+    with Service(url, api_key, data_dir, debug).connect(creates=True) as client:
+        with service_output.progress(enabled=not json and not quiet) as step, source.send(client, step) as sent:
+            created = client.run("/v1/datasets", body | {"source": sent}, step)
+        output.print_json(created) if json else service_output.created(created)
 
 
 # ------------------------------------------------------------------------------------------------------------ datasets
@@ -188,16 +325,16 @@ def datasets(
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """List the datasets, or show one; restore a version, delete it."""
-    asked = [flag for flag, given in (("--restore", restore), ("--delete", delete), ("--rejects", rejects)) if given]
-    if len(asked) > 1:
-        raise InvalidArgumentError(f"{' and '.join(asked)} exclude each other.", hint="Give one of them.")
-    if asked and dataset is None:
-        raise InvalidArgumentError(f"{asked[0]} needs a dataset.", hint="`inlay datasets` lists them.")
-    with Service(url, api_key, data_dir, debug).connected() as client:
+    """List all datasets, or show, restore or delete one."""
+    flags = [flag for flag, value in (("--restore", restore), ("--delete", delete), ("--rejects", rejects)) if value]
+    if len(flags) > 1:
+        raise InvalidArgumentError(f"{' and '.join(flags)} cannot be combined.", hint="Pass only one of them.")
+    if flags and dataset is None:
+        raise InvalidArgumentError(f"{flags[0]} requires a dataset.", hint="Run `inlay datasets` to list all datasets.")
+    with Service(url, api_key, data_dir, debug).connect() as client:
         if dataset is None:
             page = client.pages("/v1/datasets", "datasets", limit)
-            output.print_json(page) if json else answers.datasets(page)
+            output.print_json(page) if json else service_output.datasets(page)
             return
         found = _find(client, dataset)
         if restore:
@@ -206,7 +343,7 @@ def datasets(
             _delete(client, found, yes=yes, json=json)
         elif rejects:
             page = client.pages(f"/v1/datasets/{found['id']}/rejects", "rejects", limit)
-            output.print_json(page) if json else answers.rejects(page, found["table_name"])
+            output.print_json(page) if json else service_output.rejects(page, found["table_name"])
         else:
             _show(client, found, limit, json=json)
 
@@ -217,40 +354,44 @@ def _show(client: Client, found: Any, limit: int, *, json: bool) -> None:
     if json:
         output.print_json(whole | {"versions": versions["versions"]})
     else:
-        answers.dataset(whole, versions)
+        service_output.dataset(whole, versions)
 
 
 def _restore(client: Client, found: Any, version: int, *, json: bool) -> None:
-    with answers.progress(wanted=not json) as step:
-        made = client.run(f"/v1/datasets/{found['id']}/restore", {"version": version}, step)
+    with service_output.progress(enabled=not json) as step:
+        restored = client.run(f"/v1/datasets/{found['id']}/restore", {"version": version}, step)
     if json:
-        output.print_json(made)
+        output.print_json(restored)
     else:
-        rows = output.counted(made["row_count"], "row")
-        typer.echo(f"{made['table_name']} is as it was in version {version}, with {rows}; this is version"
-                   f" {made['version']}.")  # fmt: skip
+        rows = output.counted(restored["row_count"], "row")
+        name, current = restored["table_name"], restored["version"]
+        typer.echo(f"Restored version {version} of {name} ({rows}) as version {current}.")
 
 
 def _delete(client: Client, found: Any, *, yes: bool, json: bool) -> None:
     name = found["table_name"]
     if not yes and not sys.stdin.isatty():
-        raise InvalidArgumentError("Deleting a dataset needs a yes, and nobody is here to ask.", hint="Give --yes.")
+        raise InvalidArgumentError(
+            "Deleting a dataset requires a confirmation, but standard input is not a terminal.", hint="Pass --yes."
+        )
     rows = output.counted(found["row_count"], "row")
     if not yes and not typer.confirm(f"Delete {name} with {rows} and all its versions?", err=True):
         typer.echo("Nothing was deleted.", err=True)
         raise typer.Exit(1)
     client.delete(f"/v1/datasets/{found['id']}")
-    output.print_json({"deleted": found["id"], "table_name": name}) if json else typer.echo(f"{name} is deleted.")
+    output.print_json({"deleted": found["id"], "table_name": name}) if json else typer.echo(f"Deleted {name}.")
 
 
 def _find(client: Client, dataset: str) -> Any:
-    """A dataset by its id, or by its table name in whatever case."""
+    """Find a dataset by its id, or by its table name in any case."""
     every = client.pages("/v1/datasets", "datasets")["datasets"]
     for each in every:
         if dataset == each["id"] or dataset.lower() == each["table_name"].lower():
             return each
-    meant = did_you_mean(dataset, [each["table_name"] for each in every])
-    raise NotFoundError(f"There is no dataset {dataset!r}.", hint=meant or "`inlay datasets` lists them.")
+    suggestion = did_you_mean(dataset, [each["table_name"] for each in every])
+    raise NotFoundError(
+        f"No dataset named {dataset!r}.", hint=suggestion or "Run `inlay datasets` to list all datasets."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- load
@@ -272,12 +413,12 @@ def load(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Load the rows of FILE into DATASET: append, replace, or merge by key."""
+    """Load the rows of FILE into DATASET. Appends, replaces, or merges by key."""
     if (file is None) == (sql is None):
-        raise InvalidArgumentError("A load takes either a FILE or --sql.", hint="Give exactly one of them.")
+        raise InvalidArgumentError("A load needs either a FILE or --sql.", hint="Pass exactly one of them.")
     keys, order = o.names(key) or [], o.names(order_by) or []
     _check_keys(strategy, keys, order)
-    source = SentSource.of(file, file_format, option, sql)
+    source = SourceToSend.of(file, file_format, option, sql)
     body = {
         "strategy": strategy.value,
         "key_columns": keys,
@@ -285,29 +426,31 @@ def load(
         "dry_run": dry_run,
         "on_error": on_error.value,
     }
-    with Service(url, api_key, data_dir, debug).connected() as client:
+    with Service(url, api_key, data_dir, debug).connect() as client:
         target = _find(client, dataset)
-        with answers.progress(wanted=not json and not quiet) as step, source.sent(client, step) as told:
-            done = client.run(f"/v1/datasets/{target['id']}/loads", body | {"source": told}, step)
+        with service_output.progress(enabled=not json and not quiet) as step, source.send(client, step) as sent:
+            result = client.run(f"/v1/datasets/{target['id']}/loads", body | {"source": sent}, step)
         if json:
-            output.print_json(done)
+            output.print_json(result)
         else:
-            (answers.planned if dry_run else answers.loaded)(done, target["table_name"])
+            (service_output.planned if dry_run else service_output.loaded)(result, target["table_name"])
 
 
 def _check_keys(strategy: LoadStrategy, keys: Sequence[str], order: Sequence[str]) -> None:
-    """The service checks it too, but only when it has the file."""
+    """Check keys before the upload; the service checks them only after it."""
     if strategy in _WHOLE and (keys or order):
-        raise InvalidArgumentError(f"Strategy '{strategy}' takes no --key and no --order-by.")
+        raise InvalidArgumentError(f"Strategy '{strategy}' does not use --key or --order-by.")
     if strategy not in _WHOLE and not keys:
-        raise InvalidArgumentError(f"Strategy '{strategy}' needs --key.", hint="Name the columns that identify a row.")
+        raise InvalidArgumentError(
+            f"Strategy '{strategy}' requires --key.", hint="Pass the columns that identify a row."
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------- query
 def query(
     sql: Statement,
     limit: RowLimit = None,
-    answer_format: FormatOfAnswer = None,
+    answer_format: FormatOfResult = None,
     output_file: Output = None,
     url: Url = None,
     api_key: ApiKey = None,
@@ -315,46 +458,51 @@ def query(
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Ask SQL over the datasets."""
-    form = _form(answer_format, output_file, json=json)
-    rows = _ROWS_OF_A_TABLE if limit is None and form is AnswerFormat.table else limit
+    """Run a SQL query over the datasets."""
+    form = _result_format(answer_format, output_file, json=json)
+    rows = _TABLE_ROWS if limit is None and form is ResultFormat.table else limit
     with (
-        Service(url, api_key, data_dir, debug).connected() as client,
-        client.query({"sql": sql, "limit": rows}, _ANSWER_TYPES[form]) as answer,
+        Service(url, api_key, data_dir, debug).connect() as client,
+        client.query({"sql": sql, "limit": rows}, _MEDIA_TYPES[form]) as response,
     ):
-        if form is AnswerFormat.table:
-            answer.read()
-            answers.query_result(answer.json())
+        if form is ResultFormat.table:
+            response.read()
+            service_output.query_result(response.json())
             return
-        told: dict[str, Any] = {
-            "row_count": int(answer.headers["X-Row-Count"]),
-            "truncated": answer.headers["X-Truncated"] == "true",
+        summary: dict[str, Any] = {
+            "row_count": int(response.headers["X-Row-Count"]),
+            "truncated": response.headers["X-Truncated"] == "true",
         }
         if output_file is None:
-            _print_bytes(answer.iter_bytes(), ends_line=form is AnswerFormat.json)
+            _print_bytes(response.iter_bytes(), ends_line=form is ResultFormat.json)
         else:
-            told |= {"output": output_file, "size_bytes": _write_bytes(answer.iter_bytes(), Path(output_file))}
-            _tell_written(told, json=json)
-        if told["truncated"] and limit is None:
-            typer.echo(f"Warning: only the first {told['row_count']:,} rows; the service gives no more.", err=True)
+            summary |= {"output": output_file, "size_bytes": _write_bytes(response.iter_bytes(), Path(output_file))}
+            _print_summary(summary, json=json)
+        if summary["truncated"] and limit is None:
+            rows = summary["row_count"]
+            typer.echo(f"Warning: the service limits a result to its first {rows:,} rows.", err=True)
 
 
-def _form(given: AnswerFormat | None, file: str | None, *, json: bool) -> AnswerFormat:
-    """As asked for, else as the output is called, else a table."""
+def _result_format(chosen: ResultFormat | None, file: str | None, *, json: bool) -> ResultFormat:
+    """Return the format of --format, else of the output file's name, else a table."""
     suffix = Path(file).suffix.lstrip(".").lower() if file else ""
-    found = given or (AnswerFormat(suffix) if suffix in (*AnswerFormat,) else None)
+    found = chosen or (ResultFormat(suffix) if suffix in (*ResultFormat,) else None)
     if json and file is None:
-        if found not in (None, AnswerFormat.json):
-            raise InvalidArgumentError(f"--json prints JSON, and --format {found} does not.", hint="Give one of them.")
-        return AnswerFormat.json
-    if file and found in (None, AnswerFormat.table):
+        if found not in (None, ResultFormat.json):
+            raise InvalidArgumentError(
+                f"--json and --format {found} cannot be combined.", hint="Pass only one of them."
+            )
+        return ResultFormat.json
+    if file and found in (None, ResultFormat.table):
         raise InvalidArgumentError(
-            f"The name {file!r} does not say which form the output has.",
-            hint="Give --format: json, csv, arrow or parquet.",
+            f"Cannot tell the format of the output from the name {file!r}.",
+            hint="Pass --format json, csv, arrow or parquet.",
         )
     if found in _BINARY and file is None and sys.stdout.isatty():
-        raise InvalidArgumentError(f"{found} is not for a terminal.", hint="Give --output, or send it into a pipe.")
-    return found or AnswerFormat.table
+        raise InvalidArgumentError(
+            f"A terminal cannot show {found}.", hint="Pass --output, or pipe the output to another program."
+        )
+    return found or ResultFormat.table
 
 
 def _print_bytes(pieces: Iterator[bytes], *, ends_line: bool) -> None:
@@ -364,13 +512,13 @@ def _print_bytes(pieces: Iterator[bytes], *, ends_line: bool) -> None:
             out.write(piece)
         out.write(b"\n" if ends_line else b"")
         out.flush()
-    except BrokenPipeError:  # whoever reads has enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
 
 
 def _write_bytes(pieces: Iterator[bytes], path: Path) -> int:
-    """Replace the file when all of the answer is there; what is no file, such as a pipe, is written to."""
+    """Replace the file once the response is complete. Write directly to a pipe or device."""
     partial = path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
@@ -385,9 +533,9 @@ def _write_bytes(pieces: Iterator[bytes], path: Path) -> int:
     return size
 
 
-def _tell_written(told: dict[str, Any], *, json: bool) -> None:
+def _print_summary(summary: dict[str, Any], *, json: bool) -> None:
     if json:
-        output.print_json(told)
+        output.print_json(summary)
     else:
-        rows = output.counted(told["row_count"], "row")
-        typer.echo(f"{rows} written to {told['output']} ({output.size(told['size_bytes'])})")
+        rows = output.counted(summary["row_count"], "row")
+        typer.echo(f"{rows} written to {summary['output']} ({output.size(summary['size_bytes'])})")

@@ -1,4 +1,4 @@
-"""The engines, by name. An engine is imported when it is first asked for."""
+"""The engines by name. An engine's module is imported when that engine is first used."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from inlay.errors import EngineNotInstalledError, unknown
 
 __all__ = ["get_engine"]
 
-# name -> (module, class, what to install)
+# name -> (module, class, package to install)
 _ENGINES = {
-    "pyarrow": ("inlay.engines.arrow", "ArrowEngine", "inlay"),
+    "pyarrow": ("inlay.engines.local", "ArrowEngine", "inlay"),
     "duckdb": ("inlay.engines.duckdb", "DuckDBEngine", "inlay[duckdb]"),
-    "spark": ("inlay.engines.spark", "SparkEngine", "inlay[spark]"),
+    "spark": ("inlay.engines.spark.engine", "SparkEngine", "inlay[spark]"),
 }
 
 
-def _choose(data: Any) -> str:
-    from_spark = type(data).__module__.startswith("pyspark.")
-    return "spark" if from_spark or os.environ.get("INLAY_SPARK_MASTER") else "pyarrow"
+def get_engine(name: str | Engine = "auto", data: object = None, **settings: Any) -> Engine:
+    """Return the engine `name`, made with `settings`; an engine object is returned unchanged.
 
-
-def get_engine(name: str | Engine = "auto", data: Any = None, **settings: Any) -> Engine:
-    """The engine of this name; `auto` is spark for a Spark DataFrame or a configured master, else pyarrow.
-
-    `settings` are the engine's own.
+    `auto` is `spark` if `data` is a Spark DataFrame or INLAY_SPARK_MASTER is set, otherwise `pyarrow`.
     """
     if not isinstance(name, str):
         return name
-    chosen = _choose(data) if name == "auto" else name
+    chosen = _default_engine(data) if name == "auto" else name
     if chosen not in _ENGINES:
         raise unknown("engine", name, ["auto", *_ENGINES])
-    module, class_, install = _ENGINES[chosen]
+    module, class_, package = _ENGINES[chosen]
     try:
         return cast(Engine, getattr(importlib.import_module(module), class_)(**settings))
     except ImportError as error:
         raise EngineNotInstalledError(
-            f"The {chosen} engine is not installed: {error}.", hint=f"pip install '{install}'"
+            f"The {chosen} engine is not installed: {error}.", hint=f"Run `pip install '{package}'`."
         ) from error
+
+
+def _default_engine(data: object) -> str:
+    from_spark = type(data).__module__.startswith("pyspark.")
+    return "spark" if from_spark or os.environ.get("INLAY_SPARK_MASTER") else "pyarrow"

@@ -1,11 +1,11 @@
-"""What an engine does. The plan passes it plain data; it needs nothing from the layers above.
+"""The engine protocol, and the data that it exchanges with the layers above.
 
-footers  read footers with the ranges of key columns
-load     take the source in, in the dataset's types, with its keys indexed
-match    find source keys in files, reading key columns only
-stage    apply replacements and deletions to files, and write source rows as new ones, into staged files
-combine  write several files as one
-pick     read single rows of files
+footers  read footers with the value ranges of key columns
+load     read the source in the dataset's types and index its keys
+match    find source keys in data files, reading key columns only
+stage    write edited data files and new source rows as staged files
+combine  write several data files as one staged file
+pick     read single rows of data files
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from inlay.engines.key_faults import NullKeys, Repeats
+from inlay.engines.keys import KeyRanges, NullKeys, Repeats
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import WriterSettings
 from inlay.storage import FileStat, Location
@@ -31,19 +32,23 @@ __all__ = [
     "FileMatch",
     "GroupEdit",
     "GroupMatch",
-    "Outcomes",
     "Pick",
+    "RowNumbers",
     "Source",
+    "StageResult",
+    "StageResults",
     "Target",
-    "Written",
+    "TaskProgress",
 ]
 
-Conform = Callable[[pa.Table], pa.Table]
+Conform = Callable[[pa.Table], pa.Table]  # casts source rows to the dataset's schema
+TaskProgress = Callable[[int, int], None]  # called with (tasks done, tasks in total)
+RowNumbers = npt.NDArray[np.int32 | np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A data file that may hold source keys. `constants` are key columns whose value its path gives."""
+    """A data file to search. `constants` are the values of key columns in its path."""
 
     path: str
     constants: dict[str, pa.Scalar] = field(default_factory=dict)
@@ -51,17 +56,17 @@ class Target:
 
 @dataclass(slots=True)
 class GroupMatch:
-    """Rows of one row group whose key is in the source: their positions, ascending, and the source rows."""
+    """The matching rows of a row group: ascending `positions`, and the source row of each one."""
 
     group: int
     rows: int
-    positions: np.ndarray
-    sources: np.ndarray
+    positions: RowNumbers
+    sources: RowNumbers
 
 
 @dataclass(slots=True)
 class FileMatch:
-    """Where source keys were found in a file; row groups that statistics exclude were not read."""
+    """The matching rows of a data file. `scanned` counts the row groups that were searched."""
 
     path: str
     group_rows: list[int]
@@ -71,18 +76,21 @@ class FileMatch:
 
 @dataclass(slots=True)
 class GroupEdit:
-    """What to do to a row group: replace rows by source rows; keep the others, or delete them."""
+    """Source rows that replace rows of a row group. The other rows are kept or deleted."""
 
     group: int
-    positions: np.ndarray
-    sources: np.ndarray
+    positions: RowNumbers
+    sources: RowNumbers
     keep_others: bool = True
 
 
 @dataclass(slots=True)
 class FileEdit:
-    """A file to be rewritten into `stage`; `schema` is None while it keeps its own. In the `equal` columns no row
-    differs from the source row that replaces it."""
+    """A data file to rewrite as the staged file `stage`.
+
+    `schema` is None if the file keeps its schema. In the `equal` columns, every replaced row has the value of its
+    source row.
+    """
 
     path: str
     stage: str
@@ -93,17 +101,17 @@ class FileEdit:
 
 @dataclass(slots=True)
 class Append:
-    """Source rows that become a new file."""
+    """Source rows to write as a new data file."""
 
     stage: str
-    rows: np.ndarray
+    rows: RowNumbers
     schema: pa.Schema
     settings: WriterSettings
 
 
 @dataclass(slots=True)
 class Combine:
-    """Files that become one, optionally sorted."""
+    """Data files to write as one, sorted by `sort_by`."""
 
     stage: str
     paths: list[str]
@@ -114,18 +122,20 @@ class Combine:
 
 @dataclass(slots=True)
 class Pick:
-    """Rows of one row group: those at `positions`, or so many of the `others`."""
+    """Rows of a row group to read: those at `positions`, or as many others as `others`."""
 
     path: str
     group: int
-    positions: np.ndarray
+    positions: RowNumbers
     others: int = 0
 
 
 @dataclass(slots=True)
-class Written:
-    """What an engine did for one edit or append; `stage` is None when nothing had to change. A dry run names
-    the first replaced rows that differ, for each row group as they are numbered in its edit."""
+class StageResult:
+    """The result of one edit, append or combine. `stage` is None if no row changed.
+
+    A dry run lists the first `differing` rows of each row group, as indexes into the positions of its `GroupEdit`.
+    """
 
     stage: str | None
     rows: int
@@ -133,38 +143,48 @@ class Written:
     unchanged: int = 0
     bytes_copied: int = 0
     groups_rewritten: int = 0
-    differing: dict[int, np.ndarray] = field(default_factory=dict)
+    differing: dict[int, RowNumbers] = field(default_factory=dict)
+
+
+# Results arrive in the order of the requests. Closing the generator waits for running work.
+StageResults = Generator[StageResult, None, None]
 
 
 class Source(Protocol):
-    """The source rows, in the dataset's types."""
+    """The source rows, numbered, in the dataset's types."""
 
     schema: pa.Schema
     num_rows: int
+    input_rows: int  # before `reduce`
     null_keys: list[NullKeys]
 
+    def indexes(self) -> Iterator[tuple[int, KeyRanges]]: ...
     def repeated_keys(self) -> Repeats: ...
     def column(self, name: str) -> pa.ChunkedArray: ...
-    def take(self, rows: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def take(self, rows: RowNumbers, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def reduce(self, order_by: Sequence[str]) -> None: ...
     def close(self) -> None: ...
 
 
-Watch = Callable[[int, int], None]  # tasks done, tasks in all
-# in the order of what was asked for; who closes it early waits for what is begun, and may remove all of it then
-Outcomes = Generator[Written, None, None]
-
-
 class Engine(Protocol):
+    """Reads, matches and writes the files of a merge.
+
+    An engine gets back the values that it returned itself: `load` gets the result of `open`, `match` and `stage` get
+    the result of `load`.
+    """
+
     name: str
 
-    def watched(self, watch: Watch) -> Engine:
-        """This engine, telling `watch` how far it is where its work runs elsewhere; what `watch` raises cancels."""
+    def with_progress(self, on_tasks: TaskProgress) -> Engine:
+        """Return this engine with progress reports. An exception of `on_tasks` cancels its tasks."""
 
-    def working_at(self, location: Location, operation: str) -> Engine:
-        """This engine for one place and a strategy, append or compact; refuses, before anything is read, where it
-        cannot work."""
+    def bind(self, location: Location, operation: str) -> Engine:
+        """Return this engine for one dataset and operation (a strategy, `append` or `compact`).
 
-    def open(self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None) -> Any: ...
+        Raises if the engine cannot write to this location.
+        """
+
+    def open(self, data: object, like: pa.Schema | None, storage_options: Mapping[str, object] | None) -> Any: ...
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> Source: ...
 
@@ -182,10 +202,10 @@ class Engine(Protocol):
         appends: Sequence[Append],
         *,
         dry_run: bool = False,
-    ) -> Outcomes:
-        """What became of every edit, then of every append; a dry run finds out what would differ, and has none."""
+    ) -> StageResults:
+        """Yield the result of each edit, then of each append. A dry run writes nothing."""
 
-    def combine(self, location: Location, combines: Sequence[Combine]) -> Outcomes: ...
+    def combine(self, location: Location, combines: Sequence[Combine]) -> StageResults: ...
 
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
-        """The rows of every pick, in this schema."""
+        """Yield the rows of each pick, cast to `schema`."""

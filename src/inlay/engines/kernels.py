@@ -1,4 +1,4 @@
-"""Pure functions that do one file's or one row group's work."""
+"""The work on one data file or row group, and the array operations that it needs."""
 
 from __future__ import annotations
 
@@ -9,140 +9,124 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.engines.arrays import bit_equal, replace_rows, take_rows, take_values, whole_array
-from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, Written
-from inlay.engines.keys import sortable_values
+from inlay.engines.base import Append, Combine, FileEdit, GroupEdit, Pick, RowNumbers, StageResult
+from inlay.engines.keys import contiguous, sortable_values
 from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
-from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group, rows_within
-from inlay.schema import lossless_cast
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group, rows_per_bytes
+from inlay.pyarrow_features import byte_size
+from inlay.schema import lossless_cast, storage_type
 from inlay.storage import Location
 
 __all__ = [
     "EditedPart",
     "append_rows",
+    "bit_equal",
     "combine_files",
     "edit_part",
     "file_settings",
     "join_parts",
     "pick_rows",
     "rewrite_file",
+    "take_rows",
 ]
 
-TakeRows = Callable[[np.ndarray], pa.Table]
-_JUDGED_ROWS = 1000  # as large as the rows after them
-# encoded bytes of a row group that are decoded at once; each time costs an object store a request
-_PORTION_BYTES = {True: 8 << 20, False: 32 << 20}
-MOST_DIFFERING = 20  # rows that a dry run names for each file
+TakeRows = Callable[[RowNumbers], pa.Table]
 MapGroups = Callable[[Callable[[GroupEdit], "EditedGroup"], Sequence[GroupEdit]], Iterator["EditedGroup"]]
+Mask = npt.NDArray[np.bool_]
+
+MAX_DIFFERING = 20  # rows per data file that a dry run records
+_SAMPLE_ROWS = 1000  # rows from which the size of the following rows is estimated
+# Encoded bytes of a row group to decode at once, by whether the store is local. Each read of an object store is a
+# request, so these reads are larger.
+_DECODE_BYTES = {True: 8 << 20, False: 32 << 20}
+_GATHER_BYTES = 1 << 30
 
 
-@dataclass(slots=True)
-class EditedGroup:
-    """An edited row group. `changed` columns differ (None: all, since rows are gone); `pieces` are encoded files of
-    them, none after a dry run. Replaced rows that differ are numbered as in the edit."""
-
-    group: int
-    rows: int
-    unchanged: int
-    changed: list[str] | None
-    pieces: list[tuple[pa.Buffer, list[str]]]
-    differing: np.ndarray
-
-    def put(self, splicer: Splicer, raw: ParquetBytes) -> None:
-        pieces = [(ParquetBytes(fresh, "the new row group"), columns) for fresh, columns in self.pieces]
-        if self.changed is None:
-            splicer.replace(raw, self.group, pieces[0][0])
-        else:
-            splicer.replace_columns(raw, self.group, pieces)
+# ------------------------------------------------------------------------------------------------------ data files
+def rewrite_file(
+    location: Location, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool = False
+) -> StageResult:
+    """Apply an edit: splice the file, or rewrite it if its schema changes."""
+    file = _OpenFile(location, edit.path)
+    if edit.schema is None:
+        try:
+            return _splice(file, edit, take, map_groups, dry_run=dry_run)
+        except SpliceRefused:
+            if not dry_run:
+                location.store.remove(edit.stage)
+    return _rewrite(file, edit, take, dry_run=dry_run)
 
 
-@dataclass(slots=True)
-class _Edited:
-    table: pa.Table
-    changed: list[str]
-    same: np.ndarray  # which of the replaced rows
-
-    @property
-    def differing(self) -> np.ndarray:
-        return np.flatnonzero(~self.same)
-
-
-def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _Edited:
-    """Replace rows; where others are deleted, only the replaced ones remain, in their order."""
-    same = np.ones(len(edit.positions), np.bool_)
-    changed, columns = [], []
-    whole = len(edit.positions) == old.num_rows
-    for name in old.column_names:
-        column, values = old.column(name), new.column(name)
-        matched = whole_array(column) if whole else take_values(whole_array(column), edit.positions)
-        equal = bit_equal(matched, whole_array(values))
-        same &= equal
-        if edit.keep_others or whole:
-            differs = not equal.all()
-            changed += [name] if differs else []
-            columns.append(
-                (whole_array(values) if whole else replace_rows(column, edit.positions, values)) if differs else column
-            )
-        else:
-            changed.append(name)
-            columns.append(whole_array(values))
-    table = pa.Table.from_arrays(columns, schema=old.schema)
-    return _Edited(table, changed, same)
+def append_rows(location: Location, append: Append, take: TakeRows) -> StageResult:
+    """Write source rows as a new data file, one row group at a time."""
+    with (
+        location.store.open_write(append.stage) as out,
+        StreamingParquetWriter(out, append.schema, append.settings) as writer,
+    ):
+        for table in _row_groups(append, take):
+            writer.write_table(table)
+    return StageResult(append.stage, len(append.rows), _size(location, append.stage))
 
 
-def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Source rows in a file's own types and order; columns that the source does not have are NULL."""
-    columns = [
-        lossless_cast(rows.column(f.name), f.type, f.name)
-        if f.name in rows.column_names
-        else pa.chunked_array([pa.nulls(rows.num_rows, f.type)])
-        for f in schema
-    ]
+def combine_files(location: Location, combine: Combine) -> StageResult:
+    """Write several data files as one with full row groups, sorted if `combine` says so."""
+    with (
+        location.store.open_write(combine.stage) as out,
+        StreamingParquetWriter(out, combine.schema, combine.settings) as writer,
+    ):
+        for table in _regroup(_read_tables(location, combine), combine):
+            writer.write_table(table)
+    return StageResult(combine.stage, writer.rows, _size(location, combine.stage))
+
+
+def pick_rows(location: Location, pick: Pick, schema: pa.Schema) -> pa.Table:
+    """Read single rows of a row group."""
+    table = _cast(_OpenFile(location, pick.path).read_group(pick.group), schema)
+    positions = pick.positions
+    if pick.others:
+        positions = np.setdiff1d(np.arange(table.num_rows), positions)[: pick.others]
+    columns = [_take_values(contiguous(column), positions) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-# -------------------------------------------------------------------------------------------------------- files
+def file_settings(location: Location, path: str) -> tuple[WriterSettings, int]:
+    """Return the writer settings that match a data file, and its number of row groups."""
+    file = _OpenFile(location, path)
+    return file.settings(), int(file.metadata.num_row_groups)
+
+
 class _OpenFile:
-    """A data file opened for surgery: its raw bytes for copying, its decoded rows for editing."""
+    """A data file with its footer read."""
 
     def __init__(self, location: Location, path: str) -> None:
         self.location, self.path = location, path
         with open_parquet(location, path) as parquet:
-            self.metadata, self.schema, self.parquet_schema = (
-                parquet.metadata,
-                parquet.schema_arrow,
-                parquet.schema,
-            )
-        self.name = location.shown(path)
+            self.metadata, self.schema, self.parquet_schema = parquet.metadata, parquet.schema_arrow, parquet.schema
+        self.name = location.display(path)
 
-    def columns_besides(self, names: Sequence[str]) -> list[str] | None:
-        """None is all of them, also where pyarrow would take a name for the path to a nested column."""
-        every = self.schema.names
-        if len(set(every)) < len(every) or any("." in name for name in every):
-            return None
-        return [name for name in every if name not in names]
-
-    def portions(self, group: int, without: Sequence[str]) -> list[list[str] | None]:
-        """The columns in portions of so many bytes that one of them needs little memory; None is all at once."""
-        names = self.columns_besides(without)
-        if names is None:
+    def column_batches(self, group: int, without: Sequence[str]) -> list[list[str] | None]:
+        """Split the columns into batches that are decoded at once. None stands for all columns."""
+        names = self.schema.names
+        # pyarrow reads a name with a dot as the path of a nested column.
+        if len(set(names)) < len(names) or any("." in name for name in names):
             return [None]
-        sizes, portion, filled = self._sizes(group), list[str](), 0
-        found: list[list[str] | None] = [portion]
-        for name in names:
-            if filled >= _PORTION_BYTES[self.location.store.is_local]:
-                portion, filled = [], 0
-                found.append(portion)
-            portion.append(name)
+        sizes, batch, filled = self._column_sizes(group), list[str](), 0
+        batches: list[list[str] | None] = [batch]
+        for name in (name for name in names if name not in without):
+            if filled >= _DECODE_BYTES[self.location.store.is_local]:
+                batch, filled = [], 0
+                batches.append(batch)
+            batch.append(name)
             filled += sizes[name]
-        return found
+        return batches
 
-    def _sizes(self, group: int) -> Counter[str]:
-        """Bytes of each top-level column, encoded but not compressed."""
+    def _column_sizes(self, group: int) -> Counter[str]:
+        """Return the encoded, uncompressed bytes of each top-level column."""
         chunks = self.metadata.row_group(group)
         sizes: Counter[str] = Counter()
         for leaf in range(chunks.num_columns):
@@ -159,7 +143,7 @@ class _OpenFile:
             yield ParquetBytes(file, self.name)
 
     def settings(self) -> WriterSettings:
-        """Settings like the file's own; pyarrow's defaults where its footer is beyond us."""
+        """Return the file's writer settings, or pyarrow's defaults if it cannot be spliced."""
         rows = max((self.metadata.row_group(g).num_rows for g in range(self.metadata.num_row_groups)), default=0)
         try:
             with self.raw() as raw:
@@ -170,45 +154,91 @@ class _OpenFile:
         return WriterSettings(row_group_size=max(1, rows))
 
 
-def rewrite_file(
-    location: Location, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool = False
-) -> Written:
-    """Apply an edit: by surgery where the file's own schema stays, else by writing every row group anew."""
-    file = _OpenFile(location, edit.path)
-    if edit.schema is None:
-        try:
-            return _splice(file, edit, take, map_groups, dry_run=dry_run)
-        except SpliceRefused:
-            if not dry_run:
-                location.store.remove(edit.stage)
-    return _rewrite(file, edit, take, dry_run=dry_run)
+def _size(location: Location, path: str) -> int:
+    stat = location.store.stat(path)
+    return 0 if stat is None else stat.size
 
 
-def _splice(file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool) -> Written:
-    with file.raw() as raw:
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast and reorder rows to `schema` without changing a value. Missing columns become NULL."""
+    columns = [
+        lossless_cast(rows.column(f.name), f.type, f.name)
+        if f.name in rows.column_names
+        else pa.chunked_array([pa.nulls(rows.num_rows, f.type)])
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
-        def edit_group(group: GroupEdit) -> EditedGroup:
-            return _edit_group(file, raw, group, take, edit.equal, dry_run=dry_run)
 
-        edited = map_groups(edit_group, [group for group in edit.groups if len(group.positions)])
-        assembly = _Assembly(file, raw, None if dry_run else edit.stage)
-        with contextlib.closing(assembly):
-            wanted = {group.group: group for group in edit.groups}
-            for number in range(file.metadata.num_row_groups):
-                group = wanted.get(number)
-                if group is None:
-                    assembly.copy(number)
-                elif len(group.positions):
-                    assembly.take_in(next(edited))
-                else:
-                    assembly.drop()
-            return assembly.finish()
+def _row_groups(append: Append, take: TakeRows) -> Iterator[pa.Table]:
+    """Yield row groups of the configured number of rows, or fewer if rows are large."""
+    rows, limit = append.rows, append.settings.row_group_size
+    while len(rows):
+        count = min(limit, rows_per_bytes(append.settings.row_group_bytes, take(rows[:_SAMPLE_ROWS])))
+        yield _cast(take(rows[:count]), append.schema)
+        rows = rows[count:]
+
+
+def _read_tables(location: Location, combine: Combine) -> Iterator[pa.Table]:
+    for path in combine.paths:
+        file = _OpenFile(location, path)
+        for group in range(file.metadata.num_row_groups):
+            yield _cast(file.read_group(group), combine.schema)
+
+
+def _regroup(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Table]:
+    if combine.sort_by:
+        whole = pa.concat_tables([combine.schema.empty_table(), *tables])
+        by = pa.table({name: sortable_values(whole.column(name)) for name in combine.sort_by})
+        order = pc.sort_indices(by, [(name, "ascending") for name in combine.sort_by])
+        yield take_rows(whole, order.to_numpy().astype(np.int64))
+        return
+    pending: list[pa.Table] = []
+    rows = size = 0
+    max_bytes = combine.settings.row_group_bytes
+    for table in tables:
+        pending.append(table)
+        rows, size = rows + table.num_rows, size + byte_size(table)
+        if max_bytes is not None and size >= max_bytes and rows < combine.settings.row_group_size:
+            yield pa.concat_tables(pending)
+            pending, rows, size = [], 0, 0
+        elif rows >= combine.settings.row_group_size:
+            joined = pa.concat_tables(pending)
+            full = rows - rows % combine.settings.row_group_size
+            yield joined.slice(0, full)
+            rest = joined.slice(full)
+            pending, rows, size = [rest], rows - full, byte_size(rest)
+    if rows:
+        yield pa.concat_tables(pending)
+
+
+# ------------------------------------------------------------------------------------------------- edits of a file
+@dataclass(slots=True)
+class EditedGroup:
+    """An edited row group.
+
+    `changed` are the columns that differ, or None if rows were deleted. `pieces` are their encoded columns, empty in a
+    dry run. `differing` are indexes of the replaced rows that differ.
+    """
+
+    group: int
+    rows: int
+    unchanged: int
+    changed: list[str] | None
+    pieces: list[tuple[pa.Buffer, list[str]]]
+    differing: RowNumbers
+
+    def write(self, splicer: Splicer, raw: ParquetBytes) -> None:
+        pieces = [(ParquetBytes(fresh, "the new row group"), columns) for fresh, columns in self.pieces]
+        if self.changed is None:
+            splicer.replace(raw, self.group, pieces[0][0])
+        else:
+            splicer.replace_columns(raw, self.group, pieces)
 
 
 @dataclass(slots=True)
 class EditedPart:
-    """Some row groups of a file, edited: those that differ are a file of their own, `groups` says which with how
-    many rows; `dropped` ones are gone."""
+    """Edited row groups of a file. `groups` maps those that differ to their number of rows."""
 
     stage: str
     groups: dict[int, int]
@@ -218,7 +248,7 @@ class EditedPart:
 
 
 def edit_part(location: Location, edit: FileEdit, take: TakeRows) -> EditedPart:
-    """Edit the row groups that `edit` names, and leave the others to `join_parts`; may refuse as surgery does."""
+    """Edit the row groups that `edit` names, for `join_parts`. Raises SpliceRefused."""
     file = _OpenFile(location, edit.path)
     part = EditedPart(edit.stage, {}, [], 0)
     with file.raw() as raw, location.store.open_write(edit.stage) as out:
@@ -230,15 +260,15 @@ def edit_part(location: Location, edit: FileEdit, take: TakeRows) -> EditedPart:
             edited = _edit_group(file, raw, group, take, edit.equal, dry_run=False)
             part.unchanged += edited.unchanged
             if edited.changed != []:
-                edited.put(splicer, raw)
+                edited.write(splicer, raw)
                 part.groups[group.group] = edited.rows
         splicer.finish()
         part.bytes_copied = splicer.bytes_copied
     return part
 
 
-def join_parts(location: Location, path: str, stage: str, parts: Sequence[EditedPart]) -> Written:
-    """One file out of its edited parts and what they left alone; nothing is decoded."""
+def join_parts(location: Location, path: str, stage: str, parts: Sequence[EditedPart]) -> StageResult:
+    """Join the edited parts of a file with its untouched row groups, without decoding them."""
     file = _OpenFile(location, path)
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(file.raw())
@@ -251,30 +281,50 @@ def join_parts(location: Location, path: str, stage: str, parts: Sequence[Edited
         assembly = stack.enter_context(contextlib.closing(_Assembly(file, raw, stage)))
         for number in range(file.metadata.num_row_groups):
             if number in found:
-                assembly.take_over(*found[number])
+                assembly.add_encoded(*found[number])
             elif number in dropped:
                 assembly.drop()
             else:
                 assembly.copy(number)
-        written = assembly.finish()
-    written.unchanged = sum(part.unchanged for part in parts)
-    written.bytes_copied += sum(part.bytes_copied for part in parts)
-    return written
+        result = assembly.finish()
+    result.unchanged = sum(part.unchanged for part in parts)
+    result.bytes_copied += sum(part.bytes_copied for part in parts)
+    return result
+
+
+def _splice(file: _OpenFile, edit: FileEdit, take: TakeRows, map_groups: MapGroups, *, dry_run: bool) -> StageResult:
+    with file.raw() as raw:
+
+        def edit_group(group: GroupEdit) -> EditedGroup:
+            return _edit_group(file, raw, group, take, edit.equal, dry_run=dry_run)
+
+        edited = map_groups(edit_group, [group for group in edit.groups if len(group.positions)])
+        with contextlib.closing(_Assembly(file, raw, None if dry_run else edit.stage)) as assembly:
+            edits = {group.group: group for group in edit.groups}
+            for number in range(file.metadata.num_row_groups):
+                group = edits.get(number)
+                if group is None:
+                    assembly.copy(number)
+                elif len(group.positions):
+                    assembly.add_edited(next(edited))
+                else:
+                    assembly.drop()
+            return assembly.finish()
 
 
 def _edit_group(
     file: _OpenFile, raw: ParquetBytes, edit: GroupEdit, take: TakeRows, equal: Sequence[str], *, dry_run: bool
 ) -> EditedGroup:
     before = file.metadata.row_group(edit.group).num_rows
-    stays_whole = edit.keep_others or len(edit.positions) == before
+    keeps_rows = edit.keep_others or len(edit.positions) == before
     new = take(edit.sources)
     settings: WriterSettings | None = None
     same = np.ones(len(edit.positions), np.bool_)
     changed: list[str] = []
     pieces = []
-    for names in file.portions(edit.group, equal if edit.keep_others else []) if stays_whole else [None]:
+    for names in file.column_batches(edit.group, equal if edit.keep_others else []) if keeps_rows else [None]:
         old = file.read_group(edit.group, names)
-        edited = _edit(old, edit, _fit(new, old.schema))
+        edited = _edit(old, edit, _cast(new, old.schema))
         same &= edited.same
         changed += edited.changed
         if edited.changed and not dry_run:
@@ -282,24 +332,53 @@ def _edit_group(
             pieces.append((encode_row_group(edited.table.select(edited.changed), settings), edited.changed))
     return EditedGroup(
         edit.group,
-        before if stays_whole else len(edit.positions),
+        before if keeps_rows else len(edit.positions),
         int(same.sum()),
-        changed if stays_whole else None,
+        changed if keeps_rows else None,
         pieces,
-        np.flatnonzero(~same)[:MOST_DIFFERING],
+        np.flatnonzero(~same)[:MAX_DIFFERING],
     )
 
 
+@dataclass(slots=True)
+class _EditedTable:
+    table: pa.Table
+    changed: list[str]
+    same: Mask  # of the replaced rows
+
+
+def _edit(old: pa.Table, edit: GroupEdit, new: pa.Table) -> _EditedTable:
+    """Replace rows, and delete the other rows if the edit says so."""
+    same = np.ones(len(edit.positions), np.bool_)
+    changed, columns = [], []
+    whole = len(edit.positions) == old.num_rows
+    for name in old.column_names:
+        column, values = old.column(name), new.column(name)
+        matched = contiguous(column) if whole else _take_values(contiguous(column), edit.positions)
+        equal = bit_equal(matched, contiguous(values))
+        same &= equal
+        if edit.keep_others or whole:
+            differs = not equal.all()
+            changed += [name] if differs else []
+            columns.append(
+                (contiguous(values) if whole else replace_rows(column, edit.positions, values)) if differs else column
+            )
+        else:
+            changed.append(name)
+            columns.append(contiguous(values))
+    return _EditedTable(pa.Table.from_arrays(columns, schema=old.schema), changed, same)
+
+
 class _Assembly:
-    """The new file, begun only when the first row group really differs."""
+    """The staged file of a splice. It is created when the first row group differs."""
 
     def __init__(self, file: _OpenFile, raw: ParquetBytes, stage: str | None) -> None:
         self.file, self.raw, self.stage = file, raw, stage
         self.out: BinaryIO | None = None
         self.splicer: Splicer | None = None
-        self.kept: list[int] = []
-        self.rows = self.unchanged = self.rewritten = self.taken_over = self.copyable = 0
-        self.differing: dict[int, np.ndarray] = {}
+        self.kept: list[int] = []  # row groups to copy once the file exists
+        self.rows = self.unchanged = self.rewritten = self.encoded_bytes = self.copyable = 0
+        self.differing: dict[int, RowNumbers] = {}
         self.changed = False
 
     def copy(self, group: int) -> None:
@@ -309,7 +388,7 @@ class _Assembly:
         else:
             self.splicer.copy(self.raw, group)
 
-    def take_in(self, group: EditedGroup) -> None:
+    def add_edited(self, group: EditedGroup) -> None:
         self.unchanged += group.unchanged
         if group.changed == []:
             self.copy(group.group)
@@ -317,21 +396,21 @@ class _Assembly:
         self._begin()
         self.rows += group.rows
         self.rewritten += 1
-        _note(self.differing, group.group, group.differing)
+        _record_differing(self.differing, group.group, group.differing)
         if self.splicer is not None:
-            group.put(self.splicer, self.raw)
+            group.write(self.splicer, self.raw)
         elif group.changed is not None:
             self.copyable += self.raw.copyable_bytes(group.group, group.changed)
 
-    def take_over(self, source: ParquetBytes, group: int, rows: int) -> None:
-        """A row group that was edited already."""
+    def add_encoded(self, source: ParquetBytes, group: int, rows: int) -> None:
+        """Add a row group that `edit_part` wrote."""
         self._begin()
         self.rows += rows
         self.rewritten += 1
         if self.splicer is not None:
             before = self.splicer.bytes_copied
             self.splicer.copy(source, group)
-            self.taken_over += self.splicer.bytes_copied - before
+            self.encoded_bytes += self.splicer.bytes_copied - before
 
     def drop(self) -> None:
         self._begin()
@@ -345,45 +424,45 @@ class _Assembly:
             for group in self.kept:
                 self.splicer.copy(self.raw, group)
 
-    def finish(self) -> Written:
+    def finish(self) -> StageResult:
         if not self.changed:
-            return Written(None, self.rows, unchanged=self.unchanged)
+            return StageResult(None, self.rows, unchanged=self.unchanged)
         if self.splicer is None or self.out is None:
             copyable = self.copyable + sum(map(self.raw.copyable_bytes, self.kept))
-            return Written("", self.rows, 0, self.unchanged, copyable, self.rewritten, self.differing)
+            return StageResult("", self.rows, 0, self.unchanged, copyable, self.rewritten, self.differing)
         self.splicer.finish()
         self.out.close()
-        copied = self.splicer.bytes_copied - self.taken_over
-        return Written(self.stage or "", self.rows, self.splicer.bytes_written, self.unchanged, copied, self.rewritten)
+        copied, size = self.splicer.bytes_copied - self.encoded_bytes, self.splicer.bytes_written
+        return StageResult(self.stage or "", self.rows, size, self.unchanged, copied, self.rewritten)
 
     def close(self) -> None:
         if self.out is not None:
             self.out.close()
 
 
-def _note(found: dict[int, np.ndarray], group: int, differing: np.ndarray) -> None:
-    """So many rows are named for a file, not more."""
-    left = MOST_DIFFERING - sum(map(len, found.values()))
+def _record_differing(found: dict[int, RowNumbers], group: int, differing: RowNumbers) -> None:
+    """Record differing rows, at most `MAX_DIFFERING` per file."""
+    left = MAX_DIFFERING - sum(map(len, found.values()))
     if left > 0 and len(differing):
         found[group] = differing[:left]
 
 
-def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) -> Written:
-    """Decode and encode every row group; for files that surgery refuses or whose schema changes."""
+def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) -> StageResult:
+    """Decode and encode every row group of a file that cannot be spliced."""
     schema = edit.schema or file.schema
-    wanted = {group.group: group for group in edit.groups}
+    edits = {group.group: group for group in edit.groups}
     rows = unchanged = rewritten = 0
-    differing: dict[int, np.ndarray] = {}
+    differing: dict[int, RowNumbers] = {}
     with contextlib.ExitStack() as stack:
         writer = None if dry_run else _staged_writer(stack, file, edit.stage, schema)
         for number in range(file.metadata.num_row_groups):
-            group = wanted.get(number)
-            table = _fit(file.read_group(number), schema)
+            group = edits.get(number)
+            table = _cast(file.read_group(number), schema)
             if group is not None:
-                new = _fit(take(group.sources), schema) if len(group.sources) else schema.empty_table()
+                new = _cast(take(group.sources), schema) if len(group.sources) else schema.empty_table()
                 result = _edit(table, group, new)
                 unchanged += int(result.same.sum())
-                _note(differing, number, result.differing)
+                _record_differing(differing, number, np.flatnonzero(~result.same))
                 rewritten += bool(result.changed) or not len(group.positions)
                 table = result.table
             rows += table.num_rows
@@ -392,9 +471,9 @@ def _rewrite(file: _OpenFile, edit: FileEdit, take: TakeRows, *, dry_run: bool) 
     if not rewritten:
         if not dry_run:
             file.location.store.remove(edit.stage)
-        return Written(None, rows, unchanged=unchanged)
+        return StageResult(None, rows, unchanged=unchanged)
     size = 0 if dry_run else _size(file.location, edit.stage)
-    return Written(edit.stage, rows, size, unchanged, 0, rewritten, differing)
+    return StageResult(edit.stage, rows, size, unchanged, 0, rewritten, differing)
 
 
 def _staged_writer(
@@ -404,86 +483,116 @@ def _staged_writer(
     return stack.enter_context(StreamingParquetWriter(out, schema, file.settings()))
 
 
-def _size(location: Location, path: str) -> int:
-    stat = location.store.stat(path)
-    return 0 if stat is None else stat.size
+# ---------------------------------------------------------------------------------------------------------- arrays
+# Arrow cannot take from, filter or compare view types.
+_TAKEABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
-def append_rows(location: Location, append: Append, take: TakeRows) -> Written:
-    """Write source rows as a new file, a row group at a time."""
-    with (
-        location.store.open_write(append.stage) as out,
-        StreamingParquetWriter(out, append.schema, append.settings) as writer,
-    ):
-        for table in _row_groups(append, take):
-            writer.write_table(table)
-    return Written(append.stage, len(append.rows), _size(location, append.stage))
+def take_rows(table: pa.Table, rows: RowNumbers) -> pa.Table:
+    """Take rows of a table that may have columns of view types."""
+    schema = table.schema
+    if any(field.type in _TAKEABLE for field in schema):
+        plain = pa.schema([field.with_type(_TAKEABLE.get(field.type, field.type)) for field in schema])
+        return table.cast(plain).take(pa.array(rows)).cast(schema)
+    return table.take(pa.array(rows))
 
 
-def _row_groups(append: Append, take: TakeRows) -> Iterator[pa.Table]:
-    """Source rows in row groups of the size asked for, or smaller ones where rows are large."""
-    rows, most = append.rows, append.settings.row_group_size
-    while len(rows):
-        count = min(most, rows_within(append.settings.row_group_bytes, take(rows[:_JUDGED_ROWS])))
-        yield _fit(take(rows[:count]), append.schema)
-        rows = rows[count:]
+def _take_values(array: pa.Array, rows: RowNumbers) -> pa.Array:
+    if array.type in _TAKEABLE:
+        return array.cast(_TAKEABLE[array.type]).take(pa.array(rows)).cast(array.type)
+    return array.take(pa.array(rows))
 
 
-def combine_files(location: Location, combine: Combine) -> Written:
-    """Write several files as one; row groups are filled up on the way, and sorted as a whole if asked for."""
-    with (
-        location.store.open_write(combine.stage) as out,
-        StreamingParquetWriter(out, combine.schema, combine.settings) as writer,
-    ):
-        for table in _regrouped(_tables(location, combine), combine):
-            writer.write_table(table)
-    return Written(combine.stage, writer.rows, _size(location, combine.stage))
+def replace_rows(column: pa.ChunkedArray, positions: RowNumbers, values: pa.ChunkedArray) -> pa.Array:
+    """Replace the rows at ascending `positions` with `values`, for every type."""
+    array, fresh = contiguous(column), contiguous(values)
+    if _has_mask_kernel(array.type) and not _is_text_to_gather(array, fresh):
+        mask = np.zeros(len(array), np.bool_)
+        mask[positions] = True
+        return pc.replace_with_mask(array, pa.array(mask), fresh)
+    rows = np.arange(len(array))
+    rows[positions] = np.arange(len(array), len(array) + len(positions))
+    return _take_values(contiguous(pa.chunked_array([array, fresh])), rows)
 
 
-def _tables(location: Location, combine: Combine) -> Iterator[pa.Table]:
-    for path in combine.paths:
-        file = _OpenFile(location, path)
-        for group in range(file.metadata.num_row_groups):
-            yield _fit(file.read_group(group), combine.schema)
+def _has_mask_kernel(type_: pa.DataType) -> bool:
+    return not (
+        pa.types.is_nested(type_)
+        or pa.types.is_dictionary(type_)
+        or pa.types.is_duration(type_)
+        or pa.types.is_null(type_)  # pyarrow before 25 aborts the process
+        or pa.types.is_boolean(type_)  # pyarrow before 26 returns wrong values for a slice
+        or type_ in _TAKEABLE
+        or isinstance(type_, pa.BaseExtensionType)
+        or (pa.types.is_decimal(type_) and type_.bit_width < 128)
+    )
 
 
-def _regrouped(tables: Iterator[pa.Table], combine: Combine) -> Iterator[pa.Table]:
-    if combine.sort_by:
-        whole = pa.concat_tables([combine.schema.empty_table(), *tables])
-        by = pa.table({name: sortable_values(whole.column(name)) for name in combine.sort_by})
-        order = pc.sort_indices(by, [(name, "ascending") for name in combine.sort_by])
-        yield take_rows(whole, order.to_numpy().astype(np.int64))
-        return
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    most = combine.settings.row_group_bytes
-    for table in tables:
-        waiting.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if most is not None and size >= most and rows < combine.settings.row_group_size:
-            yield pa.concat_tables(waiting)
-            waiting, rows, size = [], 0, 0
-        elif rows >= combine.settings.row_group_size:
-            joined = pa.concat_tables(waiting)
-            full = rows - rows % combine.settings.row_group_size
-            yield joined.slice(0, full)
-            rest = joined.slice(full)
-            waiting, rows, size = [rest], rows - full, rest.nbytes
-    if rows:
-        yield pa.concat_tables(waiting)
+def _is_text_to_gather(array: pa.Array, fresh: pa.Array) -> bool:
+    """Return whether to gather text, which is faster but needs offsets for both arrays."""
+    if array.type in (pa.large_string(), pa.large_binary()):
+        return True
+    return array.type in (pa.string(), pa.binary()) and bool(array.nbytes + fresh.nbytes <= _GATHER_BYTES)
 
 
-def pick_rows(location: Location, pick: Pick, schema: pa.Schema) -> pa.Table:
-    """Single rows of a row group."""
-    table = _fit(_OpenFile(location, pick.path).read_group(pick.group), schema)
-    positions = pick.positions
-    if pick.others:
-        positions = np.setdiff1d(np.arange(table.num_rows), positions)[: pick.others]
-    columns = [take_values(whole_array(column), positions) for column in table.columns]
-    return pa.Table.from_arrays(columns, schema=schema)
+def bit_equal(left: pa.Array, right: pa.Array) -> Mask:
+    """Return for each row whether two arrays of one type have the same bits. NULL equals NULL."""
+    left, right = _comparable(left), _comparable(right)
+    if not pa.types.is_nested(left.type) and left.equals(right):  # the most frequent case, and the fastest
+        return np.ones(len(left), np.bool_)
+    nulls = np.asarray(left.is_null()), np.asarray(right.is_null())
+    same: Mask = nulls[0] == nulls[1]
+    both = same & ~nulls[0]
+    if both.any():
+        same[both] = _equal_values(*(side if both.all() else side.filter(pa.array(both)) for side in (left, right)))
+    return same
 
 
-def file_settings(location: Location, path: str) -> tuple[WriterSettings, int]:
-    """How a file was written, and how many row groups it has."""
-    file = _OpenFile(location, path)
-    return file.settings(), int(file.metadata.num_row_groups)
+def _comparable(array: pa.Array) -> pa.Array:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(storage_type(array.type))
+    type_ = array.type
+    if type_ in _TAKEABLE:
+        return array.cast(_TAKEABLE[type_])
+    if pa.types.is_floating(type_):
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[type_.bit_width]
+        return array.view(bits)
+    if pa.types.is_decimal(type_) and type_.bit_width < 128:
+        return array.cast(pa.decimal128(type_.precision, type_.scale))
+    return array
+
+
+def _equal_values(left: pa.Array, right: pa.Array) -> Mask:
+    type_ = left.type
+    if pa.types.is_null(type_):
+        return np.ones(len(left), np.bool_)
+    if pa.types.is_struct(type_):
+        same = np.ones(len(left), np.bool_)
+        for left_field, right_field in zip(left.flatten(), right.flatten(), strict=True):
+            same &= bit_equal(left_field, right_field)
+        return same
+    if pa.types.is_nested(type_):
+        return _equal_lists(left, right)
+    return np.asarray(pc.equal(left, right))
+
+
+def _equal_lists(left: pa.Array, right: pa.Array) -> Mask:
+    (left_items, lengths), (right_items, right_lengths) = _list_items(left), _list_items(right)
+    same: Mask = lengths == right_lengths
+    if not same.all():
+        (left_items, lengths), (right_items, _) = (_list_items(side.filter(pa.array(same))) for side in (left, right))
+    equal = bit_equal(left_items, right_items)
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    same[same] = np.bincount(owners[~equal], minlength=len(lengths)) == 0
+    return same
+
+
+def _list_items(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Return the items of all lists in one array, and the length of each list."""
+    if pa.types.is_map(lists.type):
+        lengths = np.diff(np.asarray(lists.offsets)).astype(np.int64)
+        entries = pa.StructArray.from_arrays([lists.keys, lists.items], ["key", "value"])
+        return entries.slice(lists.offsets[0].as_py(), int(lengths.sum())), lengths
+    return lists.flatten(), np.asarray(pc.list_value_length(lists)).astype(np.int64)

@@ -1,16 +1,16 @@
-"""Keys in one comparable form, and an index that finds source keys in target key columns.
+"""Canonical key values, the sorted key index of a source, and NULL and repeated keys.
 
-Engines agree on what "the same key" is because everything is brought into one form first: dictionaries and
-extension types are unwrapped, text is bytewise, -0.0 becomes 0.0 and every NaN the same NaN. NULL equals nothing.
+Keys are compared in a canonical form, so that all engines agree which keys are equal: dictionaries and extension types
+are decoded, text is compared by its bytes, -0.0 equals 0.0, and all NaNs are equal. NULL equals nothing.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,25 +19,40 @@ from inlay.schema import family, storage_type
 
 __all__ = [
     "KeyIndex",
+    "KeyRanges",
     "KeyRuns",
+    "NullKeys",
+    "Repeats",
     "canonical_keys",
     "canonical_type",
     "contiguous",
+    "find_null_keys",
+    "find_repeats",
+    "join_null_keys",
+    "join_repeats",
     "require_key_type",
     "sortable_values",
 ]
 
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 _NOT_KEYS = frozenset({"list", "map", "struct", "null"})
 _NO_ROW = -1
+_MAX_REPEATS = 250  # keys that an error message can list
 
 
+# -------------------------------------------------------------------------------------------------- canonical keys
 def require_key_type(column: str, type_: pa.DataType) -> None:
     if family(type_) in _NOT_KEYS or pa.types.is_nested(storage_type(type_)):
-        raise InvalidArgumentError(f"Column {column!r} is {type_} and cannot be a key column.")
+        raise InvalidArgumentError(
+            f"Column {column!r} cannot be a key column: its type is {type_}.",
+            hint="Choose key columns of a number, text, binary, boolean, date or time type.",
+        )
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """The type in which keys of `type_` are compared: one that Arrow can hash, sort and search."""
+    """Return the type in which keys of `type_` are compared."""
     plain = storage_type(type_)
     kind = family(plain)
     if kind == "text":
@@ -54,7 +69,7 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def canonical_keys(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Key values in the comparable form of `type_`, the dataset's type of this column."""
+    """Convert key values to the canonical form of `type_`, the column's type in the dataset."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     if pa.types.is_dictionary(column.type):
@@ -69,27 +84,48 @@ def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def sortable_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same order in a type that Arrow can sort."""
+    """Convert a column to a type that Arrow can sort, keeping the order of its values."""
     return column if pa.types.is_nested(storage_type(column.type)) else canonical_keys(column, column.type)
 
 
+def contiguous(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_dictionary(column.type) and not _share_dictionary(column.chunks):
+        column = column.unify_dictionaries()
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _share_dictionary(chunks: Sequence[pa.Array]) -> bool:
+    return all(chunk.dictionary.equals(chunks[0].dictionary) for chunk in chunks[1:])
+
+
+# ------------------------------------------------------------------------------------------------------- key index
+class KeyRanges(Protocol):
+    """Source keys that can be compared with the value ranges of footers."""
+
+    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
+        """Return which ranges of a key column can contain a source key; unknown ranges can."""
+
+
 class KeyIndex:
-    """The keys of a source, sorted, ready to be sliced by a range and looked up."""
+    """The sorted keys of a source."""
 
     def __init__(
-        self, columns: Sequence[pa.ChunkedArray], *, is_sorted: bool = False, rows: np.ndarray | None = None
+        self, columns: Sequence[pa.ChunkedArray], *, is_sorted: bool = False, rows: Integers | None = None
     ) -> None:
-        """With `rows`, the keys are sorted, and these are the source rows that they come from."""
+        """Sort the keys, unless `rows` has the source rows of keys that are sorted."""
         self.columns = [contiguous(column) for column in columns]
-        self._order = rows  # None: the source is sorted already
+        self._order = rows  # None if the source itself is sorted
         if not is_sorted and rows is None and not (len(columns) == 1 and _is_sorted(self.columns[0])):
             names = [str(i) for i in range(len(columns))]
             order = pc.sort_indices(pa.table(self.columns, names), [(name, "ascending") for name in names])
             self.columns = [column.take(order) for column in self.columns]
             self._order = order.to_numpy().astype(np.int64)
-        # of several columns, the one with the most values excludes most rows
+        # The key column with the most distinct values excludes the most target rows.
         self.lead = max(range(len(columns)), key=self._distinct) if len(columns) > 1 else 0
-        self._sorted = {0: self.columns[0]}  # the columns for themselves, as far as somebody asked
+        self._sorted = {0: self.columns[0]}  # key columns sorted on their own, added on first use
 
     def _distinct(self, position: int) -> int:
         sample = self.columns[position].slice(0, 10_000)
@@ -98,18 +134,18 @@ class KeyIndex:
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def rows(self, places: np.ndarray) -> np.ndarray:
-        """The source rows at places of the sorted keys."""
-        return places if self._order is None else self._order[places]
+    def rows(self, positions: Integers) -> Integers:
+        """Return the source rows at positions of the sorted keys."""
+        return positions if self._order is None else self._order[positions]
 
-    def repeated(self) -> np.ndarray:
-        """Source rows whose key equals the key before it in sorted order (every duplicate but the first)."""
+    def repeated(self) -> Integers:
+        """Return the source rows whose key equals the previous key in sorted order."""
         same = self.adjacent_equal([pa.chunked_array([column]) for column in self.columns])
         return self.rows(np.flatnonzero(same) + 1)
 
     @staticmethod
-    def adjacent_equal(columns: Sequence[pa.ChunkedArray]) -> np.ndarray:
-        """For every row of sorted keys but the last: does the next row have the same key?"""
+    def adjacent_equal(columns: Sequence[pa.ChunkedArray]) -> Mask:
+        """Return whether each sorted key equals the next one, for all keys but the last."""
         count = max(len(columns[0]) - 1, 0)
         same = np.ones(count, np.bool_)
         for column in columns:
@@ -121,15 +157,15 @@ class KeyIndex:
         return same
 
     @staticmethod
-    def places(cuts: pa.Array, keys: pa.Array) -> np.ndarray:
-        """Which range between sorted cut points every key belongs to; NULLs to the first."""
-        places = np.zeros(len(keys), np.int64)
+    def range_numbers(bounds: pa.Array, keys: pa.Array) -> Integers:
+        """Return the number of the range between sorted bounds that contains each key; 0 for NULL."""
+        numbers = np.zeros(len(keys), np.int64)
         known = np.asarray(keys.is_valid())
-        places[known] = _search(cuts, keys.filter(pa.array(known)), keys.filter(pa.array(known)))[1]
-        return places
+        numbers[known] = _search(bounds, keys.filter(pa.array(known)), keys.filter(pa.array(known)))[1]
+        return numbers
 
-    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: np.ndarray) -> np.ndarray:
-        """Which ranges of key column `position` hold at least one source key; an unknown range might."""
+    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
+        """Return which ranges of a key column contain a source key; True for unknown ranges."""
         result = ~known
         inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
         if inside.any():
@@ -144,60 +180,60 @@ class KeyIndex:
             self._sorted[position] = column.take(pc.sort_indices(column))
         return self._sorted[position]
 
-    def runs(self, most: int) -> KeyRuns:
-        """What `touches` needs, in little memory."""
+    def runs(self, limit: int) -> KeyRuns:
+        """Summarize each key column as at most `limit` runs of sorted values."""
         columns = [self._sorted_values(position).drop_null() for position in range(len(self.columns))]
-        bounds = [np.linspace(0, len(c), min(most, len(c)) + 1).astype(np.int64) for c in columns]
+        bounds = [np.linspace(0, len(c), min(limit, len(c)) + 1).astype(np.int64) for c in columns]
         lows = [c.take(pa.array(b[:-1])) for c, b in zip(columns, bounds, strict=True)]
         highs = [c.take(pa.array(b[1:] - 1)) for c, b in zip(columns, bounds, strict=True)]
         return KeyRuns(lows, highs)
 
     def span(self, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[int, int]:
-        """The part of the sorted keys whose first column lies in a range (all of it where nothing is known)."""
+        """Return the slice of the sorted keys whose first column is in a range."""
         if low is None or high is None or not low.is_valid:
             return 0, len(self)
         starts, ends = _search(self.columns[0], pa.array([low]), pa.array([high]))
         return int(starts[0]), int(ends[0])
 
-    def find(self, targets: Sequence[pa.ChunkedArray], span: tuple[int, int]) -> np.ndarray:
-        """For every target row the source row with its key, or -1."""
+    def find(self, targets: Sequence[pa.ChunkedArray], span: tuple[int, int]) -> Integers:
+        """Map each target row to the index of its matching source row, or -1."""
         start, end = span
         slices = [column.slice(start, end - start) for column in self.columns]
-        places = _positions(targets[0], slices[0]) if len(slices) == 1 else _composite_positions(targets, slices)
-        rows = np.full(len(places), _NO_ROW, np.int64)
-        hits = places >= 0
-        rows[hits] = self.rows(places[hits] + start)
+        positions = _positions(targets[0], slices[0]) if len(slices) == 1 else _composite_positions(targets, slices)
+        rows = np.full(len(positions), _NO_ROW, np.int64)
+        hits = positions >= 0
+        rows[hits] = self.rows(positions[hits] + start)
         return rows
 
-    def find_in_rising(self, target: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Positions and source rows, where a single numeric key rises strictly; None where it does not.
+    def find_in_ascending(self, target: pa.ChunkedArray) -> tuple[Integers, Integers] | None:
+        """Find matching rows if a single numeric key ascends strictly, otherwise return None.
 
-        Sorted data is common, and searching the few source keys in it beats hashing by far.
+        Sorted data is common, and searching it for the few source keys is much faster than hashing.
         """
         keys, values = (_numbers(column) if len(self.columns) == 1 else None for column in (self.columns[0], target))
         if keys is None or values is None or not (values[1:] > values[:-1]).all():
             return None
         start, end = np.searchsorted(keys, values[0]), np.searchsorted(keys, values[-1], side="right")
         wanted = keys[start:end]
-        places = np.searchsorted(values, wanted)
-        hits = np.flatnonzero(values[places] == wanted)
-        return places[hits], self.rows(start + hits)
+        positions = np.searchsorted(values, wanted)
+        hits = np.flatnonzero(values[positions] == wanted)
+        return positions[hits], self.rows(start + hits)
 
-    def might_be(self, target: pa.ChunkedArray, span: tuple[int, int]) -> np.ndarray:
-        """Which target rows have a value of the leading column that the source has at all."""
+    def matches_lead(self, target: pa.ChunkedArray, span: tuple[int, int]) -> Mask:
+        """Return which target values of the leading key column occur in the source."""
         start, end = span
         values = pc.unique(self.columns[self.lead].slice(start, end - start))
         return np.asarray(pc.is_in(target, value_set=values, skip_nulls=True))
 
 
 class KeyRuns(NamedTuple):
-    """Keys that lie elsewhere, summed up: every column's sorted values cut into runs, of which the ends are known."""
+    """The first and last value of each run of sorted keys, per key column."""
 
     lows: list[pa.Array]
     highs: list[pa.Array]
 
-    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: np.ndarray) -> np.ndarray:
-        """Which ranges of key column `position` might hold a source key; exact while every run is one value."""
+    def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
+        """Return which ranges of key column `position` overlap a run; True for unknown ranges."""
         result = ~known
         inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
         if inside.any():
@@ -208,8 +244,40 @@ class KeyRuns(NamedTuple):
         return result
 
 
+def _is_sorted(column: pa.Array) -> bool:
+    if len(column) < 2 or pa.types.is_floating(column.type):
+        return len(column) < 2
+    return bool(pc.all(pc.less_equal(column.slice(0, len(column) - 1), column.slice(1)), skip_nulls=False).as_py())
+
+
+def _search(values: pa.Array, lows: pa.Array, highs: pa.Array) -> tuple[Integers, Integers]:
+    """Find where each range starts and ends among sorted values, whose NULLs come last."""
+    known = values.slice(0, len(values) - values.null_count)
+    return _bisect(known, lows, "left"), _bisect(known, highs, "right")
+
+
+def _bisect(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) -> Integers:
+    """Find the position of each bound, like `pc.search_sorted` of pyarrow 26."""
+    numbers, wanted = _ordered_numbers(values), _ordered_numbers(bounds)
+    if numbers is not None and wanted is not None:
+        return np.searchsorted(numbers, wanted, side)
+    is_before = pc.less if side == "left" else pc.less_equal
+    first, end = np.zeros(len(bounds), np.int64), np.full(len(bounds), len(values), np.int64)
+    while (unsettled := np.flatnonzero(first < end)).size:
+        middle = (first[unsettled] + end[unsettled]) // 2
+        before = np.asarray(is_before(values.take(pa.array(middle)), bounds.take(pa.array(unsettled))))
+        first[unsettled[before]] = middle[before] + 1
+        end[unsettled[~before]] = middle[~before]
+    return first
+
+
+def _ordered_numbers(array: pa.Array) -> np.ndarray | None:
+    """Return numbers, dates and times in numpy's order, NaN last; None for other types."""
+    return array.to_numpy() if pa.types.is_floating(array.type) else _numbers(array)
+
+
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
-    """Whole numbers, dates and times as integers in the same order; None for other types, NULLs or nothing."""
+    """Return integers, dates and times as integers; None for other types, NULLs or no rows."""
     type_ = column.type
     if column.null_count or not len(column) or not (pa.types.is_integer(type_) or pa.types.is_temporal(type_)):
         return None
@@ -220,55 +288,83 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
     return numbers
 
 
-def _is_sorted(column: pa.Array) -> bool:
-    if len(column) < 2 or pa.types.is_floating(column.type):
-        return len(column) < 2
-    return bool(pc.all(pc.less_equal(column.slice(0, len(column) - 1), column.slice(1)), skip_nulls=False).as_py())
-
-
-def contiguous(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-
-
-def _search(values: pa.Array, lows: pa.Array, highs: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    if pa.types.is_decimal(values.type):  # Arrow cannot search these
-        return _bisect(bisect.bisect_left, values, lows), _bisect(bisect.bisect_right, values, highs)
-    find: Any = pc.search_sorted
-    return (
-        np.asarray(find(values, lows, side="left")).astype(np.int64),
-        np.asarray(find(values, highs, side="right")).astype(np.int64),
-    )
-
-
-def _bisect(search: Callable[..., int], values: pa.Array, bounds: pa.Array) -> np.ndarray:
-    places = (search(values, bound.as_py(), key=lambda scalar: scalar.as_py()) for bound in bounds)
-    return np.fromiter(places, np.int64, len(bounds))
-
-
-def _positions(needles: pa.ChunkedArray, values: pa.Array) -> np.ndarray:
+def _positions(needles: pa.ChunkedArray, values: pa.Array) -> Integers:
     found = pc.index_in(needles, value_set=values, skip_nulls=True)
     return np.asarray(pc.fill_null(found, _NO_ROW)).astype(np.int64)
 
 
-def _composite_positions(targets: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array]) -> np.ndarray:
-    """Number the distinct values of every column, so that a tuple of values becomes one integer."""
+def _composite_positions(targets: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array]) -> Integers:
+    """Find composite keys, each encoded as one integer from the codes of its values."""
     wanted = np.zeros(len(targets[0]), np.int64)
-    given = np.zeros(len(keys[0]), np.int64)
+    known = np.zeros(len(keys[0]), np.int64)
     absent = np.zeros(len(targets[0]), np.bool_)
     for target, key in zip(targets, keys, strict=True):
         distinct = pc.unique(key)
         codes = _positions(target, distinct)
         absent |= codes < 0
-        given_codes = _positions(pa.chunked_array([key]), distinct)
-        # compact what came before, so that the product of the numbers of values cannot overflow
-        steps, given = np.unique(given, return_inverse=True)
-        place = np.clip(np.searchsorted(steps, wanted), 0, max(len(steps) - 1, 0))
+        key_codes = _positions(pa.chunked_array([key]), distinct)
+        # Renumbering the codes of the previous columns keeps the product below the integer limit.
+        steps, known = np.unique(known, return_inverse=True)
+        position = np.clip(np.searchsorted(steps, wanted), 0, max(len(steps) - 1, 0))
         if len(steps):
-            absent |= steps[place] != wanted
-        wanted = place * len(distinct) + codes
-        given = given * len(distinct) + given_codes
+            absent |= steps[position] != wanted
+        wanted = position * len(distinct) + codes
+        known = known * len(distinct) + key_codes
     wanted[absent] = _NO_ROW
-    return _positions(pa.chunked_array([pa.array(wanted)]), pa.array(given))
+    return _positions(pa.chunked_array([pa.array(wanted)]), pa.array(known))
+
+
+# ------------------------------------------------------------------------------------------ NULL and repeated keys
+class NullKeys(NamedTuple):
+    """The NULLs of a key column: their count, and the first row that has one."""
+
+    column: str
+    nulls: int
+    row: int
+    keys: pa.Table
+
+
+class Repeats(NamedTuple):
+    """The number of rows that repeat an earlier key, and the smallest repeated keys."""
+
+    rows: int
+    keys: pa.Table
+
+
+def find_null_keys(keys: pa.Table, first: int = 0) -> list[NullKeys]:
+    """Find the key columns that have NULLs. `first` is the number of the first row."""
+    found = []
+    for name in keys.column_names:
+        column = keys.column(name)
+        if pa.types.is_dictionary(column.type):  # a dictionary can contain NULL as a value
+            column = column.cast(column.type.value_type)
+        if column.null_count:
+            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            found.append(NullKeys(name, column.null_count, first + row, keys.slice(row, 1)))
+    return found
+
+
+def join_null_keys(parts: Iterable[Sequence[NullKeys]], key_columns: Sequence[str]) -> list[NullKeys]:
+    """Join the NULL keys of parts that follow each other in the source."""
+    found: dict[str, NullKeys] = {}
+    for part in parts:
+        for nulls in part:
+            first = found.setdefault(nulls.column, nulls)
+            if first is not nulls:
+                found[nulls.column] = first._replace(nulls=first.nulls + nulls.nulls)
+    return [found[name] for name in key_columns if name in found]
+
+
+def find_repeats(keys: pa.Table, rows: Integers) -> Repeats:
+    """Summarize the `rows` that repeat a key. `keys` have the dataset's types."""
+    if not len(rows):
+        return Repeats(0, keys.slice(0, 0))
+    columns = [canonical_keys(keys.column(f.name), f.type).take(pa.array(rows)) for f in keys.schema]
+    index = KeyIndex(columns)
+    smallest = rows[index.rows(np.arange(len(index)))[:_MAX_REPEATS]]
+    return Repeats(len(rows), pa.concat_tables([keys.slice(int(row), 1) for row in smallest]))
+
+
+def join_repeats(parts: Sequence[Repeats]) -> Repeats:
+    keys = pa.concat_tables([part.keys for part in parts])
+    return Repeats(sum(part.rows for part in parts), find_repeats(keys, np.arange(len(keys))).keys)

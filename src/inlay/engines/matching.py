@@ -1,6 +1,6 @@
-"""Finding source keys in files: which row groups can hold them, and where they are.
+"""The search for source keys in the row groups that statistics do not exclude.
 
-Engines differ in how they look keys up (`KeySearch.find`) and in where that runs; all else is here.
+Engines override `KeySearch.find` to search keys in their own way, or run this module elsewhere.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from inlay.engines.base import FileMatch, GroupMatch, Target
+from inlay.engines.base import FileMatch, GroupMatch, RowNumbers, Target
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
-from inlay.parquet.footers import bounds_of, group_ranges, open_parquet, read_row_group
+from inlay.parquet.footers import bound_arrays, group_ranges, open_parquet, read_row_group
 from inlay.storage import Location
 
-__all__ = ["Hit", "KeySearch", "OpenTarget", "Unit", "match_files"]
+__all__ = ["Hit", "KeySearch", "OpenTarget", "Unit", "match_files", "open_target"]
 
-# a lookup builds a hash table of the source keys in range: look up enough rows at once to be worth it
+# Every search builds a hash table of the source keys, so it should search many rows for each of them.
 _ROWS_PER_KEY = 4
 _MAX_ROWS_AT_ONCE = 2_000_000
 
 
 class SortedKeys(Protocol):
-    """What is needed of a source to find its keys."""
+    """A source of which only the schema and the key indexes are known."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -33,6 +34,8 @@ class SortedKeys(Protocol):
 
 
 class OpenTarget(NamedTuple):
+    """A data file with its footer read."""
+
     target: Target
     metadata: pq.FileMetaData
     schema: pa.Schema
@@ -40,7 +43,7 @@ class OpenTarget(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A row group to be searched, and the part of the sorted source keys that can be in it."""
+    """A row group to search. `span` is the slice of the sorted keys that it can contain."""
 
     file: int
     group: int
@@ -50,13 +53,19 @@ class Unit(NamedTuple):
 
 
 class Hit(NamedTuple):
+    """The matching rows of a row group: their positions, and the source row of each one."""
+
     unit: Unit
-    positions: np.ndarray
-    rows: np.ndarray
+    positions: RowNumbers
+    rows: RowNumbers
+
+    @classmethod
+    def of(cls, unit: Unit, positions: RowNumbers, rows: RowNumbers, start: int) -> Hit:
+        """Make a hit from rows numbered within a bucket. `start` is the bucket's first row."""
+        return cls(unit, positions.astype(np.int32), rows + start)
 
 
-def hit(unit: Unit, positions: np.ndarray, rows: np.ndarray, start: int) -> Hit:
-    return Hit(unit, positions.astype(np.int32), rows + start)
+MapBatches = Callable[[Callable[[Sequence[Unit]], list[Hit]], Iterable[list[Unit]]], Iterable[list[Hit]]]
 
 
 def open_target(location: Location, target: Target) -> OpenTarget:
@@ -64,6 +73,32 @@ def open_target(location: Location, target: Target) -> OpenTarget:
         metadata = parquet.metadata
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         return OpenTarget(target, metadata, parquet.schema_arrow, rows)
+
+
+def match_files(
+    location: Location,
+    source: SortedKeys,
+    key_columns: Sequence[str],
+    opened: Sequence[OpenTarget],
+    map_batches: MapBatches = map,
+    search: Callable[..., KeySearch] | None = None,
+) -> Iterator[FileMatch]:
+    """Find the source keys in opened data files, one bucket of the source at a time."""
+    found: dict[tuple[int, int], list[Hit]] = {}
+    scanned: set[tuple[int, int]] = set()
+    for start, index in source.indexes():
+        if not len(index):
+            continue
+        keys = (search or KeySearch)(location, key_columns, source.schema, index, start)
+        units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
+        scanned.update((unit.file, unit.group) for unit in units)
+        for hits in map_batches(keys.find, _batches(units, len(index))):
+            for hit in hits:
+                found.setdefault((hit.unit.file, hit.unit.group), []).append(hit)
+    for at, file in enumerate(opened):
+        numbers = range(len(file.group_rows))
+        groups = [_group_match(g, file.group_rows[g], found[at, g]) for g in numbers if (at, g) in found]
+        yield FileMatch(file.target.path, file.group_rows, sum((at, g) in scanned for g in numbers), groups)
 
 
 def _batches(units: Sequence[Unit], keys: int) -> Iterator[list[Unit]]:
@@ -89,37 +124,8 @@ def _group_match(group: int, rows: int, hits: Sequence[Hit]) -> GroupMatch:
     return GroupMatch(group, rows, positions, sources)
 
 
-MapBatches = Callable[[Callable[[Sequence["Unit"]], list[Hit]], Iterable[list["Unit"]]], Iterable[list[Hit]]]
-
-
-def match_files(
-    location: Location,
-    source: SortedKeys,
-    key_columns: Sequence[str],
-    opened: Sequence[OpenTarget],
-    map_batches: MapBatches = map,
-    search: Callable[..., KeySearch] | None = None,
-) -> Iterator[FileMatch]:
-    """Where the source's keys are in the opened files, bucket by bucket of the source."""
-    found: dict[tuple[int, int], list[Hit]] = {}
-    scanned: set[tuple[int, int]] = set()
-    for start, index in source.indexes():
-        if not len(index):
-            continue
-        keys = (search or KeySearch)(location, key_columns, source.schema, index, start)
-        units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
-        scanned.update((unit.file, unit.group) for unit in units)
-        for hits in map_batches(keys.find, _batches(units, len(index))):
-            for found_here in hits:
-                found.setdefault((found_here.unit.file, found_here.unit.group), []).append(found_here)
-    for at, file in enumerate(opened):
-        numbers = range(len(file.group_rows))
-        groups = [_group_match(g, file.group_rows[g], found[at, g]) for g in numbers if (at, g) in found]
-        yield FileMatch(file.target.path, file.group_rows, sum((at, g) in scanned for g in numbers), groups)
-
-
 class KeySearch:
-    """One bucket of source keys against many row groups."""
+    """A search for one bucket of source keys in many row groups."""
 
     def __init__(
         self, location: Location, columns: Sequence[str], schema: pa.Schema, index: KeyIndex, start: int
@@ -131,7 +137,7 @@ class KeySearch:
         self.start = start
 
     def units(self, at: int, file: OpenTarget) -> Iterator[Unit]:
-        """The row groups that statistics do not exclude."""
+        """Yield the row groups of a file that statistics do not exclude."""
         count = len(file.group_rows)
         possible = np.fromiter((rows > 0 for rows in file.group_rows), np.bool_, count)
         bounds = [self._bounds(file, n, canonical_type(t)) for n, t in zip(self.columns, self.types, strict=True)]
@@ -142,57 +148,61 @@ class KeySearch:
             span = self.index.span(lows[group], highs[group]) if known[group] else (0, len(self.index))
             yield Unit(at, int(group), file.group_rows[group], span, file)
 
-    def _bounds(self, file: OpenTarget, name: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
+    def _bounds(
+        self, file: OpenTarget, name: str, type_: pa.DataType
+    ) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
         count = len(file.group_rows)
         if name in file.target.constants:
             constant = canonical_keys(pa.chunked_array([pa.array([file.target.constants[name]])]), type_)
             values = pa.repeat(constant[0], count)
             return values, values, np.asarray(values.is_valid())
         if file.schema.get_field_index(name) < 0:
-            return bounds_of([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
-        return bounds_of(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
+            return (
+                bound_arrays([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
+            )
+        return bound_arrays(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
 
     def find(self, units: Sequence[Unit]) -> list[Hit]:
-        """Positions and source rows of the keys found, per row group.
+        """Find the matching rows of row groups.
 
-        Of a composite key, the column that excludes most is read first, and the others only where it leaves rows.
+        For a composite key, reads the leading column first, and the other columns only for possible rows.
         """
         lead = self.index.lead
         hits, hashed = [], []
         for unit in units:
             column = self._read(unit, lead)
-            found = self.index.find_in_rising(column)
+            found = self.index.find_in_ascending(column)
             if found is None:
                 hashed.append((unit, column))
             elif len(found[0]):
-                hits.append(hit(unit, *found, self.start))
+                hits.append(Hit.of(unit, *found, self.start))
         return hits + self._find_hashed(hashed) if hashed else hits
 
     def _find_hashed(self, leading: Sequence[tuple[Unit, pa.ChunkedArray]]) -> list[Hit]:
         units, parts = [unit for unit, _ in leading], [[column] for _, column in leading]
         span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
-        rows_of: list[np.ndarray | None] = [None] * len(units)
+        rows_of: list[RowNumbers | None] = [None] * len(units)
         if len(self.columns) > 1:
-            possible = self.index.might_be(stacked(parts, 0), span)
+            possible = self.index.matches_lead(_stack(parts, 0), span)
             units, parts, rows_of = self._narrow(units, parts, possible)
             if not units:
                 return []
-        found = self.index.find([stacked(parts, i) for i in range(len(self.columns))], span)
+        found = self.index.find([_stack(parts, i) for i in range(len(self.columns))], span)
         hits, offset = [], 0
         for unit, part, rows in zip(units, parts, rows_of, strict=True):
-            here = found[offset : offset + len(part[0])]
+            sources = found[offset : offset + len(part[0])]
             offset += len(part[0])
-            places = np.flatnonzero(here >= 0)
-            if len(places):
-                hits.append(hit(unit, places if rows is None else rows[places], here[places], self.start))
+            at = np.flatnonzero(sources >= 0)
+            if len(at):
+                hits.append(Hit.of(unit, at if rows is None else rows[at], sources[at], self.start))
         return hits
 
     def _narrow(
-        self, units: Sequence[Unit], parts: Sequence[list[pa.ChunkedArray]], possible: np.ndarray
-    ) -> tuple[list[Unit], list[list[pa.ChunkedArray]], list[np.ndarray | None]]:
-        """Row groups with possible rows, all their key columns at those rows, and which rows these are."""
+        self, units: Sequence[Unit], parts: Sequence[list[pa.ChunkedArray]], possible: npt.NDArray[np.bool_]
+    ) -> tuple[list[Unit], list[list[pa.ChunkedArray]], list[RowNumbers | None]]:
+        """Return row groups with possible rows, and the key columns and positions of these rows."""
         kept, columns = [], []
-        rows_of: list[np.ndarray | None] = []
+        rows_of: list[RowNumbers | None] = []
         offset = 0
         for unit, part in zip(units, parts, strict=True):
             rows = np.flatnonzero(possible[offset : offset + unit.rows])
@@ -206,7 +216,7 @@ class KeySearch:
         return kept, columns, rows_of
 
     def _read(self, unit: Unit, position: int) -> pa.ChunkedArray:
-        """One key column of a row group, and nothing else of it."""
+        """Read one key column of a row group."""
         file, name, type_ = unit.opened, self.columns[position], self.types[position]
         if name in file.target.constants:
             column = pa.chunked_array([pa.repeat(file.target.constants[name], unit.rows)])
@@ -217,6 +227,6 @@ class KeySearch:
         return canonical_keys(column, type_)
 
 
-def stacked(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:
-    """One column of several row groups."""
+def _stack(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:
+    """Stack one key column of several row groups."""
     return pa.chunked_array([chunk for part in parts for chunk in part[position].chunks], parts[0][position].type)

@@ -1,9 +1,10 @@
-"""The incremental core: what a merge means, how it is planned, and how it becomes true."""
+"""Merges, writes, compaction and reads of Parquet datasets."""
 
-from inlay.incremental.commit import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
+from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
 from inlay.incremental.compact import compact
+from inlay.incremental.display import Progress
+from inlay.incremental.merge import merge, plan_merge
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan, plan_incremental_rewrite
-from inlay.incremental.progress import Progress
 from inlay.incremental.prune import (
     ConservativeMembershipChecker,
     ParquetFileMetadata,
@@ -20,7 +21,6 @@ from inlay.incremental.result import (
     WriteResult,
     compute_merge_stats,
 )
-from inlay.incremental.run import merge, plan_merge
 from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
 from inlay.incremental.validate import (
     TableLike,

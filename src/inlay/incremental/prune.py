@@ -1,31 +1,33 @@
-"""Which files can hold which keys. A file is skipped only if its absence is proven.
+"""Pruning: which files can contain source keys.
 
-Partition values and footer statistics exclude files without opening their data; what is left is confirmed by
-reading key columns only.
+Partition values and footer statistics exclude files without reading data. Reading the key columns confirms the rest.
+A file is excluded only if it provably contains no source key.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from inlay.engines.arrow import ArrowEngine
+from inlay.commit.transaction import read_consistently
 from inlay.engines.base import Target
-from inlay.engines.buckets import load_source
-from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
+from inlay.engines.keys import KeyIndex, KeyRanges, canonical_keys, canonical_type
+from inlay.engines.local import ArrowEngine
+from inlay.engines.source import load_source
 from inlay.errors import SchemaMismatchError
-from inlay.incremental.commit import read_consistently
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footer_cache import Footers
-from inlay.parquet.footers import open_parquet, python_range, ranges_in, whole_range
+from inlay.parquet.footers import column_ranges, merge_ranges, open_parquet, python_range
 from inlay.parquet.layout import parse_hive_partition_path, typed_partition_value
 from inlay.schema import lossless_cast
-from inlay.storage import FileStat, Location, locate
+from inlay.storage import FileStat, Filesystem, Location, locate
 
 __all__ = [
     "ConservativeMembershipChecker",
@@ -33,15 +35,33 @@ __all__ = [
     "ParquetMetadataAnalyzer",
     "PartitionPruner",
     "RowGroupMetadata",
+    "SourceKeys",
     "confirm_affected_files",
     "possible_files",
 ]
+
+SourceKeys: TypeAlias = "pa.Table | pa.Array | pa.ChunkedArray | Sequence[Any]"
 
 
 # ------------------------------------------------------------------------------------------------------- metadata
 @dataclass(slots=True)
 class RowGroupMetadata:
-    """Rows, bytes and column ranges of one row group."""
+    """The row count, size and column statistics of one row group.
+
+    Attributes:
+        rows: The number of rows.
+        size_bytes: The compressed size.
+        column_stats: For each column a dict with `min`, `max`, `null_count` and `exactness`.
+
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import ParquetMetadataAnalyzer
+        >>> inlay.write_dataset({"id": [1, 2]}, "people").row_count
+        2
+        >>> [file] = ParquetMetadataAnalyzer().analyze_dataset_files("people")
+        >>> file.row_groups[0].column_stats["id"]["max"]
+        2
+    """
 
     rows: int
     size_bytes: int
@@ -50,7 +70,28 @@ class RowGroupMetadata:
 
 @dataclass(slots=True)
 class ParquetFileMetadata:
-    """What planning knows of a file. Each entry of `column_stats` has min, max, null_count and exactness."""
+    """The metadata of one data file: row count, statistics and partition values.
+
+    Attributes:
+        path: The path of the file.
+        row_group_count: The number of row groups.
+        total_rows: The number of rows.
+        column_stats: For each column a dict with `min`, `max`, `null_count` and `exactness`. Only statistics whose
+            exactness is `"exact"` can exclude the file.
+        partition_values: The values in the path, as text, by partition column. NULL is None.
+        row_groups: The metadata of each row group.
+        size_bytes: The size of the file.
+        error: Why the footer cannot be read; None if it can.
+
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import ParquetMetadataAnalyzer
+        >>> inlay.write_dataset({"id": [1, 2], "day": ["mon", "mon"]}, "days", partition_columns="day").row_count
+        2
+        >>> [file] = ParquetMetadataAnalyzer().analyze_dataset_files("days")
+        >>> file.total_rows, file.partition_values, file.column_stats["id"]["min"]
+        (2, {'day': 'mon'}, 1)
+    """
 
     path: str
     row_group_count: int
@@ -63,10 +104,35 @@ class ParquetFileMetadata:
 
 
 class ParquetMetadataAnalyzer:
-    """Extract and analyze parquet file metadata for incremental rewrite planning."""
+    """A reader of footers for planning.
 
-    def analyze_dataset_files(self, dataset_path: str, filesystem: Any = None) -> list[ParquetFileMetadata]:
-        """The metadata of every file, in path order. A footer that cannot be read leaves `error` and no statistics."""
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import ParquetMetadataAnalyzer
+        >>> inlay.write_dataset({"id": [1, 2]}, "people").row_count
+        2
+        >>> [file] = ParquetMetadataAnalyzer().analyze_dataset_files("people")
+        >>> file.row_group_count, file.total_rows
+        (1, 2)
+    """
+
+    def analyze_dataset_files(
+        self, dataset_path: str | os.PathLike[str], filesystem: Filesystem | None = None
+    ) -> list[ParquetFileMetadata]:
+        """Read the footers of all files of a dataset.
+
+        Args:
+            dataset_path: The directory of the dataset.
+            filesystem: An fsspec or pyarrow filesystem that holds `dataset_path`.
+
+        Returns:
+            The metadata of each file, in path order. A file with an unreadable footer has an `error` and no
+            statistics.
+
+        Raises:
+            InvalidArgumentError: `dataset_path` is not a valid path or URL.
+            ConcurrentModificationError: The dataset changes faster than it can be read.
+        """
         location = locate(dataset_path, filesystem)
         return read_consistently(location, functools.partial(self._analyze_all, location))
 
@@ -77,27 +143,29 @@ class ParquetMetadataAnalyzer:
             return list(pool.map(lambda file: self._analyze(location, file), files))
 
     def _analyze(self, location: Location, file: FileStat) -> ParquetFileMetadata:
-        shown, partitions = location.shown(file.path), parse_hive_partition_path(file.path)
+        path, partitions = location.display(file.path), parse_hive_partition_path(file.path)
         try:
             with open_parquet(location, file.path) as parquet:
                 metadata, schema = parquet.metadata, parquet.schema_arrow
         except OSError as error:
-            return ParquetFileMetadata(shown, 0, 0, {}, partitions, [], file.size, str(error))
-        ranges = {name: ranges_in(metadata, schema, name) for name in schema.names}
+            return ParquetFileMetadata(path, 0, 0, {}, partitions, [], file.size, str(error))
+        ranges = {name: column_ranges(metadata, schema, name) for name in schema.names}
         groups = []
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             stats = {n: python_range(r[number], schema.field(n).type) for n, r in ranges.items()}
             size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
             groups.append(RowGroupMetadata(group.num_rows, size, stats))
-        whole = {n: python_range(whole_range(r), schema.field(n).type) for n, r in ranges.items()}
-        return ParquetFileMetadata(shown, len(groups), metadata.num_rows, whole, partitions, groups, file.size)
+        whole = {n: python_range(merge_ranges(r), schema.field(n).type) for n, r in ranges.items()}
+        return ParquetFileMetadata(path, len(groups), metadata.num_rows, whole, partitions, groups, file.size)
 
 
 # -------------------------------------------------------------------------------------------------------- pruning
-def possible_files(footers: Footers, index: KeyIndex, key_columns: Sequence[str], schema: pa.Schema) -> np.ndarray:
-    """Which files statistics do not exclude: a file is out if one key column's range holds no source key."""
-    possible = footers.rows > 0
+def possible_files(
+    footers: Footers, index: KeyRanges, key_columns: Sequence[str], schema: pa.Schema
+) -> npt.NDArray[np.bool_]:
+    """Mark the files that the statistics of no key column exclude."""
+    possible: npt.NDArray[np.bool_] = footers.rows > 0
     for position, name in enumerate(key_columns):
         lows, highs, known = footers.bounds(name, canonical_type(schema.field(name).type))
         possible &= index.touches(position, lows, highs, known)
@@ -105,17 +173,48 @@ def possible_files(footers: Footers, index: KeyIndex, key_columns: Sequence[str]
 
 
 class ConservativeMembershipChecker:
-    """Conservative pruning using column statistics."""
+    """A check of files against source keys by column statistics.
+
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import ConservativeMembershipChecker, ParquetMetadataAnalyzer
+        >>> inlay.write_dataset({"id": [1, 5]}, "people").row_count
+        2
+        >>> [file] = ParquetMetadataAnalyzer().analyze_dataset_files("people")
+        >>> checker = ConservativeMembershipChecker()
+        >>> checker.file_might_contain_keys(file, "id", [3]), checker.file_might_contain_keys(file, "id", [9])
+        (True, False)
+    """
 
     def file_might_contain_keys(
-        self, file_metadata: ParquetFileMetadata, key_columns: Sequence[str], source_keys: Sequence[Any]
+        self, file_metadata: ParquetFileMetadata, key_columns: str | Sequence[str], source_keys: SourceKeys
     ) -> bool:
-        """False only if the statistics prove that no source key is in the file."""
+        """Check whether a file can contain a source key.
+
+        Args:
+            file_metadata: The metadata of the file, from `ParquetMetadataAnalyzer`.
+            key_columns: The name, or the names, of the key columns.
+            source_keys: The keys: a pyarrow Table with the key columns, a pyarrow Array or a sequence of values for
+                one key column, or a sequence of tuples for several.
+
+        Returns:
+            False only if the statistics prove that the file contains no source key.
+        """
         return bool(self.files_that_might([file_metadata], key_columns, source_keys)[0])
 
     def files_that_might(
-        self, files: Sequence[ParquetFileMetadata], key_columns: Sequence[str], source_keys: Sequence[Any]
-    ) -> np.ndarray:
+        self, files: Sequence[ParquetFileMetadata], key_columns: str | Sequence[str], source_keys: SourceKeys
+    ) -> npt.NDArray[np.bool_]:
+        """Check several files at once.
+
+        Args:
+            files: The metadata of the files.
+            key_columns: The name, or the names, of the key columns.
+            source_keys: The keys, as in `file_might_contain_keys`.
+
+        Returns:
+            For each file, False only if the statistics prove that the file contains no source key.
+        """
         keys = _key_table(source_keys, normalize_keys(key_columns))
         possible = np.full(len(files), keys.num_rows > 0)
         for name in keys.column_names if keys.num_rows else ():
@@ -125,7 +224,7 @@ class ConservativeMembershipChecker:
                 lows, highs, known = _stated_bounds(files, name, canonical_type(column.type))
                 possible &= index.touches(0, lows, highs, known) | _holds_nan(column)
             except (pa.ArrowException, TypeError, SchemaMismatchError, OverflowError):
-                continue  # values that do not compare prove nothing
+                continue  # keys that cannot be compared with the statistics exclude no file
         return possible
 
 
@@ -137,7 +236,7 @@ def _holds_nan(column: pa.ChunkedArray) -> bool:
 
 def _stated_bounds(
     files: Sequence[ParquetFileMetadata], column: str, type_: pa.DataType
-) -> tuple[pa.Array, pa.Array, np.ndarray]:
+) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
     stats = [file.column_stats.get(column) or {} for file in files]
     known = np.array(
         [
@@ -157,8 +256,7 @@ def _stated_bounds(
     return lows, highs, known
 
 
-def _key_table(source_keys: Any, key_columns: Sequence[str]) -> pa.Table:
-    """Source keys as a table: from a table, an array, scalars (one key column) or tuples (several)."""
+def _key_table(source_keys: SourceKeys, key_columns: Sequence[str]) -> pa.Table:
     if isinstance(source_keys, pa.Table):
         return source_keys.select(list(key_columns))
     if isinstance(source_keys, (pa.Array, pa.ChunkedArray)):
@@ -168,21 +266,43 @@ def _key_table(source_keys: Any, key_columns: Sequence[str]) -> pa.Table:
 
 
 class PartitionPruner:
-    """Identify candidate files based on partition values."""
+    """A check of files against source keys by partition values.
+
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import ParquetMetadataAnalyzer, PartitionPruner
+        >>> rows = {"id": [1, 2], "day": ["mon", "tue"]}
+        >>> inlay.write_dataset(rows, "days", partition_columns="day").row_count
+        2
+        >>> files = ParquetMetadataAnalyzer().analyze_dataset_files("days")
+        >>> found = PartitionPruner().identify_candidate_files(files, "id", [1], source_partitions=[{"day": "mon"}])
+        >>> len(files), len(found)
+        (2, 1)
+    """
 
     def identify_candidate_files(
         self,
-        file_metadata: list[ParquetFileMetadata],
-        key_columns: Sequence[str],
-        source_keys: Sequence[Any],
+        file_metadata: Sequence[ParquetFileMetadata],
+        key_columns: str | Sequence[str],
+        source_keys: SourceKeys,
         partition_schema: pa.Schema | None = None,
         *,
-        source_partitions: Iterable[dict[str, Any]] | None = None,
+        source_partitions: Iterable[Mapping[str, Any]] | None = None,
     ) -> list[str]:
-        """Files whose partition values the source has; a file with an unknown value stays.
+        """Find the files whose partition contains source rows.
 
-        The source's partitions are `source_partitions` (column -> value), or follow from the keys where partition
-        columns are key columns.
+        Args:
+            file_metadata: The metadata of the files, from `ParquetMetadataAnalyzer`.
+            key_columns: The name, or the names, of the key columns.
+            source_keys: The keys: a pyarrow Table with the key columns, a pyarrow Array or a sequence of values for
+                one key column, or a sequence of tuples for several.
+            partition_schema: The types of the partition columns. Without it, values are compared as text, and
+                key columns do not exclude partitions.
+            source_partitions: The partitions of the source rows, each a mapping of partition columns to values.
+                None derives the partitions from the keys, if partition columns are key columns.
+
+        Returns:
+            The paths of the candidate files. A file with an unknown partition value is a candidate.
         """
         schema = partition_schema or pa.schema([])
         wanted = None if source_partitions is None else [dict(values) for values in source_partitions]
@@ -192,7 +312,7 @@ class PartitionPruner:
 
     @staticmethod
     def _from_keys(
-        key_columns: Sequence[str], source_keys: Sequence[Any], schema: pa.Schema
+        key_columns: Sequence[str], source_keys: SourceKeys, schema: pa.Schema
     ) -> list[dict[str, Any]] | None:
         shared = [name for name in key_columns if schema.get_field_index(name) >= 0]
         if not shared:
@@ -216,7 +336,7 @@ class PartitionPruner:
 
 
 def _partition_text(value: Any) -> str | None:
-    """Partition values compare by how the path would spell them."""
+    """Format a partition value as in a path, for comparison."""
     scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
     text: str | None = scalar.cast(pa.string()).as_py() if scalar.is_valid else None
     return text
@@ -224,23 +344,51 @@ def _partition_text(value: Any) -> str | None:
 
 # ----------------------------------------------------------------------------------------------------- confirmation
 def confirm_affected_files(
-    candidate_files: list[str], key_columns: Sequence[str], source_keys: Sequence[Any], filesystem: Any = None
+    candidate_files: Sequence[str],
+    key_columns: str | Sequence[str],
+    source_keys: SourceKeys,
+    filesystem: Filesystem | None = None,
 ) -> list[str]:
-    """The candidate files that really contain a source key; only key columns are read."""
+    """Read the key columns of candidate files, and return the files that contain a source key.
+
+    Args:
+        candidate_files: The paths of the files.
+        key_columns: The name, or the names, of the key columns.
+        source_keys: The keys: a pyarrow Table with the key columns, a pyarrow Array or a sequence of values for one
+            key column, or a sequence of tuples for several.
+        filesystem: An fsspec or pyarrow filesystem that holds the files.
+
+    Returns:
+        The paths of the files with at least one matching row.
+
+    Raises:
+        InvalidArgumentError: `key_columns` is empty or repeats a name.
+        SchemaMismatchError: A key column does not exist in a file, or a key does not fit the column's type.
+        OSError: A file cannot be read.
+
+    Example:
+        >>> import inlay
+        >>> from inlay.incremental import confirm_affected_files
+        >>> inlay.write_dataset({"id": [1, 5]}, "people").row_count
+        2
+        >>> files = inlay.list_dataset_files("people")
+        >>> len(confirm_affected_files(files, "id", [5])), len(confirm_affected_files(files, "id", [3]))
+        (1, 0)
+    """
     keys = normalize_keys(key_columns)
     if not candidate_files:
         return []
     table = _key_table(source_keys, keys)
     affected = []
-    for shown in candidate_files:
-        parent, _, name = shown.rpartition("/")
+    for path in candidate_files:
+        parent, _, name = path.rpartition("/")
         location = locate(parent or ".", filesystem)
         with open_parquet(location, name) as parquet:
             schema = parquet.schema_arrow
         source = load_source(_as_keys_of(table, schema), lambda rows: rows, keys)
         matches = ArrowEngine().match(location, source, keys, [Target(name)])
         if any(match.groups for match in matches):
-            affected.append(shown)
+            affected.append(path)
     return affected
 
 

@@ -1,8 +1,9 @@
-"""Reading a dataset in one consistent state."""
+"""Consistent reads of a dataset."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -10,16 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from inlay.errors import NotFoundError
-from inlay.incremental.commit import footer_cache, holding, locate_dataset, read_consistently
-from inlay.incremental.failures import failing_as
+from inlay.commit.transaction import footer_cache, hold_snapshot, locate_dataset, read_consistently
+from inlay.errors import NotFoundError, wrap_errors
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
-from inlay.parquet.footers import check_timestamps, open_parquet
-from inlay.parquet.int96 import int96_columns, is_nanoseconds
+from inlay.parquet.footers import has_nanoseconds, int96_columns, open_parquet, require_readable_timestamps
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
-from inlay.storage import FileStat, Location, ObjectStore
+from inlay.storage import FileStat, Filesystem, Location, ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -30,14 +29,41 @@ _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((?P<name>.*?)\) in "
 
 
 def read_parquet(
-    path: str,
+    path: str | os.PathLike[str],
     *,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,  # noqa: A002
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> pa.Table:
-    """Read a dataset in one consistent state: exactly before or exactly after any merge."""
+    """Read a dataset into memory, in its state before or after any concurrent commit.
+
+    Args:
+        path: The directory of the dataset: a local path or a URL that fsspec supports.
+        columns: The names of the columns to read, in this order. None reads all columns, including those that the
+            Hive paths hold.
+        filter: A pyarrow expression, such as `pyarrow.compute.field("price") > 2`. Only matching rows are returned.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+
+    Returns:
+        The rows, file by file in path order.
+
+    Raises:
+        NotFoundError: There is no Parquet file at `path`.
+        SchemaMismatchError: A column does not exist, or the schemas of the files cannot be combined.
+        UnreadableFileError: A data file cannot be read.
+        ConcurrentModificationError: The dataset changes faster than it can be read.
+        DatasetIOError: The store cannot be read.
+
+    Example:
+        >>> import inlay
+        >>> import pyarrow.compute as pc
+        >>> inlay.write_dataset({"id": [1, 2, 3], "price": [1.0, 2.0, 3.0]}, "prices").row_count
+        3
+        >>> inlay.read_parquet("prices", columns=["id"], filter=pc.field("price") > 1.5).to_pydict()
+        {'id': [2, 3]}
+    """
     location = locate_dataset(path, filesystem, storage_options)
 
     def read(files: Sequence[FileStat]) -> pa.Table:
@@ -46,32 +72,53 @@ def read_parquet(
         with _naming_unknown_columns(dataset.schema):
             return dataset.to_table(columns=wanted, filter=filter)
 
-    with failing_as("read"):
+    with wrap_errors("read"):
         return read_consistently(location, read)
 
 
 @contextlib.contextmanager
 def open_dataset(
-    path: str,
+    path: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[ds.Dataset]:
-    """A dataset in one consistent state, as a pyarrow dataset to scan in batches; for what does not fit in memory.
+    """Open a dataset as a pyarrow Dataset, to scan more rows than fit in memory.
 
-    Writers can prepare meanwhile, and their commits wait until the block ends. On object stores they do not wait: if
-    one came in between, that is a ConcurrentModificationError at the end of the block.
+    Use it as a context manager. On a local disk, writers can prepare commits inside the block, and wait until its end
+    to commit. On an object store, a commit inside the block raises an error at its end.
+
+    Args:
+        path: The directory of the dataset: a local path or a URL that fsspec supports.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+
+    Returns:
+        A context manager that yields a `pyarrow.dataset.Dataset`.
+
+    Raises:
+        NotFoundError: There is no Parquet file at `path`.
+        UnreadableFileError: A data file cannot be read.
+        ConcurrentModificationError: A writer committed to an object store inside the block.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1, 2, 3]}, "people").row_count
+        3
+        >>> with inlay.open_dataset("people") as dataset:
+        ...     sum(batch.num_rows for batch in dataset.to_batches())
+        3
     """
     location = locate_dataset(path, filesystem, storage_options)
     with contextlib.ExitStack() as stack:
-        with failing_as("read"):
-            dataset = _dataset(location, stack.enter_context(holding(location)))
-        yield dataset  # what goes wrong in the caller's block is the caller's
+        with wrap_errors("read"):
+            dataset = _dataset(location, stack.enter_context(hold_snapshot(location)))
+        yield dataset  # outside wrap_errors: errors of the caller's block are not inlay's
 
 
 @contextlib.contextmanager
 def _naming_unknown_columns(schema: pa.Schema) -> Iterator[None]:
-    """pyarrow says which column it did not find, in words of its own."""
+    """Translate pyarrow's error about a missing column."""
     try:
         yield
     except pa.ArrowInvalid as error:
@@ -81,17 +128,19 @@ def _naming_unknown_columns(schema: pa.Schema) -> Iterator[None]:
 
 
 def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
-    import pyarrow.dataset as ds  # imports pandas where there is one
+    import pyarrow.dataset as ds  # a slow import: it imports pandas if pandas is installed
 
     if not files:
-        raise NotFoundError(f"There is no Parquet file in {location.given!r}.")
+        raise NotFoundError(
+            f"There is no Parquet file in {location.uri!r}.", hint="Check the path, or write rows with write_dataset."
+        )
     state = TargetState.read(location, files, [], None, footer_cache(location))
-    inside = cast(pa.Schema, state.schema)  # there are files, and each of them can be read
+    schema = cast(pa.Schema, state.schema)  # a dataset with files has a schema
     _check_timestamps(location, state.footers)
     paths = _path_columns(state.footers)
     return ds.dataset(
         [location.full(file.path) for file in files],
-        schema=pa.schema([*inside, *(field for field in paths if field.name not in inside.names)], inside.metadata),
+        schema=pa.schema([*schema, *(field for field in paths if field.name not in schema.names)], schema.metadata),
         format="parquet",
         filesystem=_filesystem(location),
         partitioning=ds.partitioning(paths, flavor="hive"),
@@ -100,34 +149,33 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
 
 
 def _check_timestamps(location: Location, footers: Footers) -> None:
-    """Refuse timestamps that would not be read as they are. Files of one schema were written by one program."""
+    """Reject INT96 timestamps that pyarrow would change."""
     for number, schema in enumerate(footers.schemas):
-        if not any(is_nanoseconds(field.type) for field in schema):
+        if not any(has_nanoseconds(field.type) for field in schema):
             continue
         with open_parquet(location, footers.first_with_schema(number).path) as first:
             if not int96_columns(first.schema):
                 continue
-        for at in np.flatnonzero(footers.schema_numbers == number).tolist():
-            path = footers.files[at].path
+        for position in np.flatnonzero(footers.schema_numbers == number).tolist():
+            path = footers.files[position].path
             with open_parquet(location, path) as file:
-                check_timestamps(location, path, file.metadata, None)
+                require_readable_timestamps(location, path, file.metadata, None)
 
 
 def parquet_dataset(location: Location, paths: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-    """Files of one schema, named one by one."""
-    import pyarrow.dataset as ds  # imports pandas where there is one
+    """Open files with one schema as a pyarrow Dataset."""
+    import pyarrow.dataset as ds  # a slow import: it imports pandas if pandas is installed
 
     files = [location.full(path) for path in paths]
     return ds.dataset(files, schema=schema, format="parquet", filesystem=_filesystem(location))
 
 
-def _filesystem(location: Location) -> Any:
-    """The store as pyarrow takes it; None for the local disk."""
+def _filesystem(location: Location) -> Filesystem | None:
     return location.store.filesystem if isinstance(location.store, ObjectStore) else None
 
 
 def _path_columns(footers: Footers) -> pa.Schema:
-    """The columns that paths give, typed as readers type them."""
+    """Return the columns in the Hive paths, with types inferred from all values."""
     values: dict[str, list[str | None]] = {}
     for file in footers.files:
         for name, value in parse_hive_partition_path(file.path).items():

@@ -1,63 +1,41 @@
-"""New files on their way: where they will lie, how they are written, and a look at each before it becomes true."""
+"""Staged files: their paths, writer settings and the check before the commit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from inlay.engines.base import Append, Written
+from inlay.commit.transaction import StagedFile, Transaction
+from inlay.engines.base import Append, RowNumbers, StageResult
 from inlay.engines.kernels import file_settings
 from inlay.errors import DatasetMergeError
 from inlay.incremental.target import Partitions, TargetState
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings
-from inlay.storage import FileStat, Location
+from inlay.storage import Location
 
-__all__ = ["Slot", "Transaction", "new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
-
-
-class Slot(NamedTuple):
-    """A file on its way: where it is written, and what it will be called in the dataset."""
-
-    stage: str  # absolute in the dataset's store
-    path: str
+__all__ = ["new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
 
 
-class Transaction(Protocol):
-    """Whoever makes staged files true in one moment: a plain dataset's journal, or a catalog."""
-
-    def snapshot(self) -> list[FileStat]:
-        """The files as they are now; the commit refuses if that changes in between."""
-
-    def rewriting(self, path: str) -> Slot:
-        """A place for what replaces an existing file."""
-
-    def adding(self, directory: str) -> Slot:
-        """A place for a new file."""
-
-    def commit(self, puts: Sequence[Slot], removes: Sequence[str]) -> None: ...
-
-
-def partition_chunks(rows: np.ndarray, partitions: Partitions, most: int) -> list[tuple[int, np.ndarray]]:
-    """Rows by partition, cut into files, each in source order."""
+def partition_chunks(rows: RowNumbers, partitions: Partitions, max_rows: int) -> list[tuple[int, RowNumbers]]:
+    """Split rows by partition, then into files of at most `max_rows`, in source order."""
     if len(partitions.values) == 1:
-        return [(0, rows[start : start + most]) for start in range(0, len(rows), most)]
+        return [(0, rows[start : start + max_rows]) for start in range(0, len(rows), max_rows)]
     chunks = []
     numbers = partitions.rows[rows]
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
     for number, start, end in zip(found, starts, [*starts[1:], len(rows)], strict=False):
-        mine = rows[order[start:end]]
-        chunks += [(int(number), mine[at : at + most]) for at in range(0, len(mine), most)]
+        members = rows[order[start:end]]
+        chunks += [(int(number), members[at : at + max_rows]) for at in range(0, len(members), max_rows)]
     return chunks
 
 
 def plan_appends(
-    rows: np.ndarray,
+    rows: RowNumbers,
     partitions: Partitions,
     schema: pa.Schema,
     settings: WriterSettings,
@@ -65,30 +43,30 @@ def plan_appends(
     files: Transaction,
     *,
     empty: bool = False,
-) -> list[tuple[Slot, Append]]:
-    """The new files for source rows; with `empty` one file without rows where there are none."""
+) -> list[tuple[StagedFile, Append]]:
+    """Assign source rows to new files. If `empty` is True and there are no rows, plan one empty file."""
     chunks = partition_chunks(rows, partitions, max_rows_per_file)
     if empty and not chunks and not partitions.columns:
         chunks = [(0, rows)]
-    slots = [files.adding(partitions.directory(number)) for number, _ in chunks]
-    return [(slot, Append(slot.stage, mine, schema, settings)) for slot, (_, mine) in zip(slots, chunks, strict=True)]
+    slots = [files.stage_new_file(partitions.directory(number)) for number, _ in chunks]
+    return [(slot, Append(slot.stage, part, schema, settings)) for slot, (_, part) in zip(slots, chunks, strict=True)]
 
 
 def new_file_settings(
     location: Location, target: TargetState, compression: str | None, row_group_size: int | None
 ) -> WriterSettings:
-    """As the caller chose, else as the dataset's files are, else the documented defaults."""
+    """Return the caller's writer settings, or those of the dataset's files, or the defaults."""
     settings = WriterSettings()
     if target.footers:
-        telling = int(target.footers.groups.argmax())  # the file with the most row groups
-        own, groups = file_settings(location, target.footers.files[telling].path)
-        # one row group says nothing about how large they are meant to be
+        sample = int(target.footers.groups.argmax())  # the file with the largest number of row groups
+        own, groups = file_settings(location, target.footers.files[sample].path)
+        # A single row group may be smaller than the size that its writer was set to.
         settings = own if groups > 1 else replace(own, row_group_size=DEFAULT_ROW_GROUP_SIZE)
-    return settings.with_choice(compression, row_group_size)
+    return settings.override(compression, row_group_size)
 
 
-def verify_staged(location: Location, written: Sequence[Written]) -> None:
-    """Read back every staged footer before anything becomes true."""
+def verify_staged(location: Location, written: Sequence[StageResult]) -> None:
+    """Read the footer of each staged file, and check its row count."""
     for outcome in written:
         if outcome.stage is None:
             continue
@@ -96,9 +74,14 @@ def verify_staged(location: Location, written: Sequence[Written]) -> None:
             with location.store.open_arrow(outcome.stage) as file:
                 rows = pq.read_metadata(file).num_rows
         except (pa.ArrowException, OSError) as error:
-            raise DatasetMergeError(f"A staged file cannot be read back: {error}", operation="verify") from error
+            raise DatasetMergeError(
+                f"The staged file {outcome.stage!r} cannot be read: {error}. Nothing changed.",
+                operation="verify",
+                hint="Check the disk, then run the operation again.",
+            ) from error
         if rows != outcome.rows:
             raise DatasetMergeError(
-                f"A staged file has {rows:,} rows instead of {outcome.rows:,}; nothing changed.",
+                f"The staged file {outcome.stage!r} has {rows:,} rows instead of {outcome.rows:,}. Nothing changed.",
                 operation="verify",
+                hint="Check the disk, then run the operation again.",
             )

@@ -1,4 +1,4 @@
-"""What a merge means. The truth table is data; the code, the tests and the documentation are made from it."""
+"""The merge strategies as a table, which code, tests and documentation use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ MergeStrategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What happens to a key that is in both, only in the source, only in the target."""
+    """What a merge does with each key, by whether it is in the source and the target.
+
+    Attributes:
+        name: The name to pass as `strategy`.
+        in_both: `"replace"` replaces the target row, `"keep"` keeps it.
+        only_in_source: `"insert"` adds the source row, `"skip"` ignores it.
+        only_in_target: `"keep"` keeps the target row, `"delete"` deletes it.
+        summary: One sentence for people.
+        reduces_source: True if the merge first keeps one source row per key.
+        replaces: True if `in_both` is `"replace"`.
+        inserts: True if `only_in_source` is `"insert"`.
+        deletes: True if `only_in_target` is `"delete"`.
+
+    Example:
+        >>> from inlay.incremental import STRATEGIES
+        >>> STRATEGIES["full_merge"].only_in_target
+        'delete'
+    """
 
     name: MergeStrategy
     in_both: Literal["keep", "replace"]
@@ -39,22 +56,18 @@ class Strategy:
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
-        Strategy("insert", "keep", "insert", "keep", "Add rows with new keys; leave existing rows alone."),
+        Strategy("insert", "keep", "insert", "keep", "Add rows with new keys; keep existing rows."),
         Strategy("update", "replace", "skip", "keep", "Replace rows whose key exists; ignore new keys."),
-        Strategy("upsert", "replace", "insert", "keep", "Replace rows whose key exists and add the new ones."),
+        Strategy("upsert", "replace", "insert", "keep", "Replace rows whose key exists; add rows with new keys."),
         Strategy(
-            "full_merge",
-            "replace",
-            "insert",
-            "delete",
-            "Make the dataset equal to the source; delete what it lacks.",
+            "full_merge", "replace", "insert", "delete", "Upsert, then delete rows whose key is not in the source."
         ),
         Strategy(
             "deduplicate",
             "replace",
             "insert",
             "keep",
-            "Reduce the source to one row per key (the last wins), then upsert.",
+            "Keep one source row per key (the last by default), then upsert.",
             reduces_source=True,
         ),
     )
@@ -62,8 +75,8 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def get_strategy(name: str) -> Strategy:
-    given = getattr(name, "value", name)
-    found = STRATEGIES.get(given) if isinstance(given, str) else None
+    value = getattr(name, "value", name)  # of an enum
+    found = STRATEGIES.get(value) if isinstance(value, str) else None
     if found is None:
         raise unknown("merge strategy", name, STRATEGIES)
     return found

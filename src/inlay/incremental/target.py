@@ -1,4 +1,4 @@
-"""The dataset as a merge finds it: files, one schema for all of them, and their partitions."""
+"""The dataset before a merge: its files, their common schema and their partitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,18 +21,19 @@ from inlay.storage import FileStat, Location
 
 __all__ = ["ELSEWHERE", "UNKNOWN", "Partitions", "TargetState"]
 
-ELSEWHERE = -1  # a partition that the source does not have
-UNKNOWN = -2  # a file whose path does not say
-UNREADABLE = -3  # a file whose path says what the column's type cannot hold
+# Partition numbers of files that are in no partition of the source.
+ELSEWHERE = -1  # the source has no row in the file's partition
+UNKNOWN = -2  # the path names no value for a partition column
+UNREADABLE = -3  # the path names a value that does not fit the column's type
 
 
 @dataclass(slots=True)
 class TargetState:
-    """What is there before the merge."""
+    """The files of a dataset before a merge, with their common schema."""
 
     location: Location
     footers: Footers
-    schema: pa.Schema | None  # of the files; None while there are none
+    schema: pa.Schema | None  # None if the dataset has no files
     partition_columns: list[str]
 
     @classmethod
@@ -45,8 +47,8 @@ class TargetState:
         read: ReadMany | None = None,
     ) -> TargetState:
         footers = read_footers(location, files, key_columns, cache, read)
-        for at, error in sorted(footers.errors.items()):
-            raise UnreadableFileError(error, operation="plan", files=[location.shown(footers.files[at].path)])
+        for number, error in sorted(footers.errors.items()):
+            raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files[number].path)])
         schema = _dataset_schema(location, footers)
         return cls(location, footers, schema, _partition_columns(footers, partition_columns))
 
@@ -59,39 +61,38 @@ def _dataset_schema(location: Location, footers: Footers) -> pa.Schema | None:
     if not footers.schemas:
         return None
     firsts = [footers.first_with_schema(number) for number in range(len(footers.schemas))]
-    return unify(footers.schemas, [location.shown(file.path) for file in firsts])
+    return unify(footers.schemas, [location.display(file.path) for file in firsts])
 
 
-def _partition_columns(footers: Footers, given: Sequence[str] | None) -> list[str]:
-    """As given, or as the paths say; where both speak they must agree."""
+def _partition_columns(footers: Footers, requested: Sequence[str] | None) -> list[str]:
+    """Return the partition columns in the paths. Reject a request that differs from them."""
     found = list(parse_hive_partition_path(footers.files[0].path)) if footers else []
-    if given is None:
+    if requested is None:
         return found
-    if footers and not found and given:
+    if footers and not found and requested:
         raise InvalidArgumentError(
-            f"The dataset is not partitioned; new files cannot be by {', '.join(given)}.",
-            hint="Leave partition_columns out, or write the rows to a new dataset with them.",
+            f"The dataset is not partitioned, so new files cannot be partitioned by {', '.join(requested)}.",
+            hint="Omit partition_columns, or write the rows to a new dataset.",
         )
-    if found and list(given) != found:
-        other = next((name for name in given if name not in found), None)
+    if found and list(requested) != found:
+        other = next((name for name in requested if name not in found), None)
         raise InvalidArgumentError(
-            f"The dataset is partitioned by {', '.join(found)}, not by {', '.join(given) or 'nothing'}.",
-            hint=did_you_mean(other, found) or "Without partition_columns the paths say it.",
+            f"The dataset is partitioned by {', '.join(found)}, not by {', '.join(requested) or 'nothing'}.",
+            hint=did_you_mean(other, found) or "Omit partition_columns to keep the partition columns of the dataset.",
         )
-    return list(given)
+    return list(requested)
 
 
 @dataclass(slots=True)
 class Partitions:
-    """The partitions of the source's rows, numbered, and where the dataset's files lie among them.
+    """The numbered partitions of the source rows, and their directories in the dataset.
 
-    Values compare by how a path spells them after they were read as values of the column's type: the directory
-    `p=01` holds the integer 1.
+    Values are parsed as the column's type, then compared as text: the directory `p=01` holds the integer 1.
     """
 
     columns: list[str]
-    values: list[tuple[str | None, ...]]  # by number
-    rows: np.ndarray  # number of every source row
+    values: list[tuple[str | None, ...]]  # by partition number
+    rows: npt.NDArray[np.int64]  # the partition number of each source row
     directories: dict[tuple[str | None, ...], str] = field(default_factory=dict)
     _types: list[pa.DataType] = field(default_factory=list)
 
@@ -108,7 +109,7 @@ class Partitions:
         return partitions
 
     def values_of(self, path: str) -> tuple[str | None, ...] | None:
-        """The partition of a file; None when its path does not say or says what the type cannot hold."""
+        """Return the partition of a file, or None if its path lacks a valid value."""
         found = parse_hive_partition_path(path, self.columns)
         if len(found) != len(self.columns):
             return None
@@ -120,7 +121,7 @@ class Partitions:
         )
 
     def constants_of(self, path: str) -> dict[str, pa.Scalar]:
-        """The typed values that a file's path gives its rows."""
+        """Return the typed partition values in a file's path."""
         found = parse_hive_partition_path(path)
         typed = {
             c: typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True) if c in found
@@ -131,8 +132,8 @@ class Partitions:
     def _numbers(self) -> dict[tuple[str | None, ...], int]:
         return {values: number for number, values in enumerate(self.values)}
 
-    def numbers_of(self, footers: Footers) -> np.ndarray:
-        """The partition number of every file, or why it has none."""
+    def numbers_of(self, footers: Footers) -> npt.NDArray[np.int64]:
+        """Return the partition number of each file, or ELSEWHERE, UNKNOWN or UNREADABLE."""
         if not self.columns:
             return np.zeros(len(footers), np.int64)
         numbers = self._numbers
@@ -140,15 +141,15 @@ class Partitions:
         directories = _directories(footers)
         for directory in dict.fromkeys(directories):
             values = self.values_of(f"{directory}/")
-            seen[directory] = self._unnumbered(directory) if values is None else numbers.get(values, ELSEWHERE)
+            seen[directory] = self._without_values(directory) if values is None else numbers.get(values, ELSEWHERE)
         return np.fromiter((seen[directory] for directory in directories), np.int64, len(directories))
 
-    def _unnumbered(self, directory: str) -> int:
-        says_all = len(parse_hive_partition_path(f"{directory}/", self.columns)) == len(self.columns)
-        return UNREADABLE if says_all else UNKNOWN
+    def _without_values(self, directory: str) -> int:
+        is_complete = len(parse_hive_partition_path(f"{directory}/", self.columns)) == len(self.columns)
+        return UNREADABLE if is_complete else UNKNOWN
 
     def directory(self, number: int) -> str:
-        """Where new files of a partition go: beside the existing ones if there are any."""
+        """Return the directory of existing files of a partition, or else a new directory."""
         if not self.columns:
             return ""
         values = self.values[number]
@@ -156,19 +157,19 @@ class Partitions:
             return self.directories[values]
         return "/".join(hive_segment(column, value) for column, value in zip(self.columns, values, strict=True))
 
-    def shown(self, number: int) -> str:
+    def display(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
 
 
 def _require_spelling(
     columns: Sequence[str], values: Sequence[Sequence[str | None]], types: Sequence[pa.DataType]
 ) -> None:
-    """Values of this type must be found again in a path."""
-    for at, (column, type_) in enumerate(zip(columns, types, strict=True)):
-        value = next((each[at] for each in values if each[at] is not None), None)
+    """Reject partition columns of a type that cannot be parsed from a path."""
+    for position, (column, type_) in enumerate(zip(columns, types, strict=True)):
+        value = next((each[position] for each in values if each[position] is not None), None)
         if value is not None and typed_partition_value(value, type_) is None:
             raise InvalidArgumentError(
-                f"Column {column!r} is {type_} and cannot be a partition column: {value!r} in a path is not read back.",
+                f"Column {column!r} cannot be a partition column: {value!r} in a path cannot be parsed as {type_}.",
                 hint="Partition by text, whole numbers, dates or timestamps.",
             )
 
@@ -181,10 +182,12 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string()).dictionary_encode()
 
 
-def _numbered(columns: Sequence[pa.ChunkedArray], rows: int) -> tuple[list[tuple[str | None, ...]], np.ndarray]:
-    """Number the distinct tuples in order of appearance of their values."""
+def _numbered(
+    columns: Sequence[pa.ChunkedArray], rows: int
+) -> tuple[list[tuple[str | None, ...]], npt.NDArray[np.int64]]:
+    """Return the distinct tuples of values, and for each row the number of its tuple."""
     if not columns:
-        return [()], np.broadcast_to(np.int64(0), rows)  # all the same, at no cost
+        return [()], np.broadcast_to(np.int64(0), rows)  # a view: takes no memory per row
     codes, dictionaries = [], []
     for column in columns:
         unified = column.unify_dictionaries()

@@ -1,4 +1,4 @@
-"""Every check on a merge's input. All of them come before the first write."""
+"""Checks of a merge's arguments, keys and columns. All checks run before the first write."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import pyarrow as pa
 
-from inlay.engines.arrays import bit_equal
-from inlay.engines.key_faults import NullKeys, Repeats, null_keys
-from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, require_key_type
+from inlay.constants import MAX_ROWS_PER_FILE
+from inlay.engines.kernels import bit_equal
+from inlay.engines.keys import KeyIndex, NullKeys, Repeats, canonical_keys, contiguous, find_null_keys, require_key_type
 from inlay.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
     NullKeyError,
     PartitionMoveError,
     SchemaMismatchError,
-    closest,
+    close_matches,
     did_you_mean,
     unknown,
 )
-from inlay.schema import lossless_cast, storage_type, without_copies
+from inlay.incremental.display import ProgressCallback
+from inlay.incremental.strategies import Strategy, get_strategy
+from inlay.parquet.writer import check_write_options
+from inlay.schema import lossless_cast, storage_type, without_schema_copies
 
 __all__ = [
     "Conformer",
+    "MergeOptions",
     "SchemaMode",
     "TableLike",
     "normalize_keys",
@@ -36,13 +40,26 @@ __all__ = [
     "validate_partition_column_immutability",
 ]
 
+
 SchemaMode = Literal["strict", "evolve"]
-_EXAMPLES = 5  # of keys
-_NAMES = 10
+_MAX_EXAMPLES = 5  # keys
+_MAX_NAMES = 10  # columns
 
 
 class TableLike(Protocol):
-    """Minimal protocol for what the checks look at."""
+    """Any object with a schema and a row count, such as a pyarrow Table.
+
+    Attributes:
+        schema: The pyarrow schema.
+        num_rows: The number of rows.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from inlay.incremental import TableLike
+        >>> table: TableLike = pa.table({"id": [1, 2]})
+        >>> table.num_rows
+        2
+    """
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -51,17 +68,35 @@ class TableLike(Protocol):
     def num_rows(self) -> int: ...
 
 
-def normalize_keys(key_columns: Sequence[str] | str, what: str = "key column") -> list[str]:
-    """Key columns as a list of names, each once."""
+def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -> list[str]:
+    """Turn one column name, or several, into a list of distinct names.
+
+    Args:
+        key_columns: A column name, or a sequence of column names.
+        what: The noun for a column in error messages.
+
+    Returns:
+        The names, in the order in which they were passed.
+
+    Raises:
+        InvalidArgumentError: There is no name, a name is not a non-empty string, or a name occurs twice.
+
+    Example:
+        >>> from inlay.incremental import normalize_keys
+        >>> normalize_keys("id")
+        ['id']
+        >>> normalize_keys(("region", "id"))
+        ['region', 'id']
+    """
     names = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
     if not names:
-        raise InvalidArgumentError(f"At least one {what} is needed.")
+        raise InvalidArgumentError(f"Pass at least one {what}.")
     for name in names:
         if not name or not isinstance(name, str):
-            raise InvalidArgumentError(f"A {what} is a name, not {name!r}.")
+            raise InvalidArgumentError(f"A {what} must be the name of a column, not {name!r}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InvalidArgumentError(f"The {what} {repeated[0]!r} is given twice.")
+        raise InvalidArgumentError(f"The {what} {repeated[0]!r} occurs twice in the list.")
     return names
 
 
@@ -75,19 +110,40 @@ def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: s
         if schema.get_field_index(name) >= 0:
             continue
         if schema.names.count(name) > 1:
-            raise SchemaMismatchError(f"The {what} {name!r} exists more than once in {where}.")
-        hint = did_you_mean(name, schema.names) or f"Columns: {', '.join(schema.names[:20])}."
+            raise SchemaMismatchError(
+                f"The {what} {name!r} exists more than once in {where}.", hint="Rename the duplicate columns."
+            )
+        hint = did_you_mean(name, schema.names) or f"The columns are: {', '.join(schema.names[:20])}."
         raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
 
 
 def require_distinct_names(schema: pa.Schema) -> None:
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if repeated:
-        raise SchemaMismatchError(f"The source has more than one column named {repeated[0]!r}.")
+        raise SchemaMismatchError(
+            f"The source has more than one column named {repeated[0]!r}.", hint="Rename the duplicate columns."
+        )
 
 
-def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: list[str]) -> None:
-    """Key columns exist on both sides, columns fit, and no source key is NULL."""
+def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: str | Sequence[str]) -> None:
+    """Check key columns, the fit of source columns to the target, and NULL keys.
+
+    Args:
+        source: The source rows. Values and keys are checked only if this is a pyarrow Table.
+        target: The target rows or their schema; None for a new dataset.
+        key_columns: The name, or the names, of the key columns.
+
+    Raises:
+        InvalidArgumentError: `key_columns` is empty or repeats a name.
+        SchemaMismatchError: A key column is missing, the columns differ, or a value does not fit its column.
+        NullKeyError: A source key is NULL.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from inlay.incremental import validate_keys_and_schema
+        >>> source = pa.table({"id": [1, 2], "name": ["a", "b"]})
+        >>> validate_keys_and_schema(source, None, "id")
+    """
     keys = normalize_keys(key_columns)
     require_columns(keys, source.schema, "the source", "key column")
     if target is not None and len(target.schema):
@@ -98,11 +154,29 @@ def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_co
         validate_no_null_keys(source, keys)
 
 
-def validate_no_null_keys(source_table: pa.Table, key_columns: Sequence[str]) -> None:
-    """Reject NULL keys, with how many there are and where the first is."""
+def validate_no_null_keys(source_table: pa.Table, key_columns: str | Sequence[str]) -> None:
+    """Reject NULL keys. The error names the column, the number of rows and the first row.
+
+    Args:
+        source_table: The source rows.
+        key_columns: The name, or the names, of the key columns.
+
+    Raises:
+        NullKeyError: A key column contains NULL.
+        SchemaMismatchError: A key column does not exist.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from inlay.incremental import validate_no_null_keys
+        >>> validate_no_null_keys(pa.table({"id": [1, None]}), "id")
+        Traceback (most recent call last):
+            ...
+        inlay.errors.NullKeyError: Key column 'id' is NULL in 1 of 2 source rows; the first is row 1: id=None.
+        Hint: Remove these rows, fill in the keys, or choose other key columns.
+    """
     keys = normalize_keys(key_columns)
     require_columns(keys, source_table.schema, "the source", "key column")
-    reject_null_keys(null_keys(source_table.select(keys)), source_table.num_rows)
+    reject_null_keys(find_null_keys(source_table.select(keys)), source_table.num_rows)
 
 
 def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
@@ -119,29 +193,47 @@ def row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
 
 
 def _text(scalar: pa.Scalar) -> str:
-    """As it would be written; of dates and times Python's own words say less, and drop nanoseconds."""
+    """Format a value. Arrow formats dates and times, because Python would drop nanoseconds."""
     return str(scalar.cast(pa.string())) if pa.types.is_temporal(scalar.type) else repr(scalar.as_py())
 
 
 def reject_duplicates(repeats: Repeats) -> None:
-    """Reject keys that the source has more than once, naming up to five."""
+    """Reject repeated source keys. The error shows up to five of them."""
     count, keys = repeats
     if count:
         examples = dict.fromkeys(row_text(keys, keys.column_names, row) for row in range(len(keys)))
         repeating = "1 source row repeats" if count == 1 else f"{count:,} source rows repeat"
         raise DuplicateKeyError(
-            f"{repeating} a key: {'; '.join(list(examples)[:_EXAMPLES])}.",
-            hint='Remove the duplicates, or use strategy="deduplicate", which keeps the last row of each key.',
+            f"{repeating} a key: {'; '.join(list(examples)[:_MAX_EXAMPLES])}.",
+            hint='Remove the duplicates, or pass strategy="deduplicate" to keep the last row of each key.',
         )
 
 
 def validate_partition_column_immutability(
     source_table: pa.Table,
     target_table: pa.Table,
-    key_columns: Sequence[str],
+    key_columns: str | Sequence[str],
     partition_columns: Sequence[str],
 ) -> None:
-    """Reject keys that exist in the target with other values in a partition column."""
+    """Reject source keys that exist in the target with another value in a partition column.
+
+    Args:
+        source_table: The source rows.
+        target_table: The target rows.
+        key_columns: The name, or the names, of the key columns.
+        partition_columns: The names of the partition columns.
+
+    Raises:
+        PartitionMoveError: A key exists in both tables with different values in a partition column.
+        SchemaMismatchError: A column does not exist, or a source value does not fit the type of the target.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from inlay.incremental import validate_partition_column_immutability
+        >>> target = pa.table({"id": [1], "day": ["2025-01-01"]})
+        >>> source = pa.table({"id": [1, 2], "day": ["2025-01-01", "2025-01-02"]})
+        >>> validate_partition_column_immutability(source, target, "id", ["day"])
+    """
     keys = normalize_keys(key_columns)
     for table, where in ((source_table, "the source"), (target_table, "the dataset")):
         require_columns([*keys, *partition_columns], table.schema, where, "column")
@@ -170,13 +262,17 @@ def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveE
     return PartitionMoveError(
         f"Partition columns cannot change for existing keys: {key} is in {before} and the source has it in {after}"
         f" ({count:,} such {'row' if count == 1 else 'rows'}).",
-        hint="A merge does not move rows between partitions: give them the value they had, or write the dataset anew.",
+        hint="A merge cannot move rows between partitions. Restore the old values of the partition columns in the"
+        ' source, or rewrite the dataset with write_dataset(mode="overwrite").',
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Conformer:
-    """Brings source rows into the dataset's columns, order and types; an error names what does not fit."""
+    """A function that casts source rows to the dataset's columns, order and types.
+
+    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit.
+    """
 
     source: pa.Schema
     target: pa.Schema | None
@@ -199,10 +295,13 @@ class Conformer:
         missing = [name for name in target.names if name not in self.source.names]
         extra = [name for name in self.source.names if name not in known]
         if self.mode == "strict" and (missing or extra):
-            raise SchemaMismatchError(_names_differ(missing, extra), hint=_advice(missing, extra))
+            raise SchemaMismatchError(_differing_columns(missing, extra), hint=_hint(missing, extra))
         required = [name for name in missing if not target.field(name).nullable]
         if required:
-            raise SchemaMismatchError(f"Column {required[0]!r} must not be NULL, and the source does not have it.")
+            raise SchemaMismatchError(
+                f"The source lacks column {required[0]!r}, which is not nullable in the dataset.",
+                hint="Add the column to the source.",
+            )
 
     def _path_fields(self) -> list[pa.Field]:
         inside = set() if self.target is None else set(self.target.names)
@@ -211,15 +310,15 @@ class Conformer:
 
     @property
     def added(self) -> list[pa.Field]:
-        """The columns that an evolving dataset gains."""
+        """The columns that `schema_mode="evolve"` adds to the dataset."""
         known = {*(self.target or self.source).names, *self.partition_columns}
         return [field.with_nullable(True) for field in self.source if field.name not in known]
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The schema of new files: the dataset's (or the source's) columns without those that paths hold."""
+        """The schema of new files: the columns of the dataset (or source) without path columns."""
         if self.target is not None:
-            metadata = without_copies(self.target.metadata) if self.added else self.target.metadata
+            metadata = without_schema_copies(self.target.metadata) if self.added else self.target.metadata
             return pa.schema([*self.target, *self.added], metadata)
         fields = [field for field in self.source if field.name not in self.partition_columns]
         return pa.schema(fields, self.source.metadata)
@@ -239,35 +338,90 @@ class Conformer:
 
 
 def fit_field(column: pa.ChunkedArray, field: pa.Field, *, as_key: bool = False) -> pa.ChunkedArray:
-    """Source values in a column of the dataset; NULL keys have an error of their own."""
+    """Cast source values to a field of the dataset. `reject_null_keys` handles NULL keys."""
     fitted = lossless_cast(column, field.type, field.name, as_key=as_key)
     if not field.nullable and not as_key and fitted.null_count:
         raise SchemaMismatchError(
-            f"Column {field.name!r} must not be NULL, and {fitted.null_count:,} source rows have no value."
+            f"Column {field.name!r} is not nullable in the dataset, but is NULL in {fitted.null_count:,} source rows.",
+            hint="Fill in the values, or remove these rows.",
         )
     return fitted
 
 
-def _names_differ(missing: Sequence[str], extra: Sequence[str]) -> str:
+def _differing_columns(missing: Sequence[str], extra: Sequence[str]) -> str:
     parts = []
     if missing:
-        parts.append(f"the source lacks {_listed(missing)}")
+        parts.append(f"the source lacks {_list_columns(missing)}")
     if extra:
-        parts.append(f"the dataset does not have {_listed(extra, missing)}")
+        parts.append(f"the dataset does not have {_list_columns(extra, missing)}")
     return f"The columns of source and dataset differ: {'; '.join(parts)}."
 
 
-def _advice(missing: Sequence[str], extra: Sequence[str]) -> str | None:
-    """Evolving is no answer to a misspelled name: the column that was meant would be emptied."""
-    if any(closest(name, missing) for name in extra):
-        return "Name the columns of the source as those of the dataset."
+def _hint(missing: Sequence[str], extra: Sequence[str]) -> str | None:
+    """Suggest `schema_mode="evolve"`, unless a typo would set the intended column to NULL."""
+    if any(close_matches(name, missing) for name in extra):
+        return "Rename the source columns to the names in the dataset."
     if missing:
-        return 'Add them to the source. schema_mode="evolve" would set them to NULL in every row that is written.'
-    return 'schema_mode="evolve" adds them to the dataset.'
+        return (
+            "Add the missing columns to the source, or pass"
+            ' schema_mode="evolve" to set them to NULL in replaced and new rows.'
+        )
+    return 'Pass schema_mode="evolve" to add the new columns to the dataset.'
 
 
-def _listed(names: Sequence[str], meant: Sequence[str] = ()) -> str:
-    """The first of them, each with the name that it was perhaps meant to be."""
-    close = {name: closest(name, meant) for name in names[:_NAMES]}
-    told = [f"{name!r} (did you mean {found[0]!r}?)" if found else repr(name) for name, found in close.items()]
-    return ", ".join(told) + (f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else "")
+def _list_columns(names: Sequence[str], candidates: Sequence[str] = ()) -> str:
+    """List the first names, each with the candidate that it resembles."""
+    close = {name: close_matches(name, candidates) for name in names[:_MAX_NAMES]}
+    listed = [f"{name!r} (did you mean {found[0]!r}?)" if found else repr(name) for name, found in close.items()]
+    return ", ".join(listed) + (f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else "")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """The checked arguments of a merge."""
+
+    strategy: Strategy
+    key_columns: list[str]
+    partition_columns: list[str] | None
+    compression: str | None
+    max_rows_per_file: int
+    row_group_size: int | None
+    schema_mode: SchemaMode
+    dedup_order_by: list[str]
+    progress: ProgressCallback | None
+
+    @classmethod
+    def check(
+        cls,
+        strategy: str,
+        key_columns: str | Sequence[str],
+        partition_columns: str | Sequence[str] | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        compression: str | None = None,
+        max_rows_per_file: int = MAX_ROWS_PER_FILE,
+        row_group_size: int | None = None,
+        schema_mode: SchemaMode = "strict",
+        dedup_order_by: str | Sequence[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> MergeOptions:
+        if partition_by is not None and partition_columns is not None and list(partition_by) != list(partition_columns):
+            raise InvalidArgumentError(
+                "partition_by and partition_columns differ. They are two names for one argument: pass only one."
+            )
+        partitions = partition_by if partition_columns is None else partition_columns
+        chosen = get_strategy(strategy)
+        if dedup_order_by is not None and not chosen.reduces_source:
+            raise InvalidArgumentError(f'dedup_order_by needs strategy="deduplicate"; the strategy is {chosen.name!r}.')
+        check_schema_mode(schema_mode)
+        check_write_options(compression, row_group_size, max_rows_per_file)
+        return cls(
+            chosen,
+            normalize_keys(key_columns),
+            normalize_keys(partitions, "partition column") if partitions else None if partitions is None else [],
+            compression,
+            max_rows_per_file,
+            row_group_size,
+            schema_mode,
+            [] if dedup_order_by is None else normalize_keys(dedup_order_by, "dedup_order_by column"),
+            progress,
+        )

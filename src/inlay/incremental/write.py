@@ -1,39 +1,38 @@
-"""Plain writes through the same commit: append new files, or replace all data files at once."""
+"""Writes without keys: append rows as new files, or replace all files of a dataset."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from inlay.defaults import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
+from inlay.commit.transaction import IncrementalFileManager, StagedFile, Transaction, footer_cache, locate_dataset
+from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
-from inlay.engines.base import Engine, Written
-from inlay.errors import unknown
-from inlay.incremental.commit import IncrementalFileManager, footer_cache, locate_dataset
-from inlay.incremental.failures import failing_as
-from inlay.incremental.progress import ProgressCallback, Reporter
-from inlay.incremental.progress_bar import listening
+from inlay.engines.base import Engine, StageResult
+from inlay.errors import unknown, wrap_errors
+from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.result import MergeFileMetadata, WriteResult
-from inlay.incremental.stage import Slot, Transaction, new_file_settings, plan_appends, verify_staged
+from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import Conformer, SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.layout import parse_hive_partition_path
-from inlay.parquet.writer import check_choices
-from inlay.storage import FileStat
+from inlay.parquet.writer import check_write_options
+from inlay.storage import FileStat, Filesystem
 
-__all__ = ["append_rows", "check_rows", "committed", "write_dataset"]
+__all__ = ["append_rows", "check_rows", "commit_files", "write_dataset"]
 
 
 def write_dataset(
     source: Any,
-    path: str,
+    path: str | os.PathLike[str],
     *,
     mode: Literal["append", "overwrite"] = "append",
-    partition_columns: Sequence[str] | None = None,
-    filesystem: Any = None,
+    partition_columns: str | Sequence[str] | None = None,
+    filesystem: Filesystem | None = None,
     compression: str | None = None,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     row_group_size: int | None = None,
@@ -43,20 +42,71 @@ def write_dataset(
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> WriteResult:
-    """Write rows as new files. `append` leaves existing files alone; `overwrite` replaces all of them at once.
+    """Write rows to a dataset as new files, without comparing keys.
 
-    Without `partition_columns` the dataset keeps the partitions that it has.
+    The commit is atomic: a reader sees the dataset either before or after the write.
+
+    Args:
+        source: The rows to write: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas or
+            polars DataFrame, a DuckDB relation or any other object with `__arrow_c_stream__`; a Spark DataFrame; a
+            dict of columns or a list of dicts; or a path or glob of Parquet, CSV or JSON lines files.
+        path: The directory of the dataset: a local path or a URL that fsspec supports. The write creates the dataset
+            if it does not exist.
+        mode: What happens to existing files. One of:
+            - `"append"`: keep them
+            - `"overwrite"`: replace all of them in the same commit
+        partition_columns: The columns by which the dataset is partitioned into `column=value` directories. None keeps
+            the partition columns of an existing dataset; `[]` removes them (with `mode="overwrite"`).
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        compression: The codec of new files: `"snappy"`, `"zstd"`, `"gzip"`, `"brotli"`, `"lz4"` or `"none"`. None
+            uses the codec of the existing files, or snappy.
+        max_rows_per_file: The maximum number of rows in each file.
+        row_group_size: The maximum number of rows in each row group. None uses the size in the existing files, or
+            500,000 rows.
+        engine: `"auto"`, `"pyarrow"`, `"duckdb"` or `"spark"`. `"auto"` is Spark if `source` is a Spark DataFrame or
+            `INLAY_SPARK_MASTER` is set, and pyarrow otherwise.
+        storage_options: Arguments of the filesystem that the URL names.
+        schema_mode: What happens if the columns of an existing dataset differ (with `mode="append"`). One of:
+            - `"strict"`: reject the source
+            - `"evolve"`: add new columns as nullable columns; columns that the source lacks are NULL in the new rows
+        progress: True shows a progress bar. A callback receives a `Progress` for each finished file and cancels the
+            write by returning False.
+        lock_timeout: How many seconds to wait for another writer on a local disk.
+
+    Returns:
+        The new files and the removed files.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid, or contradicts the dataset.
+        SchemaMismatchError: The columns differ, or a source value does not fit the type of its column.
+        UnreadableSourceError: `source` cannot be read.
+        EngineNotInstalledError: The engine needs a package that is not installed.
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
+        ConcurrentModificationError: Another writer changed the dataset during the write.
+        MergeCancelledError: `progress` returned False.
+        DatasetMergeError: The write failed for another reason, such as a full disk.
+
+    Example:
+        >>> import inlay
+        >>> rows = {"id": [1, 2, 3], "day": ["mon", "mon", "tue"]}
+        >>> result = inlay.write_dataset(rows, "days", partition_columns="day")
+        >>> result.row_count, len(result.files)
+        (3, 2)
+        >>> inlay.write_dataset({"id": [4], "day": ["tue"]}, "days").row_count
+        1
+        >>> inlay.read_parquet("days").num_rows
+        4
     """
     if mode not in ("append", "overwrite"):
         raise unknown("mode", mode, ["append", "overwrite"])
-    check_choices(compression, row_group_size, max_rows_per_file)
+    check_write_options(compression, row_group_size, max_rows_per_file)
     check_schema_mode(schema_mode)
     if partition_columns:
         partition_columns = normalize_keys(partition_columns, "partition column")
     location = locate_dataset(path, filesystem, storage_options)
     with (
-        listening(progress) as told,
-        failing_as("write"),
+        progress_callback(progress) as on_progress,
+        wrap_errors("write"),
         IncrementalFileManager(lock_timeout=lock_timeout) as files,
     ):
         runner = get_engine(engine, source)
@@ -65,24 +115,23 @@ def write_dataset(
         keep = found if mode == "append" else []
         layout = _layout(found) if partition_columns is None else partition_columns
         target = TargetState.read(location, keep, [], layout, footer_cache(location), runner.footers)
-        # a dataset without rows still has a schema: one file without rows keeps it
+        # An empty file keeps the schema of a dataset without rows.
         written = append_rows(
-            source, files, target, runner, Reporter(told), storage_options,
+            source, files, target, runner, Reporter(on_progress), storage_options,
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip
-        return committed(mode, files, written, [] if mode == "append" else [file.path for file in found])
+        return commit_files(mode, files, written, [] if mode == "append" else [file.path for file in found])
 
 
-def committed(
-    mode: str, files: IncrementalFileManager, written: Sequence[tuple[Slot, Written]], removed: Sequence[str]
+def commit_files(
+    mode: str, files: IncrementalFileManager, written: Sequence[tuple[StagedFile, StageResult]], removed: Sequence[str]
 ) -> WriteResult:
-    """Make new files and removals true, and say which they are."""
     if written or removed:
         files.commit([slot for slot, _ in written], removed)
-    shown = files.location.shown
-    metadata = [MergeFileMetadata(shown(slot.path), w.rows, "inserted", w.size) for slot, w in written]
-    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [shown(name) for name in removed])
+    display = files.location.display
+    metadata = [MergeFileMetadata(display(slot.path), w.rows, "inserted", w.size) for slot, w in written]
+    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [display(name) for name in removed])
 
 
 def append_rows(
@@ -98,10 +147,10 @@ def append_rows(
     row_group_size: int | None = None,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     empty: bool = False,
-) -> list[tuple[Slot, Written]]:
-    """Stage the source's rows, in the dataset's types, as new files; what does not fit is refused before the first."""
+) -> list[tuple[StagedFile, StageResult]]:
+    """Check source rows, then stage them as new files in the dataset's types."""
     location = target.location
-    runner = engine.working_at(location, "append").watched(report.tasks)
+    runner = engine.bind(location, "append").with_progress(report.tasks)
     opened = runner.open(source, target.schema, storage_options)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
     with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
@@ -111,7 +160,7 @@ def append_rows(
             np.arange(loaded.num_rows), partitions, conformer.file_schema, settings, max_rows_per_file, files,
             empty=empty,
         )  # fmt: skip
-        written: list[tuple[Slot, Written]] = []
+        written: list[tuple[StagedFile, StageResult]] = []
         outcomes = runner.stage(location, loaded, [], [append for _, append in appends])
         with contextlib.closing(outcomes):
             for (slot, _), outcome in zip(appends, outcomes, strict=True):
@@ -122,8 +171,8 @@ def append_rows(
 
 
 def check_rows(source: Any, target: TargetState, engine: Engine) -> None:
-    """Refuse rows that `append_rows` would refuse."""
-    runner = engine.working_at(target.location, "append")
+    """Run the checks of `append_rows`."""
+    runner = engine.bind(target.location, "append")
     opened = runner.open(source, target.schema, None)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns)
     runner.load(opened, conformer, []).close()

@@ -1,4 +1,4 @@
-"""What Parquet footers say: schema, rows, and value ranges that may be trusted."""
+"""Parquet footers: schemas, row counts, trustworthy value ranges, and checks of INT96 timestamps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inlay.errors import UnreadableFileError
-from inlay.parquet.int96 import int96_columns, require_nanoseconds
 from inlay.schema import storage_type
 from inlay.storage import FileStat, Location
 
@@ -27,41 +27,121 @@ __all__ = [
     "Exactness",
     "Footer",
     "ReadMany",
-    "bounds_of",
-    "check_timestamps",
+    "bound_arrays",
+    "column_ranges",
     "group_ranges",
+    "has_nanoseconds",
+    "int96_columns",
+    "int96_units",
     "integer_bounds",
+    "merge_ranges",
     "open_parquet",
     "python_range",
-    "ranges_in",
     "read_many",
     "read_row_group",
-    "whole_range",
+    "require_nanoseconds",
+    "require_readable_timestamps",
     "with_shared_schemas",
 ]
 
+
+_BATCH_ROWS = 16_384
+_MAX_MILLIS = {"ns": (1 << 63) // 1_000_000, "us": (1 << 63) // 1_000}
+
+
+def has_nanoseconds(type_: pa.DataType) -> bool:
+    """Return whether a type is or contains nanosecond timestamps, as which Arrow reads INT96."""
+    if pa.types.is_nested(type_):
+        return any(has_nanoseconds(type_.field(at).type) for at in range(type_.num_fields))
+    return pa.types.is_timestamp(type_) and bool(type_.unit == "ns")
+
+
+def int96_columns(schema: pq.ParquetSchema) -> list[str]:
+    """Return the paths of the INT96 columns."""
+    columns = (schema.column(at) for at in range(len(schema)))
+    return [column.path for column in columns if column.physical_type == "INT96"]
+
+
+def int96_units(
+    fine: pq.ParquetFile, coarse: pq.ParquetFile, groups: Iterable[int], columns: Sequence[str]
+) -> set[str]:
+    """Return which units the INT96 timestamps of a file need.
+
+    "ns digits" means that some have nanoseconds, "us" that some exceed the range of nanoseconds, and "none" that some
+    exceed the range of microseconds. `fine` is the file read in nanoseconds, which may have overflowed. `coarse` is
+    the same file read in milliseconds.
+    """
+    found: set[str] = set()
+    for group in groups if columns else ():
+        pairs = (file.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False) for file in (fine, coarse))
+        for left, right in zip(*pairs, strict=True):
+            found |= _units_of(left, right)
+    return found
+
+
+def require_nanoseconds(
+    open_as: Callable[..., pq.ParquetFile], name: str, groups: Iterable[int] | None, columns: Sequence[str]
+) -> None:
+    """Reject a file if nanoseconds cannot represent its INT96 timestamps (groups None: all row groups)."""
+    with (
+        open_as(coerce_int96_timestamp_unit="ns") as fine,
+        open_as(coerce_int96_timestamp_unit="ms") as coarse,
+    ):
+        chosen = range(fine.num_row_groups) if groups is None else groups
+        if int96_units(fine, coarse, chosen, columns) - {"ns digits"}:
+            raise UnreadableFileError(
+                f"{name!r} contains INT96 timestamps before 1678 or after 2261 in {', '.join(columns)}, which inlay "
+                "cannot read exactly.",
+                operation="read",
+                files=[name],
+                hint="Rewrite the file with timestamps in microseconds. In Spark, set "
+                "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS.",
+            )
+
+
+def _units_of(fine: pa.RecordBatch, coarse: pa.RecordBatch) -> set[str]:
+    found = set()
+    for left, right in zip(fine.columns, coarse.columns, strict=True):
+        for nanos, millis in zip(_counts(left), _counts(right), strict=True):
+            digits = (nanos - millis * 1_000_000) % 1_000  # The difference overflows just as the nanoseconds did.
+            far = np.abs(millis) >= _MAX_MILLIS["ns"]
+            found |= {"ns digits"} if digits.any() else set()
+            found |= {"us"} if far.any() else set()
+            found |= {"none"} if (np.abs(millis) >= _MAX_MILLIS["us"]).any() else set()
+    return found
+
+
+def _counts(array: pa.Array) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the integers of all timestamps in an array, at any depth."""
+    if pa.types.is_timestamp(array.type):
+        yield array.cast(pa.int64()).drop_null().to_numpy()
+    else:
+        for child in array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]:
+            yield from _counts(child)
+
+
+_RESTORE_HINT = "Restore the file from a backup, or move it out of the dataset."
 Exactness = Literal["exact", "inexact", "unknown"]
 
-# Writers that fill min_value/max_value in the order the format defines. Others may only have the deprecated
-# min/max fields, whose order is not defined for every type, so their ranges prove nothing.
+# Writers that fill min_value and max_value in the order that the format defines. Other files may only have the
+# deprecated fields min and max, whose order is not defined for every type.
 _TRUSTED_WRITERS = re.compile(
     r"parquet-cpp|parquet-rs|duckdb|polars|datafusion|parquet-mr version 1\.1\d", re.IGNORECASE
 )
-# Bounds of decimals in bytes were compared as text or as unsigned numbers by several writers, also recent ones; those
-# of large unsigned integers as signed ones.
+# Several writers compare decimals in bytes as text or as unsigned numbers, and large unsigned integers as signed ones.
 _COMPARES_DECIMALS = re.compile(r"parquet-cpp-arrow version (?:[5-9]|\d\d)|duckdb", re.IGNORECASE)
-_MISTAKES_UNSIGNED = re.compile("polars", re.IGNORECASE)
-# Some writers cut long values without saying so, at 64 bytes or where the character before them ends: from that
-# length on a bound may not be a value.
-_CUT_AT = 61
+_COMPARES_UNSIGNED_AS_SIGNED = re.compile("polars", re.IGNORECASE)
+# Some writers truncate bounds silently, to 64 bytes or to the end of the last whole UTF-8 character before that. A
+# bound of this length or more may not be a value of the column.
+_MAX_TRUSTED_BYTES = 61
 _READERS = 8
 _BUNDLE = 32  # files per task
-_TAIL = 64 << 10  # bytes at the end of a file that hold most footers whole
+_TAIL = 64 << 10  # bytes at the end of a file, enough for most footers
 _SCHEMAS_COMPARED = 16
 
 
 class ColumnRange(NamedTuple):
-    """The values of one column in one file or row group, as comparable raw values (int or bytes)."""
+    """The value range of a column in a file or row group, as comparable integers or bytes."""
 
     exactness: Exactness
     low: int | bytes | None = None
@@ -73,7 +153,7 @@ UNKNOWN = ColumnRange("unknown")
 
 
 class Footer(NamedTuple):
-    """One file's footer, reduced to what planning needs. `schema` is None when it could not be read."""
+    """The part of a footer that planning needs. `schema` is None if the footer is unreadable."""
 
     file: FileStat
     rows: int
@@ -83,14 +163,15 @@ class Footer(NamedTuple):
     error: str | None = None
 
 
-def bounds_of(ranges: Sequence[ColumnRange], type_: pa.DataType) -> tuple[pa.Array, pa.Array, np.ndarray]:
+def bound_arrays(ranges: Sequence[ColumnRange], type_: pa.DataType) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
+    """Return lows and highs in the column's type, and a mask of the exact ranges."""
     exact = np.fromiter((r.exactness == "exact" for r in ranges), np.bool_, len(ranges))
     try:
         lows = _as_array([r.low if known else None for r, known in zip(ranges, exact, strict=True)], type_)
         highs = _as_array([r.high if known else None for r, known in zip(ranges, exact, strict=True)], type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
-        nothing = pa.nulls(len(ranges), type_)
-        return nothing, nothing, np.zeros(len(ranges), np.bool_)
+        nulls = pa.nulls(len(ranges), type_)
+        return nulls, nulls, np.zeros(len(ranges), np.bool_)
     return lows, highs, exact
 
 
@@ -114,9 +195,9 @@ def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
 
 
 def integer_bounds(
-    low: pa.Array, high: pa.Array, exact: np.ndarray, type_: pa.DataType
+    low: pa.Array, high: pa.Array, exact: npt.NDArray[np.bool_], type_: pa.DataType
 ) -> tuple[pa.Array, pa.Array] | None:
-    """What `bounds_of` gives for integers and times, without a Python object per file; None for other types."""
+    """Return the arrays of `bound_arrays` for integers and times without Python objects, else None."""
     temporal = pa.types.is_temporal(type_)
     if not (temporal or pa.types.is_integer(type_)):
         return None
@@ -128,7 +209,7 @@ def integer_bounds(
         return None
 
 
-def _whole_steps(values: pa.Array, exact: np.ndarray, step: int, stored: pa.DataType) -> pa.Array:
+def _whole_steps(values: pa.Array, exact: npt.NDArray[np.bool_], step: int, stored: pa.DataType) -> pa.Array:
     known = exact & values.is_valid().to_numpy(zero_copy_only=False)
     whole = np.where(known, values.fill_null(0).to_numpy(), 0) // step
     return pa.array(whole, mask=~known).cast(stored)
@@ -141,7 +222,7 @@ def _step(type_: pa.DataType) -> int:
 def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Array:
     step = 10 ** (_DECIMAL_SCALE - type_.scale)
     if any(int(v) % step for v in values if v is not None):
-        raise ValueError("bounds of another scale")
+        raise ValueError("the bounds have more decimal places than the type")
     with decimal.localcontext(prec=200):
         whole = [None if v is None else decimal.Decimal(int(v) // step).scaleb(-type_.scale) for v in values]
         return pa.array(whole, type_)
@@ -149,8 +230,8 @@ def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Ar
 
 # ------------------------------------------------------------------------------------------ reading one footer
 def open_parquet(location: Location, path: str) -> pq.ParquetFile:
-    """Open a data file for reading; what cannot be read is an error that names it."""
-    with _reading(location, path):
+    """Open a data file. Raise UnreadableFileError if it cannot be read."""
+    with _unreadable_errors(location, path):
         return _open(location, path)
 
 
@@ -158,7 +239,7 @@ def _open(location: Location, path: str, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(
         location.store.open_arrow(location.full(path)),
         pre_buffer=not location.store.is_local,
-        page_checksum_verification=True,  # or what is damaged would be written again with a checksum of its own
+        page_checksum_verification=True,  # A rewrite must not compute a new checksum for damaged pages.
         **options,
     )
 
@@ -166,42 +247,45 @@ def _open(location: Location, path: str, **options: Any) -> pq.ParquetFile:
 def read_row_group(
     location: Location, path: str, metadata: pq.FileMetaData, group: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """A row group of a file whose footer is known, or some columns of it."""
-    check_timestamps(location, path, metadata, [group], columns)
+    """Read a row group, or some of its columns, of a file whose footer is known."""
+    require_readable_timestamps(location, path, metadata, [group], columns)
     try:
         with _open(location, path, metadata=metadata) as parquet:
             return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        shown = location.shown(path)
+        name = location.display(path)
         raise UnreadableFileError(
-            f"Cannot read row group {group} of {shown!r}: {error}", operation="read", files=[shown]
+            f"Cannot read row group {group} of {name!r}: {error}",
+            operation="read",
+            files=[name],
+            hint=_RESTORE_HINT,
         ) from error
 
 
-def check_timestamps(
+def require_readable_timestamps(
     location: Location,
     path: str,
     metadata: pq.FileMetaData,
     groups: Iterable[int] | None,
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Refuse timestamps that would not be read as they are; None: of any row group, in any column."""
+    """Reject INT96 timestamps that cannot be read exactly (None: all row groups, all columns)."""
     chosen = [c for c in int96_columns(metadata.schema) if columns is None or c.split(".")[0] in columns]
     if chosen:
         open_as = functools.partial(_open, location, path, metadata=metadata)
-        require_nanoseconds(open_as, location.shown(path), groups, chosen)
+        require_nanoseconds(open_as, location.display(path), groups, chosen)
 
 
 @contextlib.contextmanager
-def _reading(location: Location, path: str) -> Iterator[None]:
+def _unreadable_errors(location: Location, path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFileError(
-            f"Cannot read {location.shown(path)!r}: {_reason(error)}",
+            f"Cannot read {location.display(path)!r}: {_reason(error)}",
             operation="read",
-            files=[location.shown(path)],
-            hint="Move the file out of the dataset, or restore it from a copy.",
+            files=[location.display(path)],
+            hint=_RESTORE_HINT,
         ) from error
 
 
@@ -210,62 +294,66 @@ def _reason(error: Exception) -> str:
 
 
 class _Schemas:
-    """Arrow schemas by what files state. Most files share one: it is converted once and compared by identity."""
+    """A cache of Arrow schemas. Files with the same Parquet schema share one object."""
 
     def __init__(self) -> None:
         self._known: list[tuple[pq.ParquetSchema, dict[bytes, bytes] | None, pa.Schema]] = []
 
     def of(self, metadata: pq.FileMetaData) -> pa.Schema:
-        stated, notes = metadata.schema, metadata.metadata
-        for schema, others, arrow in self._known[:_SCHEMAS_COMPARED]:
-            if others == notes and schema.equals(stated):
+        schema, key_values = metadata.schema, metadata.metadata
+        for known_schema, known_key_values, arrow in self._known[:_SCHEMAS_COMPARED]:
+            if known_key_values == key_values and known_schema.equals(schema):
                 return arrow
-        arrow = stated.to_arrow_schema()
-        self._known.append((stated, notes, arrow))
+        arrow = schema.to_arrow_schema()
+        self._known.append((schema, key_values, arrow))
         return arrow
 
 
 def _read_footer(location: Location, file: FileStat, columns: Sequence[str], schemas: _Schemas) -> Footer:
-    """A footer that cannot be read proves nothing: the file stays a candidate, and says why."""
+    """Read one footer. An unreadable footer gets an error, and its file is never pruned."""
     try:
-        with _reading(location, file.path), location.store.open_arrow(location.full(file.path)) as opened:
+        with _unreadable_errors(location, file.path), location.store.open_arrow(location.full(file.path)) as opened:
             metadata = pq.read_metadata(opened)
             schema = schemas.of(metadata)
-            ranges = {c: whole_range(ranges_in(metadata, schema, c)) for c in columns}
+            ranges = {c: merge_ranges(column_ranges(metadata, schema, c)) for c in columns}
             return Footer(file, metadata.num_rows, metadata.num_row_groups, schema, ranges)
     except UnreadableFileError as error:
         return Footer(file, 0, 0, None, {}, str(error))
 
 
-def ranges_in(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> list[ColumnRange]:
+def column_ranges(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> list[ColumnRange]:
     if schema.get_field_index(column) < 0:
         return [UNKNOWN] * metadata.num_row_groups
     return group_ranges(metadata, column, schema.field(column).type)
 
 
 def group_ranges(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType) -> list[ColumnRange]:
-    """The range of a top-level column in every row group."""
+    """Return the range of a top-level column in each row group."""
     index = _leaf_index(metadata, column)
     decode = None if index is None else _decoder(metadata.schema.column(index), arrow_type)
-    if index is None or decode is None or not _compares(metadata.created_by or "", metadata.schema.column(index)):
+    if (
+        index is None
+        or decode is None
+        or not _has_trusted_bounds(metadata.created_by or "", metadata.schema.column(index))
+    ):
         return [UNKNOWN] * metadata.num_row_groups
     return [_chunk_range(metadata.row_group(g).column(index), decode) for g in range(metadata.num_row_groups)]
 
 
-def _compares(writer: str, column: Any) -> bool:
-    """Whether a writer is known to find the least and the greatest value of such a column."""
+def _has_trusted_bounds(writer: str, column: pq.ColumnSchema) -> bool:
+    """Return whether a writer is known to compare values of this column correctly."""
     if not _TRUSTED_WRITERS.search(writer):
         return False
     kind = column.logical_type.type
     if kind == "DECIMAL" and column.physical_type not in ("INT32", "INT64"):
         return _COMPARES_DECIMALS.search(writer) is not None
-    if kind == "INT" and column.physical_type == "INT64" and _MISTAKES_UNSIGNED.search(writer):
+    if kind == "INT" and column.physical_type == "INT64" and _COMPARES_UNSIGNED_AS_SIGNED.search(writer):
         return bool(json.loads(column.logical_type.to_json()).get("isSigned", True))
     return True
 
 
 def python_range(found: ColumnRange, type_: pa.DataType) -> dict[str, Any]:
-    """A range as people read it: values of the column's own type."""
+    """Return a range as Python values of the column's type."""
     low, high = found.low, found.high
     if low is not None and high is not None:
         try:
@@ -283,10 +371,10 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 def _leaf_index(metadata: pq.FileMetaData, column: str) -> int | None:
     schema = metadata.schema
     found = [i for i in range(len(schema)) if schema.column(i).path == column]
-    return found[0] if len(found) == 1 else None  # "a.b" can be a column, and also field b of a column a
+    return found[0] if len(found) == 1 else None  # "a.b" can be a column, and also field b of column a.
 
 
-def _chunk_range(chunk: Any, decode: Callable[[Any], int | bytes]) -> ColumnRange:
+def _chunk_range(chunk: pq.ColumnChunkMetaData, decode: Callable[[Any], int | bytes]) -> ColumnRange:
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return UNKNOWN
@@ -297,12 +385,12 @@ def _chunk_range(chunk: Any, decode: Callable[[Any], int | bytes]) -> ColumnRang
     low, high = decode(statistics.min_raw), decode(statistics.max_raw)
     if low > high:  # type: ignore[operator]  # both are numbers, or both are bytes
         return UNKNOWN
-    cut = isinstance(low, bytes) and isinstance(high, bytes) and max(len(low), len(high)) >= _CUT_AT
-    return ColumnRange("inexact" if cut else "exact", low, high, nulls)
+    truncated = isinstance(low, bytes) and isinstance(high, bytes) and max(len(low), len(high)) >= _MAX_TRUSTED_BYTES
+    return ColumnRange("inexact" if truncated else "exact", low, high, nulls)
 
 
-def whole_range(groups: Sequence[ColumnRange]) -> ColumnRange:
-    """One range for all row groups: only as good as the worst of them."""
+def merge_ranges(groups: Sequence[ColumnRange]) -> ColumnRange:
+    """Merge the ranges of row groups. The result is only as exact as the least exact one."""
     if any(group.exactness == "unknown" for group in groups):
         return UNKNOWN
     lows = [group.low for group in groups if group.low is not None]
@@ -317,10 +405,10 @@ def whole_range(groups: Sequence[ColumnRange]) -> ColumnRange:
     )
 
 
-def _decoder(column: Any, arrow_type: pa.DataType) -> Callable[[Any], int | bytes] | None:
-    """How to read a raw bound as a value that compares across files (times in ns, decimals at one scale).
+def _decoder(column: pq.ColumnSchema, arrow_type: pa.DataType) -> Callable[[Any], int | bytes] | None:
+    """Return a function that makes raw bounds comparable across files: times in ns, decimals at one scale.
 
-    None where bounds prove nothing: NaN is left out of float bounds, INT96 has no order, lists repeat.
+    Returns None if bounds are not usable: those of floats ignore NaN, INT96 has no order, and lists repeat values.
     """
     physical, logical = column.physical_type, json.loads(column.logical_type.to_json())
     kind = logical.get("Type")
@@ -345,7 +433,7 @@ def _decimal_decoder(physical: str, scale: int) -> Callable[[Any], int]:
 
 
 def _stored_step(kind: str | None, logical: dict[str, Any], arrow_type: pa.DataType) -> int:
-    """Nanoseconds per stored unit; the stored unit can be finer than Arrow's (seconds are stored as ms)."""
+    """Return the nanoseconds per stored unit. It can be finer than Arrow's: seconds are stored as ms."""
     if kind == "Date":
         return _DAY
     if kind in ("Timestamp", "Time"):
@@ -358,8 +446,11 @@ ReadMany = Callable[[Location, Sequence[FileStat], Sequence[str]], list[Footer]]
 
 
 def read_many(location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
-    """Remote footers are mostly waiting, so several are on their way at a time. Local ones are mostly Python: threads
-    would only pass its lock around, at more than twice the CPU time, so the disk alone works ahead."""
+    """Read the footers of files with the ranges of columns.
+
+    Remote footers are read by several threads, which mostly wait. Local footers are read by one thread with read-ahead:
+    they are mostly Python work, and threads would double the CPU time.
+    """
     schemas = _Schemas()
     bundles = [files[start : start + _BUNDLE] for start in range(0, len(files), _BUNDLE)]
 
@@ -373,9 +464,9 @@ def read_many(location: Location, files: Sequence[FileStat], columns: Sequence[s
 
 
 def _read_ahead(location: Location, bundles: Sequence[Sequence[FileStat]]) -> Iterator[Sequence[FileStat]]:
-    """Ask the disk for the next bundle's footers while one is being worked on."""
-    for bundle, following in zip(bundles, [*bundles[1:], ()], strict=True):
-        for file in following:
+    """Yield each bundle after the kernel starts to read the footers of the next bundle."""
+    for bundle, next_bundle in zip(bundles, [*bundles[1:], ()], strict=True):
+        for file in next_bundle:
             with contextlib.suppress(OSError):
                 descriptor = os.open(location.full(file.path), os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -387,7 +478,7 @@ def _read_ahead(location: Location, bundles: Sequence[Sequence[FileStat]]) -> It
 
 
 def with_shared_schemas(footers: Sequence[Footer]) -> list[Footer]:
-    """Footers that came from other processes, with one object for equal schemas again."""
+    """Let equal schemas of footers from other processes share one object."""
     known: dict[bytes, pa.Schema] = {}
     return [
         footer

@@ -1,8 +1,8 @@
-"""Row-group surgery: a new Parquet file out of row groups and column chunks of others; no page is decoded.
+"""The splice: build a Parquet file from row groups and column chunks of other files without decoding.
 
-Pages, bloom filters and column indexes are copied byte for byte; only what names a position in the file
-(page, chunk and row-group offsets, offset indexes) is written anew, and the rest of the footer is the base
-file's. Whatever cannot be done faithfully raises `SpliceRefused`, and the caller rewrites the file instead.
+Pages, bloom filters and column indexes are copied byte for byte. Offsets and offset indexes are adjusted. The rest of
+the footer comes from the base file. If a splice would change the meaning of the data, it raises `SpliceRefused`, and
+the caller rewrites the file instead.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from inlay.parquet.raw import (
     Input,
     ParquetBytes,
     SpliceRefused,
-    descriptor_of,
-    extent_of,
-    refusing,
+    chunk_extent,
+    plain_descriptor,
+    refuse_invalid,
 )
 from inlay.parquet.thrift import I16, I32, I64, LIST, STRUCT, FooterError, Struct, decode, encode
 
@@ -38,7 +38,7 @@ _NO_KERNEL_COPY = frozenset(
 
 @dataclass(slots=True)
 class _Pick:
-    """A column chunk to be written: where it is, and whether it counts as copied rather than made anew."""
+    """A column chunk to write, and whether it counts as copied or as newly encoded."""
 
     source: ParquetBytes
     chunk: Struct
@@ -47,7 +47,7 @@ class _Pick:
 
 @dataclass(slots=True)
 class _Placed:
-    """A column chunk in the new file; its page index waits for the end of the data."""
+    """A column chunk in the new file, with the page index that `finish` writes."""
 
     chunk: Struct
     column_index: bytes
@@ -55,14 +55,13 @@ class _Placed:
 
 
 class Splicer:
-    """Writes a new Parquet file; `base` gives schema, key-value metadata, created_by and column orders.
+    """A writer of one Parquet file with the schema and metadata of `base`.
 
-    Row groups come in the order of the calls. A source may be closed as soon as the call that names it
-    returns, since bloom filters follow their row group and page indexes are held until `finish`. `out` must
-    be empty; it is neither closed nor synced. After an exception the output is worthless: throw it away.
+    Row groups are written in the order of the calls. A source may be closed when the call that uses it returns. `out`
+    must be empty and is neither closed nor synced. After an exception, discard the output.
 
-    `bytes_written` is the size of the output so far; `bytes_copied` is the part of it that was taken over
-    from sources byte for byte, without the chunks that `replace` took from `fresh`.
+    `bytes_written` is the size of the output so far. `bytes_copied` is the part of it that was copied from sources,
+    without the chunks that `replace` took from `fresh`.
     """
 
     def __init__(self, out: BinaryIO, base: ParquetBytes) -> None:
@@ -80,10 +79,10 @@ class Splicer:
         return self._output.end
 
     def copy(self, source: ParquetBytes, row_group: int) -> None:
-        """Append a row group as it is."""
+        """Append an unchanged row group."""
         self._admit(source)
         group = source.row_groups[row_group]
-        with refusing(source.name):
+        with refuse_invalid(source.name):
             self._append(group, [_Pick(source, chunk, kept=True) for chunk in group.structs(1)])
 
     def replace(
@@ -93,13 +92,13 @@ class Splicer:
         fresh: ParquetBytes,
         columns: Collection[str] | None = None,
     ) -> None:
-        """Append the first row group of `fresh` in place of one of `source`; with `columns` only their chunks."""
+        """Append the first row group of `fresh`, or one of `source` with `columns` from `fresh`."""
         if columns is not None:
             self.replace_columns(source, row_group, [(fresh, columns)])
             return
         self._admit(fresh)
         group = fresh.row_groups[0]
-        with refusing(fresh.name):
+        with refuse_invalid(fresh.name):
             self._append(group, [_Pick(fresh, chunk, kept=False) for chunk in group.structs(1)])
 
     def replace_columns(
@@ -108,19 +107,20 @@ class Splicer:
         row_group: int,
         pieces: Sequence[tuple[ParquetBytes, Collection[str]]],
     ) -> None:
-        """Append a row group of `source` in which some columns (top-level names) come from elsewhere.
+        """Append a row group of `source` in which some top-level columns come from other files.
 
-        A piece is a file of its columns, or of more; its first row group must have as many rows.
+        Each piece is a file and the columns to take from its first row group, which must have as many rows.
 
-        `sorting_columns` stay if none of the columns they name is replaced; else a single piece states them or none.
+        The result keeps the `sorting_columns` of `source` if none of them is replaced. Otherwise it takes those of the
+        piece if there is only one, else none.
         """
         self._admit(source)
         group = source.row_groups[row_group]
         replaced: dict[int, _Pick] = {}
         for fresh, columns in pieces:
-            with refusing(fresh.name):
-                replaced |= _picked(source, group, fresh, columns)
-        with refusing(source.name):
+            with refuse_invalid(fresh.name):
+                replaced |= _pick_columns(source, group, fresh, columns)
+        with refuse_invalid(source.name):
             sorting = _sorting(group)
             if any(column.number(1) in replaced for column in sorting):
                 sorting = _translated_sorting(source, pieces[0][0]) if len(pieces) == 1 else []
@@ -134,23 +134,23 @@ class Splicer:
         footer = Struct(self._base.footer)
         footer.put(3, I64, sum(group.number(3) for group in self._row_groups))
         footer.put(4, LIST, self._row_groups)
-        with refusing(self._base.name):
+        with refuse_invalid(self._base.name):
             data = encode(footer)
         self._output.write(data + len(data).to_bytes(4, "little") + MAGIC)
         self._output.finish()
 
     def _check_open(self) -> None:
         if self._finished:
-            raise ValueError("this file is finished")
+            raise ValueError("the file is already finished")
 
     def _admit(self, source: ParquetBytes) -> None:
         self._check_open()
         if source in self._admitted:
             return
-        with refusing(source.name):
+        with refuse_invalid(source.name):
             difference = self._base.schema.difference(source.schema)
         if difference:
-            raise SpliceRefused(f"{source.name} does not fit {self._base.name}: {difference}")
+            raise SpliceRefused(f"{source.name} does not match {self._base.name}: {difference}")
         self._admitted.add(source)
 
     def _mix(
@@ -171,12 +171,12 @@ class Splicer:
 
     def _append(self, group: Struct, picks: Sequence[_Pick]) -> None:
         start = self._output.end
-        placed = [self._place_pages(pick) for pick in picks]
-        for pick, place in zip(picks, placed, strict=True):
-            self._place_bloom_filter(pick, place.chunk.struct(3))
-        self._output.settle()
+        placed = [self._copy_pages(pick) for pick in picks]
+        for pick, each in zip(picks, placed, strict=True):
+            self._copy_bloom_filter(pick, each.chunk.struct(3))
+        self._output.flush_copies()
         group = Struct(group)
-        group.put(1, LIST, [place.chunk for place in placed])
+        group.put(1, LIST, [each.chunk for each in placed])
         if 5 in group:
             group.put(5, I64, start)
         group.pop(7, None)
@@ -189,14 +189,14 @@ class Splicer:
         self.bytes_copied += length if pick.kept else 0
         return self._output.copy(pick.source.input, start, length)
 
-    def _place_pages(self, pick: _Pick) -> _Placed:
+    def _copy_pages(self, pick: _Pick) -> _Placed:
         chunk, meta = Struct(pick.chunk), Struct(pick.chunk.struct(3))
-        start, end = extent_of(meta)
+        start, end = chunk_extent(meta)
         shift = self._copy(pick, start, end - start)
         for field in (9, 10, 11):
             if meta.number(field, 0) > 0:
                 meta.put(field, I64, meta.number(field) + shift)
-        # Deprecated, and outside of the chunk in many files: then 0, as the format asks for by now.
+        # The field is deprecated and points outside the chunk in many files. The format then requires 0.
         chunk.put(2, I64, chunk.number(2) + shift if start <= chunk.number(2, 0) < end else 0)
         chunk.put(3, STRUCT, meta)
         column_index, offset_index = (
@@ -204,17 +204,17 @@ class Splicer:
         )
         return _Placed(chunk, column_index, _moved_offset_index(offset_index, shift, start, end))
 
-    def _place_bloom_filter(self, pick: _Pick, meta: Struct) -> None:
+    def _copy_bloom_filter(self, pick: _Pick, meta: Struct) -> None:
         if found := pick.source.bloom_filter(meta):
             start, length, _ = found
             meta.put(14, I64, start + self._copy(pick, start, length))
             meta.put(15, I32, length)
 
     def _write_indexes(self) -> None:
-        """All column indexes, then all offset indexes: readers fetch each kind as one run of bytes."""
+        """Write all column indexes, then all offset indexes, because readers fetch each kind at once."""
         for field, parts in (
-            (6, [(place.chunk, place.column_index) for place in self._placed]),
-            (4, [(place.chunk, place.offset_index) for place in self._placed]),
+            (6, [(each.chunk, each.column_index) for each in self._placed]),
+            (4, [(each.chunk, each.offset_index) for each in self._placed]),
         ):
             position = self._output.end
             for chunk, data in parts:
@@ -225,17 +225,19 @@ class Splicer:
             self._output.write(b"".join(data for _, data in parts))
 
 
-def _picked(source: ParquetBytes, group: Struct, fresh: ParquetBytes, columns: Collection[str]) -> dict[int, _Pick]:
-    """The chunks of a piece, by the leaf of `source` that each takes the place of."""
+def _pick_columns(
+    source: ParquetBytes, group: Struct, fresh: ParquetBytes, columns: Collection[str]
+) -> dict[int, _Pick]:
+    """Map leaves of `source` to the chunks of `fresh` that replace them."""
     new = fresh.row_groups[0]
     if group.number(3) != new.number(3):
         raise FooterError(f"{new.number(3)} rows cannot replace columns of {group.number(3)} rows")
     if difference := source.schema.difference(fresh.schema, columns):
-        raise FooterError(f"it does not fit {source.name}: {difference}")
+        raise FooterError(f"it does not match {source.name}: {difference}")
     return {
-        mine: _Pick(fresh, new.structs(1)[theirs], kept=False)
+        old_leaf: _Pick(fresh, new.structs(1)[new_leaf], kept=False)
         for name in columns
-        for mine, theirs in zip(source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True)
+        for old_leaf, new_leaf in zip(source.schema.column(name).leaves, fresh.schema.column(name).leaves, strict=True)
     }
 
 
@@ -244,18 +246,18 @@ def _sorting(group: Struct) -> list[Struct]:
 
 
 def _translated_sorting(source: ParquetBytes, fresh: ParquetBytes) -> list[Struct]:
-    """The sorting columns that `fresh` states, numbered as in `source`; none if one is not there."""
+    """Return the sorting columns of `fresh`, numbered as in `source`, or none if one is missing."""
     paths = dict(enumerate(leaf.path for leaf in fresh.schema.leaves))
     positions = {leaf.path: at for at, leaf in enumerate(source.schema.leaves)}
-    stated = []
+    sorting = []
     for column in _sorting(fresh.row_groups[0]):
         path = paths.get(column.number(1))
         if path not in positions:
             return []
         translated = Struct(column)
         translated.put(1, I32, positions[path])
-        stated.append(translated)
-    return stated
+        sorting.append(translated)
+    return sorting
 
 
 def _moved_offset_index(data: bytes, shift: int, start: int, end: int) -> bytes:
@@ -270,34 +272,33 @@ def _moved_offset_index(data: bytes, shift: int, start: int, end: int) -> bytes:
 
 
 class _Output:
-    """Appends to `out`, from memory or other files; adjacent copies become one."""
+    """An append-only output that combines copies of adjacent bytes."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
-        self.descriptor = descriptor_of(out)
+        self.descriptor = plain_descriptor(out)
         self.position = 0
         self._pending: tuple[Input, int, int] | None = None
         if self.descriptor is not None:
             out.flush()
             if os.fstat(self.descriptor).st_size:
-                raise ValueError("the output file is not empty: offsets in a Parquet file count from its start")
+                raise ValueError("the output file is not empty, but offsets in a Parquet file count from its start")
 
     @property
     def end(self) -> int:
         return self.position + (self._pending[2] if self._pending else 0)
 
     def copy(self, source: Input, start: int, length: int) -> int:
-        """How far the bytes move."""
+        """Schedule a copy. Returns the difference between the new and the old offset."""
         shift = self.end - start
         if self._pending and self._pending[0] is source and self._pending[1] + self._pending[2] == start:
             self._pending = (source, self._pending[1], self._pending[2] + length)
         else:
-            self.settle()
+            self.flush_copies()
             self._pending = (source, start, length)
         return shift
 
-    def settle(self) -> None:
-        """Carry out what `copy` put off."""
+    def flush_copies(self) -> None:
         if self._pending is None:
             return
         source, start, length = self._pending
@@ -323,7 +324,7 @@ class _Output:
         return done
 
     def write(self, data: bytes | memoryview) -> None:
-        self.settle()
+        self.flush_copies()
         view = memoryview(data)
         while view:
             done = self._write_some(view)
@@ -334,10 +335,10 @@ class _Output:
         if self.descriptor is not None:
             return os.pwrite(self.descriptor, view, self.position)
         done: int | None = self.out.write(view)
-        return len(view) if done is None else done  # some file objects do not say
+        return len(view) if done is None else done  # Some file objects return None.
 
     def finish(self) -> None:
-        self.settle()
+        self.flush_copies()
         if self.descriptor is not None:
             self.out.seek(self.position)
         self.out.flush()

@@ -1,11 +1,10 @@
-"""Compact Thrift without generated classes: decode the fields one asks for, keep all others as encoded.
+"""A compact Thrift codec that decodes selected fields and keeps all others encoded.
 
-A *spec* says what to decode of a struct: field id -> `int`, `bytes`, `bool`, a spec (a struct) or `[spec]` (a
-list of structs). Fields it does not name become `Raw` and are written back unchanged, so footers of newer
-writers survive.
+A *spec* selects the fields of a struct to decode: field id -> `int`, `bytes`, `bool`, a spec (a struct) or `[spec]` (a
+list of structs). Other fields become `Raw` and are written unchanged, so fields of newer writers survive.
 
-Input is never trusted. Whatever runs past the end of the buffer meets an IndexError at the latest on the
-struct's stop byte, so lengths need no checks of their own; nothing is allocated by a declared length.
+The input is not trusted. A value that exceeds the buffer raises IndexError, at the latest at the stop byte of its
+struct, so lengths are not checked separately. No memory is allocated for a declared length.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ _LONG_LIST = 15
 
 
 class FooterError(ValueError):
-    """What a footer says is malformed, contradicts itself or is out of reach."""
+    """A footer is malformed, contradicts itself, or refers to bytes outside the file."""
 
 
 class Raw(bytes):
-    """An encoded value nobody asked to decode."""
+    """An encoded value of a field that the spec does not select."""
 
     __slots__ = ()
 
 
 class Struct(dict[int, tuple[int, Any]]):
-    """Field id -> (Thrift type, value)."""
+    """A Thrift struct: a mapping from field id to (Thrift type, value)."""
 
     __slots__ = ()
 
@@ -66,7 +65,7 @@ class Struct(dict[int, tuple[int, Any]]):
 
 
 def decode(data: bytes, spec: Spec) -> tuple[Struct, int]:
-    """The struct at the start of `data` and how many bytes it takes."""
+    """Decode the struct at the start of `data`. Returns the struct and its length in bytes."""
     try:
         return _read_struct(data, 0, spec)
     except IndexError:
@@ -74,7 +73,7 @@ def decode(data: bytes, spec: Spec) -> tuple[Struct, int]:
 
 
 def decode_structs(data: bytes, spec: Spec) -> list[Struct]:
-    """A list of structs, for instance one that was kept `Raw`."""
+    """Decode a list of structs, such as a `Raw` field."""
     try:
         return _read_structs(data, 0, spec)[0]
     except IndexError:
@@ -88,7 +87,7 @@ def encode(struct: Struct) -> bytes:
 
 
 def encode_texts(texts: list[bytes]) -> bytes:
-    """A list<binary> as a field's value."""
+    """Encode a list of binary values as the value of a field."""
     out = bytearray()
     _write_list_header(out, len(texts), BINARY)
     for text in texts:
@@ -97,8 +96,7 @@ def encode_texts(texts: list[bytes]) -> bytes:
     return bytes(out)
 
 
-# The loops below run once per field of footers with thousands of column chunks, hence the shortcuts for the
-# most frequent cases.
+# These loops run for each field of footers with thousands of column chunks, so frequent cases have shortcuts.
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -181,7 +179,7 @@ def _read_structs(data: bytes, at: int, spec: Spec) -> tuple[list[Struct], int]:
 
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
-    """The position after a value of Thrift type `kind`."""
+    """Return the position after a value of Thrift type `kind`."""
     if I16 <= kind <= I64:
         while data[at] >= 0x80:
             at += 1
@@ -208,12 +206,12 @@ def _skip_rare(data: bytes, at: int, kind: int, depth: int) -> int:
         if not size:
             return at
         return _skip_elements(data, at + 1, (data[at] >> 4, data[at] & 15), size, depth - 1)
-    raise FooterError(f"{kind} is no Thrift type")
+    raise FooterError(f"{kind} is not a Thrift type")
 
 
 def _skip_struct(data: bytes, at: int, depth: int) -> int:
     if depth < 0:
-        raise FooterError(f"values are nested more than {_MAX_DEPTH} deep")
+        raise FooterError(f"values are nested more than {_MAX_DEPTH} levels deep")
     while header := data[at]:
         at += 1
         if header < 16:
@@ -243,10 +241,10 @@ def _skip_list(data: bytes, at: int, depth: int) -> int:
 
 def _skip_elements(data: bytes, at: int, kinds: tuple[int, ...], size: int, depth: int) -> int:
     if depth < 0:
-        raise FooterError(f"values are nested more than {_MAX_DEPTH} deep")
+        raise FooterError(f"values are nested more than {_MAX_DEPTH} levels deep")
     for _ in range(size):
         for kind in kinds:
-            # A boolean is part of the header as a field, but a byte of its own as an element.
+            # A boolean field has its value in the header, but a boolean element has one byte.
             at = at + 1 if kind in (TRUE, FALSE) else _skip(data, at, kind, depth)
         if at > len(data):
             raise IndexError
@@ -303,4 +301,4 @@ def _write_value(out: bytearray, value: bytes | bool | Struct | list[Struct]) ->
         _write_list_header(out, len(value), STRUCT)
         for struct in value:
             _write_struct(out, struct)
-    # A boolean is told by its Thrift type alone.
+    # The Thrift type of a boolean field is its value.

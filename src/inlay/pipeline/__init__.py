@@ -1,10 +1,10 @@
-"""From an upload to typed Parquet: raw bytes are decoded, understood, parsed and written by Spark tasks."""
+"""Convert an upload to typed Parquet: Spark tasks decode, parse and write its bytes."""
 
 from inlay.pipeline.conversion import Conversion, ConvertedFile, convert
 from inlay.pipeline.decode import InlineFile, RawFile
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.previewing import Preview, PreviewColumn, preview
-from inlay.pipeline.rejects import BadCell, read_rejects, scan_rejects
+from inlay.pipeline.previews import Preview, PreviewColumn, preview
+from inlay.pipeline.reader import BadCell, read_rejects, scan_rejects
 
 __all__ = [
     "BadCell",

@@ -1,13 +1,14 @@
-"""Cells of text into typed values, exactly or not at all.
+"""Convert cells of text to typed values, exactly or not at all.
 
-Arrow's own casts are the fast path, but they read 007 as 7, 0x1F as 31 and change some numbers. Each fast path
-therefore checks the whole column; only columns that fail are looked at cell by cell.
+Arrow's casts are the fast path, but they read 007 as 7 and 0x1F as 31, and they round some numbers. Each fast path
+therefore checks the whole column, and a column that fails the check is converted cell by cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +16,163 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.errors import InvalidArgumentError
-from inlay.pipeline.exact import INTEGER, NUMBER, SPECIAL, CellText, inexact, odd_decimals, plain_decimal, rounded
 from inlay.schema import family, storage_type
 from inlay.type_grammar import type_name
 
-__all__ = ["BOOLEAN", "FORMS", "Converted", "Reading", "check_readable", "convert", "reason"]
+__all__ = [
+    "BOOLEAN",
+    "FORMS",
+    "INTEGER",
+    "NUMBER",
+    "SPECIAL",
+    "CellText",
+    "Converted",
+    "Reading",
+    "are_kept",
+    "check_readable",
+    "convert",
+    "inexact",
+    "odd_decimals",
+    "plain_decimal",
+    "reason",
+    "rounded",
+]
+
+
+_EXACT_DIGITS = {64: 15, 32: 7, 16: 3}  # bits of a float -> number of characters that it always keeps exactly
+_DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+SPECIAL = r"(?i:[+-]?inf(?:inity)?|nan)"
+INTEGER = r"0|-?[1-9][0-9]*"
+
+
+class CellText:
+    """An array of text with its offsets and bytes as numpy arrays."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+        _, offsets, data = values.buffers()
+        count = len(values)
+        at = values.offset
+        self.offsets = (
+            np.frombuffer(offsets, np.int32)[at : at + count + 1]
+            if offsets and count
+            else np.zeros(count + 1, np.int32)
+        )
+        everything = np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
+        self.data = everything[self.offsets[0] : self.offsets[-1]]
+        self.starts = self.offsets[:-1] - self.offsets[0]
+        self.lengths = np.diff(self.offsets)
+
+    def byte(self, at: int) -> np.ndarray:
+        """Return the byte at a position of each cell; shorter cells return an arbitrary byte."""
+        if not len(self.data):
+            return np.zeros(len(self.starts), np.uint8)
+        found: np.ndarray = self.data.take(self.starts + at, mode="clip")
+        return found
+
+    @property
+    def holds_only_digits(self) -> bool:
+        """Return True if all cells consist of digits, points and minus signs."""
+        return not len(self.data) or bool(self.data.max() <= ord("9") and self.data.min() > ord("+"))
+
+    @property
+    def has_leading_zero(self) -> bool:
+        """Return True if a cell is like 007 or -07.5, but not like 0.5 or 0."""
+        first, second = self.byte(0), self.byte(1)
+        zero = (first == ord("0")) & (second != ord(".")) & (self.lengths > 1)
+        if zero.any():
+            return True
+        minus = (first == ord("-")) & (second == ord("0")) & (self.lengths > 2)
+        return bool(minus.any() and (self.byte(2)[minus] != ord(".")).any())
+
+
+def _risky(text: CellText, bits: int) -> np.ndarray:
+    """Find cells that a float may round: cells with many digits or an exponent."""
+    risky: np.ndarray = text.lengths > _EXACT_DIGITS[bits]
+    if not text.holds_only_digits:
+        risky = risky | _matches(text.values, "[a-zA-Z]")
+    return np.flatnonzero(risky)
+
+
+def inexact(text: CellText, doubles: pa.Array) -> np.ndarray:
+    """Mark cells whose double prints as a different number."""
+    found = np.zeros(len(text.lengths), bool)
+    at = _risky(text, 64)
+    if len(at):
+        chosen = text.values.take(at)
+        printed = pc.cast(doubles.take(at), pa.string())
+        differs = ~pc.fill_null(pc.equal(chosen, printed), True).to_numpy(zero_copy_only=False)
+        for where in np.flatnonzero(differs):
+            found[at[where]] = not _prints_exactly(chosen[int(where)].as_py())
+    return found
+
+
+def rounded(text: CellText, floats: pa.Array) -> np.ndarray:
+    """Mark numbers that became infinite or zero, and integers that changed. Fractions may be rounded."""
+    found = np.zeros(len(text.lengths), bool)
+    at = _risky(text, floats.type.bit_width)
+    if len(at):
+        cells, values = text.values.take(at), floats.take(at).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        found[at] = np.isinf(values) & _matches(cells, "[0-9]") | (values == 0) & _matches(cells, "^[^eE]*[1-9]")
+        for where in np.flatnonzero(_matches(cells, "^[+-]?[0-9]+$") & np.isfinite(values)):
+            found[at[where]] |= int(values[where]) != Decimal(cells[int(where)].as_py())
+    return found
+
+
+def _matches(cells: pa.Array, pattern: str) -> np.ndarray:
+    found: np.ndarray = pc.fill_null(pc.match_substring_regex(cells, pattern), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def are_kept(numbers: Sequence[bytes], type_: pa.DataType) -> bool:
+    """Return True if Arrow keeps every number exactly as a double or decimal. Ignore other text."""
+    cells = pa.array(numbers, pa.string())
+    text = CellText(cells.filter(pc.match_substring_regex(cells, f"^(?:{NUMBER})$")))
+    if pa.types.is_decimal(type_):
+        return not odd_decimals(text, type_).any()
+    return not inexact(text, pc.cast(text.values, pa.float64())).any()
+
+
+def _prints_exactly(cell: str) -> bool:
+    """Return True if the double nearest to a number prints as that number."""
+    if cell.lower().lstrip("+-").startswith(("inf", "nan")):
+        return True
+    double = float(cell)
+    try:
+        if double in (float("inf"), float("-inf")) or Decimal(cell) != Decimal(repr(double)):
+            return False
+    except InvalidOperation:  # the exponent is out of range for a decimal
+        return False
+    # Beyond 2**53 a double cannot tell adjacent integers apart, so such an integer is probably an id.
+    return abs(double) < 2**53 or "e" in cell.lower()
+
+
+def odd_decimals(text: CellText, type_: pa.DataType) -> np.ndarray:
+    """Mark cells that Arrow may cast wrongly: it misses an overflow of a decimal's full precision."""
+    odd: np.ndarray = text.lengths + type_.scale >= _DECIMAL_DIGITS[type_.bit_width]
+    if odd.any():
+        length, point = pc.binary_length(text.values), pc.find_substring(text.values, ".")
+        whole = pc.if_else(pc.less(point, 0), length, point)
+        scale = pc.subtract(pc.subtract(length, whole), 1)
+        fits = pc.and_(pc.less_equal(whole, type_.precision - type_.scale), pc.less_equal(scale, type_.scale))
+        odd = odd & ~pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
+    return odd if text.holds_only_digits else odd | _matches(text.values, "[a-zA-Z]")
+
+
+def plain_decimal(cell: str, type_: pa.DataType) -> str | None:
+    """Write a number without an exponent; return None if the decimal type cannot hold it."""
+    context = Context(prec=type_.precision, traps=[Inexact, InvalidOperation])
+    try:
+        return f"{Decimal(cell).quantize(Decimal((0, (1,), -type_.scale)), context=context):f}"
+    except (Inexact, InvalidOperation):
+        return None
+
 
 BOOLEAN = r"(?i:true|false)"
 _TRUE = ("true", "t", "yes", "y", "on", "1")
 _FALSE = ("false", "f", "no", "n", "off", "0")
-# how dates are written: a pattern at the start of a cell, and what makes ISO 8601 of it
+# date format -> pattern at the start of a cell, and its replacement in ISO 8601
 FORMS: dict[str, tuple[str, str]] = {
     "iso": (r"([0-9]{4})-([0-9]{2})-([0-9]{2})", r"\1-\2-\3"),
     "slashed": (r"([0-9]{4})/([0-9]{2})/([0-9]{2})", r"\1-\2-\3"),
@@ -46,20 +194,20 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the text of a column becomes values. A `fixed` type was chosen by somebody and is read leniently.
+    """How to read the text of a column. A `fixed` type comes from the user and accepts more spellings.
 
-    Inferred dates are all written in one `form`; where a date was chosen, any form will do, and `form` only says
-    which of day and month is first.
+    Inferred dates all have one `form`. A fixed date accepts every form, and `form` only decides the order of day
+    and month.
     """
 
     type: pa.DataType
     form: str = "iso"
     fixed: bool = False
-    length: int | None = None  # characters that a text has at most
+    length: int | None = None  # maximum number of characters
 
 
 class Converted(NamedTuple):
-    """Typed values, NULL where a cell is bad; `bad` is None if no cell is."""
+    """Typed values with NULL for invalid cells; `bad` marks the invalid cells, or is None."""
 
     values: pa.Array
     bad: np.ndarray | None
@@ -71,18 +219,18 @@ def reason(type_: pa.DataType) -> str:
 
 
 def check_readable(column: str, type_: pa.DataType) -> None:
-    """Refuse types that no text can be read as."""
+    """Reject a type that text cannot be converted to."""
     plain = storage_type(type_)
     if family(plain) in ("list", "struct", "map", "null", "duration"):
-        raise InvalidArgumentError(f"Column {column!r}: a cell of text cannot be read as {type_}.")
+        raise InvalidArgumentError(f"Column {column!r}: inlay cannot convert text to {type_}.")
     try:
         convert(pa.array([], pa.string()), Reading(type_, fixed=True))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidArgumentError(f"Column {column!r}: a cell of text cannot be read as {type_}.") from error
+        raise InvalidArgumentError(f"Column {column!r}: inlay cannot convert text to {type_}.") from error
 
 
 def convert(values: pa.Array, reading: Reading) -> Converted:
-    """Text into values of the reading's type."""
+    """Convert text to values of the reading's type."""
     plain = storage_type(reading.type)
     kind = family(plain)
     if kind in ("text", "binary"):
@@ -91,19 +239,19 @@ def convert(values: pa.Array, reading: Reading) -> Converted:
         text = CellText(_blank_to_null(values))
         fast = _FAST.get(kind)
         found = fast(text, plain, reading) if fast else None
-        converted = Converted(found, None) if found is not None else _carefully(text, plain, reading)
+        converted = Converted(found, None) if found is not None else _convert_carefully(text, plain, reading)
     return converted if plain.equals(reading.type) else _wrapped(converted, reading.type)
 
 
 def _wrapped(converted: Converted, type_: pa.DataType) -> Converted:
-    """Plain values in the extension or dictionary type that a target has."""
+    """Wrap values in the extension or dictionary type of the target."""
     values = converted.values
     if isinstance(type_, pa.BaseExtensionType):
         return converted._replace(values=pa.ExtensionArray.from_storage(type_, values.cast(type_.storage_type)))
     encoded = values.dictionary_encode()
-    most = 2 ** (type_.index_type.bit_width - pa.types.is_signed_integer(type_.index_type))
-    if len(encoded.dictionary) > most:  # values that the dictionary has no room for are bad cells
-        excess = pc.fill_null(pc.greater_equal(encoded.indices, most), False)
+    capacity = 2 ** (type_.index_type.bit_width - pa.types.is_signed_integer(type_.index_type))
+    if len(encoded.dictionary) > capacity:  # values beyond the capacity of the dictionary are invalid
+        excess = pc.fill_null(pc.greater_equal(encoded.indices, capacity), False)
         values = pc.if_else(excess, pa.scalar(None, values.type), values)
         mask = excess.to_numpy(zero_copy_only=False)
         converted = Converted(values, mask if converted.bad is None else mask | converted.bad)
@@ -112,7 +260,7 @@ def _wrapped(converted: Converted, type_: pa.DataType) -> Converted:
 
 
 def _blank_to_null(values: pa.Array) -> pa.Array:
-    """Quoted empty cells: no value of any type but text."""
+    """Replace quoted empty cells with NULL: only text has an empty value."""
     lengths = pc.binary_length(values)
     if (pc.min(lengths).as_py() or 1) > 0 and not pc.any(pc.equal(lengths, 0)).as_py():
         return values
@@ -148,7 +296,7 @@ _LOWEST = np.array([0, 0, *(10**digits for digits in range(1, 19)), np.iinfo(np.
 
 
 def _fast_integers(text: CellText, type_: pa.DataType, _: Reading) -> pa.Array | None:
-    """Right if every text is digits, as many as its number printed: no zeros in front, no -0."""
+    """Cast canonical integers only: no leading zeros and no -0."""
     typed = _cast(text.values, type_) if text.holds_only_digits else None
     if typed is None or type_.equals(pa.uint64()):
         return None
@@ -176,7 +324,7 @@ def _fast_decimals(text: CellText, type_: pa.DataType, reading: Reading) -> pa.A
 
 
 def _fast_booleans(text: CellText, type_: pa.DataType, _: Reading) -> pa.Array | None:
-    named = (text.lengths == 4) | (text.lengths == 5) | (text.lengths == 0)  # 0 and 1 are read with care
+    named = (text.lengths == 4) | (text.lengths == 5) | (text.lengths == 0)  # the careful path reads 0 and 1
     return _cast(text.values, type_) if named.all() else None
 
 
@@ -197,7 +345,7 @@ _FAST: dict[str, Callable[[CellText, pa.DataType, Reading], pa.Array | None]] = 
 
 
 def _lost(text: CellText, floats: pa.Array, reading: Reading) -> np.ndarray:
-    """Cells that became another number than their type may make of them: inferred types may change none."""
+    """Mark changed numbers. Only a fixed float type may round fractions."""
     return rounded(text, floats) if reading.fixed else inexact(text, floats)
 
 
@@ -209,8 +357,8 @@ def _as_iso(values: pa.Array, reading: Reading) -> pa.Array:
 
 
 # ------------------------------------------------------------------------------------------------- cell by cell
-def _carefully(text: CellText, type_: pa.DataType, reading: Reading) -> Converted:
-    """The same for columns with odd cells: blanks around values, bad ones."""
+def _convert_carefully(text: CellText, type_: pa.DataType, reading: Reading) -> Converted:
+    """Convert a column with surrounding blanks, unusual spellings or invalid cells."""
     cells = pc.ascii_trim_whitespace(text.values)
     kind = family(type_)
     prepared = _PREPARE[kind](cells, reading) if kind in _PREPARE else cells
@@ -224,7 +372,7 @@ def _carefully(text: CellText, type_: pa.DataType, reading: Reading) -> Converte
 
 
 def _cast_each(values: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Cast what can be; halves of what cannot are tried again."""
+    """Cast all valid values, by halving the ranges that fail."""
     failed = np.zeros(len(values), bool)
     cast = _cast_times if family(type_) == "time" else _cast
     pieces: list[pa.Array] = []
@@ -245,7 +393,7 @@ def _cast_each(values: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarr
 
 
 def _cast_times(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Arrow casts no text to times of day; timestamps of one day have them."""
+    """Cast times of day through timestamps, because Arrow cannot cast text to times."""
     stamps = _cast(pc.binary_join_element_wise("1970-01-01T", values, ""), pa.timestamp(type_.unit))
     return None if stamps is None else pc.cast(stamps, type_)
 
@@ -279,7 +427,7 @@ def _prepare_booleans(cells: pa.Array, reading: Reading) -> pa.Array:
     if not reading.fixed:
         return _matching(cells, BOOLEAN)
     lowered = pc.utf8_lower(cells)
-    is_true, is_false = (pc.is_in(lowered, pa.array(words, pa.string())) for words in (_TRUE, _FALSE))
+    is_true, is_false = (pc.is_in(lowered, pa.array(texts, pa.string())) for texts in (_TRUE, _FALSE))
     return pc.if_else(is_true, "true", pc.if_else(is_false, "false", pa.scalar(None, pa.string())))
 
 
@@ -290,7 +438,7 @@ def _prepare_dates(cells: pa.Array, reading: Reading) -> pa.Array:
 
 
 def _prepare_times(cells: pa.Array, _: Reading) -> pa.Array:
-    """Without zeros behind a fraction of a second, which would seem too fine for a type that holds it."""
+    """Remove trailing zeros of a fractional second, which would exceed the precision of the type."""
     return pc.replace_substring_regex(cells, r"(:[0-9]{2}:[0-9]{2})(?:(\.[0-9]*[1-9])|\.)0+([^0-9.]|$)", r"\1\2\3")
 
 

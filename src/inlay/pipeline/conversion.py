@@ -1,11 +1,11 @@
-"""An upload becomes typed Parquet files, as Spark jobs.
+"""Convert an upload to typed Parquet files with Spark jobs.
 
-    survey   one task: decode, sniff, infer, cut into splits
-    parse    a task for every split: parse, type, write a part, report; again where a column turned out to be wider
-    join     a task for every data file: the parts' encoded row groups, copied
+    survey   one task: decode the upload, detect its dialect and types, cut it into splits
+    parse    one task per split: parse, type, write a part; repeated where a column needs a wider type
+    join     one task per data file: copy the encoded row groups of its parts
 
-Nothing outside of the given directories is written; parts are gone in the end, and so is everything else if the
-conversion fails or is cancelled.
+A conversion writes only to its target directories. It removes its parts at the end, and all its files if it fails or
+is canceled.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import contextlib
 import itertools
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa
 
-from inlay.choices import OnError
-from inlay.defaults import MAX_ROWS_PER_FILE
-from inlay.engines.base import Watch
+from inlay.constants import MAX_ROWS_PER_FILE, OnError
+from inlay.engines.base import TaskProgress
+from inlay.engines.spark.tasks import Kernel, TaskJobs
 from inlay.errors import (
     BadRowsError,
     ConversionFailedError,
@@ -31,28 +31,97 @@ from inlay.errors import (
     did_you_mean,
 )
 from inlay.parquet.writer import WriterSettings
+from inlay.pipeline import delimited, json_files, parquet_files
 from inlay.pipeline.cells import check_readable
-from inlay.pipeline.decode import Content, InlineFile, Place, RawFile
-from inlay.pipeline.inference import order_of
-from inlay.pipeline.jobs import Totals, run
-from inlay.pipeline.kinds import NULL, TEXT, Kind, join
+from inlay.pipeline.decode import Content, InlineFile, RawFile, StorePath, check_text, decode
+from inlay.pipeline.inference import NULL, TEXT, Kind, join, order_of
 from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
-from inlay.pipeline.plan import Column, Reader, Survey, schema_of
+from inlay.pipeline.reader import (
+    MAX_BAD_CELLS,
+    REJECT_SCHEMA,
+    BadCell,
+    Column,
+    Reader,
+    Survey,
+    reject_tables,
+    schema_of,
+)
 from inlay.pipeline.records import Split
-from inlay.pipeline.rejects import MAX_SHOWN, REJECT_SCHEMA, BadCell, reject_tables
-from inlay.pipeline.survey import Surveyor
 from inlay.storage import LocalStore, Location, discard_tree
 
-__all__ = ["NO_ROWS", "Chosen", "Conversion", "ConvertedFile", "convert", "lacks_rows", "plan_columns"]
+__all__ = [
+    "NO_ROWS",
+    "Conversion",
+    "ConvertedFile",
+    "Override",
+    "Surveyor",
+    "Totals",
+    "convert",
+    "lacks_rows",
+    "plan_columns",
+    "run",
+]
+
+
+class Totals(NamedTuple):
+    """Totals of a Spark job over its tasks, and the job group that names the job in Spark's event log."""
+
+    job: str
+    rows: int
+    rejected: int
+
+
+def run(
+    spark: Any, name: str, kernel: Kernel, tasks: Sequence[Any], progress: TaskProgress | None = None
+) -> tuple[list[Any], Totals]:
+    """Run a kernel over tasks; return their results in order and the totals.
+
+    Raises:
+        InlayError: A task raised it.
+    """
+    job = f"inlay-{name}-{uuid.uuid4().hex}"
+    jobs = TaskJobs(spark, ConversionFailedError, progress)
+    results = jobs.run(kernel, tasks, tag=job, counted=("rows", "rejected"))
+    return list(results), Totals(job, **results.totals)
+
+
+_SURVEYS: dict[str, Callable[[Content, ReadOptions, Limits, int | None], Survey]] = {
+    "csv": delimited.survey,
+    "json": json_files.survey,
+    "parquet": parquet_files.survey,
+}
+
+
+@dataclass(frozen=True)
+class Surveyor:
+    """The kernel that surveys an upload: its dialect, its columns and its splits."""
+
+    options: ReadOptions
+    limits: Limits
+    split_bytes: int
+    decoded: StorePath | None  # where to store decoded text; None surveys only the beginning
+
+    def __call__(self, raw: RawFile | InlineFile) -> Survey:
+        is_text = self.options.format != "parquet"
+        if is_text:
+            check_text(raw)
+        content = decode(raw, self.limits, self.decoded, self.options.encoding, text=is_text)
+        if (
+            content.size <= content.skip and self.options.format != "json"
+        ):  # an empty file of JSON lines holds no records
+            raise UnreadableUploadError("The file is empty.")
+        survey = _SURVEYS[self.options.format]
+        return survey(content, self.options, self.limits, self.split_bytes if self.decoded else None)
+
 
 SPLIT_BYTES = 16 << 20
-Chosen: TypeAlias = pa.DataType | pa.Field  # a field says more: whether NULLs are allowed, how long a text may be
+Override: TypeAlias = pa.DataType | pa.Field  # a field also says whether NULLs are allowed and how long text may be
 NO_ROWS = "The file has no data rows."
 
 
 class ConvertedFile(NamedTuple):
-    """A data file, relative to the location."""
+    """A data file; `path` is relative to the location."""
 
     path: str
     rows: int
@@ -61,7 +130,7 @@ class ConvertedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of an upload."""
+    """The result of converting an upload."""
 
     files: list[ConvertedFile]
     schema: pa.Schema
@@ -70,7 +139,7 @@ class Conversion:
     reject_files: list[str]
     options: ReadOptions
     warnings: list[str] = field(default_factory=list)
-    jobs: list[Totals] = field(default_factory=list)  # that Spark ran for it, and the rows that it counted
+    jobs: list[Totals] = field(default_factory=list)  # the Spark jobs of the conversion
 
 
 def convert(
@@ -81,26 +150,27 @@ def convert(
     into: Location,
     directory: str,
     rejects_directory: str,
-    overrides: Mapping[str, Chosen] | None = None,
+    overrides: Mapping[str, Override] | None = None,
     like: pa.Schema | None = None,
     on_error: OnError = "fail",
     name: str = "data",
     settings: WriterSettings | None = None,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
-    progress: Watch | None = None,
+    progress: TaskProgress | None = None,
     limits: Limits | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Conversion:
-    """Convert an upload into `directory/name.parquet`, or numbered files if it has many rows."""
+    """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows."""
     if options.format == "parquet" and overrides:
         raise InvalidArgumentError("altering parquet schema is currently unsupported")
     if on_error not in get_args(OnError):
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
-    with _workplace(into, directory, rejects_directory) as stage:
-        work = _Work(spark, into, stage, settings, progress)
-        survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, Place(into, f"{stage}/decoded")))
+    with _staging(into, directory, rejects_directory) as stage:
+        work = _Stages(spark, into, stage, settings, progress)
+        decoded = StorePath(into, f"{stage}/decoded")
+        survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, decoded))
         columns = plan_columns(survey, overrides or {}, like)
         reports, columns = work.parse(survey, columns)
         rejected = sum(report.rejected for report in reports)
@@ -123,14 +193,14 @@ def convert(
 
 
 # --------------------------------------------------------------------------------------------------------- planning
-def plan_columns(survey: Survey, overrides: Mapping[str, Chosen], like: pa.Schema | None) -> list[Column]:
-    """The columns with the types that were found, or that somebody chose for them; of Parquet those of `like`."""
+def plan_columns(survey: Survey, overrides: Mapping[str, Override], like: pa.Schema | None) -> list[Column]:
+    """Return the columns with detected types, overrides, or the types of the target schema `like`."""
     if survey.schema is not None:
         return [Column.chosen(field, NULL) for field in like or () if field.name in survey.schema.names]
     kinds = survey.kinds
-    if survey.options.format == "json":  # a field that no record has, or only a late one, is NULL and not missing
-        wanted = [*(like.names if like is not None else []), *kinds, *overrides]
-        kinds = {name: kinds.get(name, NULL) for name in wanted}
+    if survey.options.format == "json":  # a field that the sample lacks may come later, or is NULL
+        names = [*(like.names if like is not None else []), *kinds, *overrides]
+        kinds = {name: kinds.get(name, NULL) for name in names}
     if unknown := [name for name in overrides if name not in kinds]:
         raise _no_column(unknown[0], kinds)
     chosen = {field.name: field for field in like or ()} | {n: _as_field(n, type_) for n, type_ in overrides.items()}
@@ -149,36 +219,36 @@ def plan_columns(survey: Survey, overrides: Mapping[str, Chosen], like: pa.Schem
 def _no_column(name: str, known: Iterable[str]) -> InvalidArgumentError:
     names = list(known)
     return InvalidArgumentError(
-        f"There is no column {name!r} to give a type; the columns are: {', '.join(map(repr, names))}.",
+        f"Cannot set a type for {name!r}: the file has no such column. Columns: {', '.join(map(repr, names))}.",
         hint=did_you_mean(name, names),
     )
 
 
-def _as_field(name: str, chosen: Chosen) -> pa.Field:
-    return pa.field(name, chosen) if isinstance(chosen, pa.DataType) else chosen.with_name(name)
+def _as_field(name: str, override: Override) -> pa.Field:
+    return pa.field(name, override) if isinstance(override, pa.DataType) else override.with_name(name)
 
 
 def _ordered(kind: Kind, day_first: bool | None) -> Kind:
-    """The kind of a column, with the order of day and month that somebody said."""
+    """Return the kind with the order of day and month that the option day_first sets."""
     return kind if day_first is None else replace(kind, form=order_of(day_first))
 
 
 def _widened(columns: Sequence[Column], reports: Sequence[Report]) -> list[Column]:
-    """The columns as they must be to hold what was met, new ones at the end."""
-    met = _together([report.met for report in reports])
-    blocked = _together([report.met for report in reports if report.part is None])
+    """Widen the columns to hold every value that tasks reported; append new columns."""
+    met = _join_kinds([report.met for report in reports])
+    blocked = _join_kinds([report.met for report in reports if report.part is None])
     wider = []
     for column in columns:
         is_met = column.name in met and not column.fixed
         new = column.widened(met[column.name]) if is_met else column
-        # Where a wider type was asked for and none is found, text holds everything.
+        # A split needs a wider type and there is none: text holds every value.
         stuck = is_met and column.name in blocked and new.type.equals(column.type) and not column.is_open
         wider.append(Column.inferred(column.name, TEXT) if stuck else new)
     known = {column.name for column in columns}
     return wider + [Column.inferred(name, kind) for name, kind in met.items() if name not in known]
 
 
-def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
+def _join_kinds(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
     met: dict[str, Kind] = {}
     for finding in findings:
         for name, kind in finding.items():
@@ -187,11 +257,11 @@ def _together(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
 
 
 def _check_expected(reports: Sequence[Report], columns: Sequence[Column]) -> None:
-    """A type for a field that no record has is a mistake, unless there are no records."""
-    there = {column.name for column in columns if not column.is_expected} | set(_together([r.met for r in reports]))
-    missing = [column.name for column in columns if column.name not in there]
+    """Reject an override for a field that no record has, unless there are no records."""
+    present = {column.name for column in columns if not column.is_expected} | set(_join_kinds([r.met for r in reports]))
+    missing = [column.name for column in columns if column.name not in present]
     if missing and any(report.rows or report.rejected for report in reports):
-        raise _no_column(missing[0], [column.name for column in columns if column.name in there])
+        raise _no_column(missing[0], [column.name for column in columns if column.name in present])
 
 
 def _check(
@@ -199,22 +269,22 @@ def _check(
 ) -> None:
     rows = sum(report.rows for report in reports)
     if rejected and on_error == "fail":
-        bad = [cell for report in reports for cell in report.bad][:MAX_SHOWN]
+        bad = [cell for report in reports for cell in report.bad][:MAX_BAD_CELLS]
         first = bad[0]
         where = f"line {first.line}" + (f", column {first.column!r}" if first.column else "")
         raise BadRowsError(
-            f"{rejected:,} of {rows + rejected:,} rows do not fit; the first: {where}: {first.reason}.",
+            f"{rejected:,} of {rows + rejected:,} rows are invalid. The first is at {where}: {first.reason}.",
             errors=[cell._asdict() for cell in bad],
             rejected=rejected,
-            hint="Correct them, choose other types, or set them aside and load the rest: on_error quarantine of a "
-            "request, --on-error quarantine of a command.",
+            hint="Correct the rows, change the column types, or load only the valid rows: set on_error to "
+            "quarantine in a request, or pass --on-error quarantine to a command.",
         )
     if lacks_rows(rows, rejected, columns, survey):
-        raise UnreadableUploadError(NO_ROWS, hint="Without rows every column must be given a type.")
+        raise UnreadableUploadError(NO_ROWS, hint="Set a type for every column to create a dataset without rows.")
 
 
 def lacks_rows(rows: int, rejected: int, columns: Sequence[Column], survey: Survey) -> bool:
-    """Whether a file has neither rows nor, by its own or chosen types, a schema that does without them."""
+    """Return True if a file has no rows, and neither the file nor overrides set all types."""
     is_typed = survey.schema is not None or (bool(columns) and all(column.fixed for column in columns))
     return not rows and not is_typed and not (rejected and columns)
 
@@ -222,7 +292,7 @@ def lacks_rows(rows: int, rejected: int, columns: Sequence[Column], survey: Surv
 # ----------------------------------------------------------------------------------------------------------- stages
 @dataclass(frozen=True)
 class Report:
-    """What a task made of a split: a part and rejects, or what columns must be able to hold first."""
+    """The result of parsing a split: a part and rejects, or the kinds of values that need wider columns."""
 
     split: int
     rows: int = 0
@@ -233,23 +303,23 @@ class Report:
     met: dict[str, Kind] = field(default_factory=dict)
 
 
-class _Work:
+class _Stages:
     """The stages of one conversion."""
 
     def __init__(
-        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: Watch | None
+        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: TaskProgress | None
     ) -> None:
         self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
         self._settings = settings
         self.jobs: list[Totals] = []
 
-    def _run(self, what: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
-        answers, totals = run(self._spark, what, kernel, tasks, self._progress)
+    def _run(self, name: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
+        results, totals = run(self._spark, name, kernel, tasks, self._progress)
         self.jobs.append(totals)
-        counted = sum(getattr(answer, "rows", 0) for answer in answers)
-        if totals.rows != counted:
-            raise ConversionFailedError(f"Spark counted {totals.rows} rows, its tasks reported {counted}.")
-        return answers
+        reported = sum(getattr(result, "rows", 0) for result in results)
+        if totals.rows != reported:
+            raise ConversionFailedError(f"Spark counted {totals.rows:,} rows, but its tasks reported {reported:,}.")
+        return results
 
     def survey(self, raw: RawFile | InlineFile, surveyor: Surveyor) -> Survey:
         survey: Survey = self._run("survey", surveyor, [raw])[0]
@@ -259,7 +329,7 @@ class _Work:
         return survey
 
     def parse(self, survey: Survey, columns: list[Column]) -> tuple[list[Report], list[Column]]:
-        """Parse all splits; those that were read with types that do not last are read again."""
+        """Parse all splits, and parse them again when a column needs a wider type."""
         reports: dict[int, Report] = {}
         waiting = survey.splits
         while waiting:
@@ -288,7 +358,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Parser:
-    """The kernel of a split."""
+    """The kernel that parses a split."""
 
     content: Content
     reader: Reader
@@ -300,7 +370,7 @@ class _Parser:
 
     def __call__(self, split: Split) -> Report:
         report = self._report(split)
-        pa.default_memory_pool().release_unused()  # or the next split's memory would come on top
+        pa.default_memory_pool().release_unused()  # otherwise memory grows with the next split
         return report
 
     def _report(self, split: Split) -> Report:
@@ -312,18 +382,18 @@ class _Parser:
         if parsed.rejects:
             settings = WriterSettings({"compression": "zstd"}, self.settings.row_group_size)
             rejects = self._write("rejects", split, reject_tables(parsed.rejects), REJECT_SCHEMA, settings)
-        bad = list(itertools.islice((cell for reject in parsed.rejects for cell in reject.cells), MAX_SHOWN))
+        bad = list(itertools.islice((cell for reject in parsed.rejects for cell in reject.cells), MAX_BAD_CELLS))
         return Report(split.number, part.rows, len(parsed.rejects), part, rejects, bad, parsed.met)
 
     def _write(
-        self, what: str, split: Split, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings
+        self, name: str, split: Split, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings
     ) -> Part:
-        return write_part(self.into, f"{self.stage}/{what}-{split.number:06}", tables, schema, settings)
+        return write_part(self.into, f"{self.stage}/{name}-{split.number:06}", tables, schema, settings)
 
 
 @dataclass(frozen=True)
 class _Joiner:
-    """The kernel of a data file."""
+    """The kernel that joins parts into a data file."""
 
     into: Location
     base: str
@@ -334,24 +404,24 @@ class _Joiner:
         return join_parts(self.into, file, self.base, self.stage, self.settings)
 
 
-# ----------------------------------------------------------------------------------------------------- work in place
+# --------------------------------------------------------------------------------------------------- staging and files
 @contextlib.contextmanager
-def _workplace(into: Location, directory: str, rejects_directory: str) -> Iterator[str]:
-    """A directory for parts. Whatever was made is gone if the conversion does not succeed."""
+def _staging(into: Location, directory: str, rejects_directory: str) -> Iterator[str]:
+    """Yield a directory for parts. Remove every file of a conversion that fails."""
     stage = f"{directory}/.convert-{uuid.uuid4().hex}"
-    places = [directory, rejects_directory]
-    before = _files(into, places)
-    made = _make_directories(into, [*places, stage])
+    targets = [directory, rejects_directory]
+    before = _files(into, targets)
+    created = _create_directories(into, [*targets, stage])
     try:
         yield stage
     except BaseException:
         discard_tree(into.store, into.full(stage))
-        for path in _files(into, places) - before:
+        for path in _files(into, targets) - before:
             into.store.remove(path)
-        _remove_empty(made)
+        _remove_empty(created)
         raise
     discard_tree(into.store, into.full(stage))
-    _remove_empty(made)
+    _remove_empty(created)
 
 
 def _files(into: Location, directories: Sequence[str]) -> set[str]:
@@ -362,11 +432,11 @@ def _files(into: Location, directories: Sequence[str]) -> set[str]:
     return found
 
 
-def _make_directories(into: Location, directories: Sequence[str]) -> list[str]:
-    """Those that were made, each with a name that survives a power cut."""
+def _create_directories(into: Location, directories: Sequence[str]) -> list[str]:
+    """Create directories durably; return the new ones."""
     if not isinstance(into.store, LocalStore):
         return []
-    return [made for path in directories for made in into.store.make_durable_directories(into.full(path))]
+    return [new for path in directories for new in into.store.make_durable_directories(into.full(path))]
 
 
 def _remove_empty(directories: Sequence[str]) -> None:
@@ -376,7 +446,7 @@ def _remove_empty(directories: Sequence[str]) -> None:
 
 
 def _make_durable(into: Location, directories: Sequence[str]) -> None:
-    """The names of new files and of directories that may be new."""
+    """Sync the directories of new files, and their parents, which may be new too."""
     if isinstance(into.store, LocalStore):
         for directory in directories:
             steps = directory.split("/")

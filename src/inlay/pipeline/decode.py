@@ -1,7 +1,7 @@
-"""From the bytes that were uploaded to UTF-8: decompression and character encodings, in one streaming pass.
+"""Decompress and transcode an upload to UTF-8 in one streaming pass.
 
-Plain UTF-8 is not copied. What had to be decoded is kept in memory while it is small, and written to a file in
-the dataset's store otherwise, so that every task can read its part of it.
+Plain UTF-8 is not copied. Small decoded content stays in memory; larger content goes to a file in the dataset's store,
+so that every task can read its part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import itertools
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -21,11 +21,11 @@ from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
 from inlay.pipeline.options import Limits
 from inlay.storage import Location
 
-__all__ = ["Content", "InlineFile", "Place", "RawFile", "check_text", "check_utf8", "decode", "guess_encoding"]
+__all__ = ["Content", "InlineFile", "RawFile", "StorePath", "check_text", "check_utf8", "decode", "guess_encoding"]
 
 _STEP = 4 << 20
 _HEAD = 4 << 10
-_KEPT_IN_MEMORY = 1 << 20
+_MAX_IN_MEMORY = 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -34,8 +34,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_SHEET = "Save the sheet as CSV, or unpack the archive, and upload that."
-_NOT_TEXT = {  # files that people take for tables, by their first bytes
+_SHEET = "Save the sheet as CSV, or unpack the archive, and upload the result."
+_NOT_TEXT = {  # first bytes -> description and hint
     b"\x89PNG": ("a PNG image", None),
     b"\xff\xd8\xff": ("a JPEG image", None),
     b"GIF87a": ("a GIF image", None),
@@ -43,20 +43,20 @@ _NOT_TEXT = {  # files that people take for tables, by their first bytes
     b"%PDF-": ("a PDF document", None),
     b"PK\x03\x04": ("an Office document or a ZIP archive", _SHEET),
     b"\xd0\xcf\x11\xe0": ("an old Office document", _SHEET),
-    b"PAR1\x15": ("a Parquet file", "Say that its format is parquet."),
-    b"ARROW1\0": ("an Arrow file", "Write it as Parquet, and upload that."),
-    b"SQLite f": ("an SQLite database", "Export the table as CSV, and upload that."),
+    b"PAR1\x15": ("a Parquet file", "Pass parquet as its format."),
+    b"ARROW1\0": ("an Arrow file", "Write it as Parquet and upload the Parquet file."),
+    b"SQLite f": ("an SQLite database", "Export the table as CSV and upload the CSV file."),
     b"BZh91AY&": ("compressed with bzip2", "Compress it with gzip or zstd."),
     b"\xfd7zXZ": ("compressed with xz", "Compress it with gzip or zstd."),
 }
 _PLAIN = frozenset({"utf-8", "ascii", "utf-8-sig"})
-# wide encodings: bytes of a character, and which of them is the one that ASCII has
+# wide encodings: bytes per character, and the position of the byte that ASCII characters use
 _WIDE = {"utf-16-le": (2, 0), "utf-16-be": (2, 1), "utf-32-le": (4, 0), "utf-32-be": (4, 3)}
 
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """An upload's bytes in a store; `encoding` is its Content-Encoding: None, gzip or zstd."""
+    """The bytes of an upload in a store. `encoding` is its Content-Encoding: None, gzip or zstd."""
 
     location: Location
     path: str
@@ -67,12 +67,14 @@ class RawFile:
         try:
             return self.location.store.open_read(self.location.full(self.path))
         except FileNotFoundError as error:
-            raise NotFoundError(f"The uploaded bytes are gone: {self.location.shown(self.path)}") from error
+            raise NotFoundError(
+                f"The file of the upload no longer exists: {self.location.display(self.path)}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class InlineFile:
-    """A payload that is small enough to travel with the job."""
+    """Content that is small enough to be part of the job."""
 
     content: bytes
 
@@ -87,7 +89,7 @@ class InlineFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePath:
     """A path in a store."""
 
     location: Location
@@ -117,70 +119,78 @@ class Content:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:
-            raise UnreadableUploadError("The uploaded bytes changed while they were read.")
+            raise UnreadableUploadError("The file of the upload changed during the read.")
         return data
 
 
 def decode(
-    raw: RawFile | InlineFile, limits: Limits, place: Place | None, encoding: str | None = None, *, text: bool = True
+    raw: RawFile | InlineFile,
+    limits: Limits,
+    target: StorePath | None,
+    encoding: str | None = None,
+    *,
+    text: bool = True,
 ) -> Content:
-    """The upload as UTF-8 (as it is, without `text`). Without `place` only the beginning is decoded: a preview."""
+    """Decode an upload to UTF-8. Without a `target`, decode only its beginning, for a preview.
+
+    With `text=False` decompress it and leave its characters unchanged.
+    """
     with raw.open() as file:
         compression = raw.encoding or _compression_of(file.read(4))
     with _plain_stream(raw, compression) as stream:
         head = _read(stream, _HEAD, compression)
-        mark, found = _byte_order_mark(head) if text else (b"", None)
-        charset = found or encoding or "utf-8"
-        if text and not found and not encoding:
-            _refuse_wide(head)
+        mark, marked = _byte_order_mark(head) if text else (b"", None)
+        charset = marked or encoding or "utf-8"
+        if text and not marked and not encoding:
+            _reject_wide(head)
         if compression is None and (not text or charset in _PLAIN):
             return Content(raw, raw.size, charset, len(mark))
-        chunks = _counted(_chunks(stream, head, compression), raw.size if compression else 0, limits)
+        chunks = _limited(_chunks(stream, head, compression), raw.size if compression else 0, limits)
         if text and charset not in _PLAIN:
             chunks, mark = _transcoded(chunks, charset, len(mark)), b""
-        kept = _keep(chunks, place) if place or text else InlineFile(b"".join(chunks))
-    return Content(kept, kept.size, charset, len(mark))
+        decoded = _store(chunks, target) if target or text else InlineFile(b"".join(chunks))
+    return Content(decoded, decoded.size, charset, len(mark))
 
 
 def check_text(raw: RawFile | InlineFile) -> None:
-    """Refuse what is known to be something else before it passes for text in a strange encoding."""
+    """Reject a file of a known binary format before it is read as text in an odd encoding."""
     with raw.open() as file:
         compression = raw.encoding or _compression_of(file.read(4))
     with _plain_stream(raw, compression) as stream:
         head = _read(stream, 8, compression)
-    for magic, (what, hint) in _NOT_TEXT.items():
+    for magic, (description, hint) in _NOT_TEXT.items():
         if head.startswith(magic):
-            readable = "CSV, TSV, JSON and Parquet files can be read, also compressed with gzip or zstd."
-            raise UnreadableUploadError(f"The file is {what}, not text.", hint=hint or readable)
+            formats = "Upload CSV, TSV, JSON or Parquet, uncompressed or compressed with gzip or zstd."
+            raise UnreadableUploadError(f"The file is {description}, not text.", hint=hint or formats)
 
 
 def check_utf8(data: bytes, start: int = 0) -> None:
-    """Text that is not UTF-8 is an error that says where; it is never guessed at while converting."""
+    """Raise an error that names the first byte that is not valid UTF-8."""
     if data.isascii():
         return
     try:
         data.decode()
     except UnicodeDecodeError as error:
         raise NotUtf8Error(
-            f"The file is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start}.",
-            hint="Say how it is encoded with the option encoding, for example cp1252.",
+            f"Invalid UTF-8: byte 0x{data[error.start]:02x} at offset {start + error.start} of the file.",
+            hint="Pass the option `encoding`, for example cp1252.",
         ) from error
 
 
 def guess_encoding(raw: RawFile | InlineFile) -> str:
-    """For text that is not UTF-8, to be shown and confirmed."""
+    """Guess the encoding of text that is not UTF-8, as a suggestion for the user."""
     with raw.open() as file:
         compression = raw.encoding or _compression_of(file.read(4))
     with _plain_stream(raw, compression) as stream:
         return _wide_encoding(_read(stream, _HEAD, compression)) or "cp1252"
 
 
-def _refuse_wide(head: bytes) -> None:
-    """As UTF-8 it would be text full of NUL characters."""
+def _reject_wide(head: bytes) -> None:
+    """Reject UTF-16 and UTF-32 without a byte order mark: as UTF-8 they are full of NUL characters."""
     if wide := _wide_encoding(head):
         raise NotUtf8Error(
-            f"The file is not UTF-8: it seems to be {wide} without a byte order mark.",
-            hint=f"Say so with the option encoding: {wide}.",
+            f"The file is not UTF-8. It looks like {wide} without a byte order mark.",
+            hint=f"Pass the option `encoding`: {wide}.",
         )
 
 
@@ -189,12 +199,12 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _is_wide(head: bytes, width: int, at: int) -> bool:
-    """Whether most line ends, or where there is none most characters, have the NULs that ASCII has in wide text."""
+    """Return True if most line ends, or else most characters, are ASCII padded with NULs."""
     units = [head[start : start + width] for start in range(0, len(head) - width + 1, width)]
     ascii_ = bytes(unit[at] for unit in units if unit[at] and unit.count(0) == width - 1)
     wide_ends, ends = (sum(text.count(end) for end in (b"\r", b"\n")) for text in (ascii_, head))
-    is_most = wide_ends * 2 > ends if ends else len(ascii_) * 2 > len(units)
-    return is_most and bytes(width) not in units
+    is_majority = wide_ends * 2 > ends if ends else len(ascii_) * 2 > len(units)
+    return is_majority and bytes(width) not in units
 
 
 def _compression_of(head: bytes) -> str | None:
@@ -222,7 +232,7 @@ def _read(stream: Any, size: int, compression: str | None) -> bytes:
             raise
         raise UnreadableUploadError(
             f"The file is not valid {compression}: {str(error).splitlines()[0]}",
-            hint="It may be cut short, or the Content-Encoding may be wrong.",
+            hint="Check that the file is complete and that the Content-Encoding is right.",
         ) from error
 
 
@@ -233,17 +243,15 @@ def _chunks(stream: Any, head: bytes, compression: str | None) -> Iterator[bytes
         chunk = _read(stream, _STEP, compression)
 
 
-def _counted(chunks: Iterator[bytes], compressed: int, limits: Limits) -> Iterator[bytes]:
-    """Stop a decompression bomb while it is still small."""
+def _limited(chunks: Iterator[bytes], compressed: int, limits: Limits) -> Iterator[bytes]:
+    """Stop a decompression bomb before it grows large."""
     total = 0
     for chunk in chunks:
         total += len(chunk)
         if total > limits.decoded_bytes:
-            raise UnreadableUploadError(f"The file grows beyond {limits.decoded_bytes:,} bytes when it is decoded.")
+            raise UnreadableUploadError(f"The decoded file exceeds the limit of {limits.decoded_bytes:,} bytes.")
         if compressed and total > limits.ratio_from and total > compressed * limits.ratio:
-            raise UnreadableUploadError(
-                f"The file grows to more than {limits.ratio:,} times its size when it is decompressed."
-            )
+            raise UnreadableUploadError(f"The decompressed file exceeds {limits.ratio:,} times its compressed size.")
         yield chunk
 
 
@@ -256,35 +264,35 @@ def _transcoded(chunks: Iterator[bytes], charset: str, skip: int) -> Iterator[by
         try:
             yield decoder.decode(piece, final=chunk is None).encode()
         except UnicodeError as error:
-            raise _not_in(charset, done - held + getattr(error, "start", 0)) from error
+            raise _invalid_bytes(charset, done - held + getattr(error, "start", 0)) from error
         done += len(piece)
 
 
-def _not_in(charset: str, offset: int) -> UnreadableUploadError:
+def _invalid_bytes(charset: str, offset: int) -> UnreadableUploadError:
     return UnreadableUploadError(
-        f"The file is not valid {charset}: the bytes at offset {offset} mean nothing in it.",
-        hint="Say how it is encoded with the option encoding.",
+        f"Invalid {charset} at byte {offset} of the file.",
+        hint="Pass the encoding of the file with the option `encoding`.",
     )
 
 
-def _keep(chunks: Iterator[bytes], place: Place | None) -> RawFile | InlineFile:
+def _store(chunks: Iterator[bytes], target: StorePath | None) -> RawFile | InlineFile:
     held, size = [], 0
     for chunk in chunks:
         held.append(chunk)
         size += len(chunk)
-        if size > _KEPT_IN_MEMORY and place is not None:
-            return _write(held, chunks, place)
-        if size > _STEP and place is None:
+        if size > _MAX_IN_MEMORY and target is not None:
+            return _write(held, chunks, target)
+        if size > _STEP and target is None:
             beginning = b"".join(held)
             return InlineFile(beginning[: beginning.rfind(b"\n") + 1] or beginning)
     return InlineFile(b"".join(held))
 
 
-def _write(first: list[bytes], rest: Iterator[bytes], place: Place) -> RawFile:
-    size, place = 0, replace(place, path=f"{place.path}-{uuid.uuid4().hex[:8]}")  # of this attempt
-    with place.location.store.open_write(place.full) as file:
+def _write(first: list[bytes], rest: Iterator[bytes], target: StorePath) -> RawFile:
+    size, path = 0, f"{target.path}-{uuid.uuid4().hex[:8]}"  # each attempt of a task writes its own file
+    with target.location.store.open_write(target.location.full(path)) as file:
         for chunks in (first, rest):
             for chunk in chunks:
                 file.write(chunk)
                 size += len(chunk)
-    return RawFile(place.location, place.path, size)
+    return RawFile(target.location, path, size)

@@ -1,4 +1,4 @@
-"""Delimited text (CSV): the columns of a file, and splits of it as typed tables."""
+"""Read delimited text (CSV): survey the columns of a file, and parse its splits to typed tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ import pyarrow.csv as pcsv
 from inlay.errors import UnreadableUploadError
 from inlay.pipeline.cells import Converted, convert
 from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.inference import infer, why_text
-from inlay.pipeline.kinds import Kind, type_of
+from inlay.pipeline.inference import NO_HEADER, Kind, column_names, infer, sniff, type_of, why_text
 from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.plan import SAMPLE_ROWS, Column, Parsed, Survey, read_sample, repetitive, schema_of
+from inlay.pipeline.reader import (
+    SAMPLE_ROWS,
+    BadCell,
+    Column,
+    Parsed,
+    Reject,
+    Survey,
+    read_sample,
+    repetitive,
+    schema_of,
+)
 from inlay.pipeline.records import (
     Dialect,
     Records,
@@ -30,8 +39,6 @@ from inlay.pipeline.records import (
     make_splits,
     open_quote,
 )
-from inlay.pipeline.rejects import BadCell, Reject
-from inlay.pipeline.sniff import NO_HEADER, column_names, sniff
 
 __all__ = ["DelimitedText", "parse_cells", "survey"]
 
@@ -39,21 +46,21 @@ _BLANK = re.compile(rb"[\r\n]*")
 
 
 # --------------------------------------------------------------------------------------------------------- survey
-def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
-    """What a file holds, from its first rows; without `split_bytes` it is not cut."""
+def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
+    """Survey a file by its first rows. Without `split_bytes`, make no splits."""
     sample, is_whole = read_sample(content, limits)
-    options = sniff(sample, given, parse_cells).with_found(encoding=content.encoding)
+    options = sniff(sample, requested, parse_cells).with_detected(encoding=content.encoding)
     dialect = dialect_of(options)
     records = find_records(sample, dialect, 1)
-    count = len(records.starts) - (0 if is_whole else 1)  # the last one may go on
+    count = len(records.starts) - (0 if is_whole else 1)  # the last record may be incomplete
     if count <= 0:
         raise UnreadableUploadError(_no_record(len(sample), is_whole=is_whole))
     if open_quote(sample[: int(records.ends[0])], dialect) is not None:
-        raise UnreadableUploadError(f"Line {records.lines[0]}: a quote opens in the first record and is never closed.")
+        raise UnreadableUploadError(f"Line {records.lines[0]}: the first record opens a quote and never closes it.")
     first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
     names, warnings = column_names([cell if options.header and cell and cell.strip() else None for cell in first])
     if not options.header:
-        warnings = [NO_HEADER] if given.header is None else []
+        warnings = [NO_HEADER] if requested.header is None else []
     rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))
     table = parse_cells(sample[rows.start : rows.end], options, len(names))
     reader = DelimitedText(options)
@@ -72,11 +79,11 @@ def survey(content: Content, given: ReadOptions, limits: Limits, split_bytes: in
 
 
 def _no_record(size: int, *, is_whole: bool) -> str:
-    return "The file holds no records." if is_whole else f"The first record is larger than {size:,} bytes."
+    return "The file holds no records." if is_whole else f"The first record exceeds {size:,} bytes."
 
 
 def _sample_rows(records: Records, count: int, header: int, size: int) -> Split:
-    """The data rows of a sample, as a split of it."""
+    """Return the data rows of a sample as a split."""
     if header == len(records.starts):
         return Split(0, size, size, int(records.lines[-1]) + 1)
     start, line = int(records.starts[header]), int(records.lines[header])
@@ -92,9 +99,9 @@ def dialect_of(options: ReadOptions) -> Dialect:
 def parse_cells(
     data: bytes, options: ReadOptions, width: int | None = None, ragged: list[tuple[int, int]] | None = None
 ) -> pa.Table:
-    """All cells as text; NULL is an empty cell without quotes or one of the null values.
+    """Parse all cells as text. An unquoted empty cell and the null values become NULL.
 
-    Records of another width than the others are left out, and their numbers (from 0) and widths put in `ragged`.
+    Leave out records with a different number of cells, and append their numbers (from 0) and widths to `ragged`.
     """
     width = width or _width(data, options)
     names = [str(number) for number in range(width)]
@@ -102,7 +109,7 @@ def parse_cells(
         return pa.table([pa.array([], pa.string())] * width, names=names)
 
     if options.escape or not data.endswith((b"\n", b"\r")):
-        data += b"\n"  # at the very end an empty cell would pass for a quoted one
+        data += b"\n"  # pyarrow takes an empty cell at the end of the data for a quoted one
 
     def skip(row: Any) -> str:
         if ragged is not None:
@@ -134,12 +141,12 @@ def _read_csv(data: bytes, options: ReadOptions, names: Sequence[str], skip: Any
 
 
 def _spellings(data: bytes, options: ReadOptions) -> list[str]:
-    """The null values as they stand in the text, with the blanks around them."""
-    words = [re.escape(word) for word in sorted(options.null_values, key=len, reverse=True) if word.strip()]
-    if not words:
+    """Return the null values as the text spells them, with surrounding blanks."""
+    values = [re.escape(value) for value in sorted(options.null_values, key=len, reverse=True) if value.strip()]
+    if not values:
         return list(options.null_values)
     blank = "[" + " \t".replace(options.delimiter or ",", "") + "]*"
-    found = re.findall(f"{blank}(?:{'|'.join(words)}){blank}".encode(), data)
+    found = re.findall(f"{blank}(?:{'|'.join(values)}){blank}".encode(), data)
     return sorted({*options.null_values, *(spelling.decode() for spelling in found)})
 
 
@@ -149,24 +156,24 @@ def _width(data: bytes, options: ReadOptions) -> int:
 
 
 def read_record(record: bytes, options: ReadOptions) -> list[str | None]:
-    """The cells of one record."""
-    most = record.count((options.delimiter or ",").encode()) + 1
-    names = [f"f{number}" for number in range(most)]
+    """Return the cells of one record."""
+    width = record.count((options.delimiter or ",").encode()) + 1
+    names = [f"f{number}" for number in range(width)]
     try:
         table = _read_csv(record + b"\n", replace(options, null_values=()), names, autogenerate_column_names=True)
-    except pa.ArrowInvalid:  # it is not complete
-        return [None] * most
+    except pa.ArrowInvalid:  # the record is incomplete
+        return [None] * width
     return [column[0].as_py() or None for column in table.columns] if len(table) else [None]
 
 
 @dataclass(frozen=True)
 class DelimitedText:
-    """How splits of one file are read."""
+    """The reader of the splits of one file."""
 
     options: ReadOptions
 
     def kinds(self, table: pa.Table, names: Sequence[str]) -> dict[str, Kind]:
-        """What the columns of a sample hold."""
+        """Return the kinds of the columns of a sample."""
         return {name: self._kind(table.column(at).combine_chunks()) for at, name in enumerate(names)}
 
     def _kind(self, values: pa.Array) -> Kind:
@@ -174,7 +181,7 @@ class DelimitedText:
         return replace(kind, note=why_text(values)) if kind.family == "text" and not kind.note else kind
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
-        """Typed columns of a split; bad cells either reject their row or say how the column must be widened."""
+        """Parse a split. An invalid cell rejects its row or requires a wider column."""
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
         last: list[Reject] = []
@@ -194,7 +201,7 @@ class DelimitedText:
     def _convert(
         self, cells: pa.Table, columns: Sequence[Column]
     ) -> tuple[list[pa.Array] | None, dict[int, np.ndarray], dict[str, Kind]]:
-        """Typed columns (None if one must be widened first), masks of bad cells, and kinds that were met."""
+        """Return typed columns (None if a column needs widening), masks of invalid cells, and new kinds."""
         typed: list[pa.Array] = []
         bad: dict[int, np.ndarray] = {}
         met: dict[str, Kind] = {}
@@ -210,24 +217,24 @@ class DelimitedText:
         return (None if narrow else typed), bad, met
 
     def _without_open_record(self, data: bytes, split: Split, rejects: list[Reject]) -> bytes:
-        """A record that nothing ends would take in all that follows: it is rejected as a whole."""
+        """Reject an unterminated last record as a whole, and return the data before it."""
         dialect = dialect_of(self.options)
         opened = open_quote(data, dialect) if split.last else None
         if opened is not None:
-            why = "a quote opens here and is never closed"
+            reason = "the quote that opens here is never closed"
         elif split.last and ends_in_escape(data, dialect):
-            opened, why = len(data) - 1, "the file ends in the escape character"
+            opened, reason = len(data) - 1, "the file ends with the escape character"
         else:
             return data
         starts = find_records(data, dialect, split.line).starts
         start = int(starts[-1])
-        cell = BadCell.of(split.line + count_line_ends(data[:opened]), None, data[opened:].decode(), why)
+        cell = BadCell.of(split.line + count_line_ends(data[:opened]), None, data[opened:].decode(), reason)
         rejects.append(Reject([cell], data[start:].decode(), len(starts) - 1))
         return data[:start]
 
 
 def _without_nulls(converted: Converted, column: Column) -> Converted:
-    """Where a column allows no NULLs they are bad cells; bad cells are NULL anyway."""
+    """Mark NULLs as invalid cells in a column that does not allow them."""
     if column.nullable or not converted.values.null_count:
         return converted
     return converted._replace(bad=np.asarray(converted.values.is_null()))
@@ -235,26 +242,26 @@ def _without_nulls(converted: Converted, column: Column) -> Converted:
 
 @dataclass(frozen=True)
 class _Rejects:
-    """Rejects in the order of the file, made one by one as they are asked for: there may be millions of them."""
+    """Rejects in file order, created on demand because there may be millions."""
 
     data: bytes
     records: Records
     cells: pa.Table
     columns: Sequence[Column]
-    bad: dict[int, np.ndarray]  # by column, of the rows in `cells`
-    ragged: dict[int, int]  # records that are not in `cells`: how many cells they have
+    bad: dict[int, np.ndarray]  # column number -> mask over the rows of `cells`
+    ragged: dict[int, int]  # number of a record that `cells` lacks -> its number of cells
     last: Sequence[Reject]
 
     def __post_init__(self) -> None:
         if len(self.records.starts) != self.cells.num_rows + len(self.ragged):
             raise UnreadableUploadError(
-                f"Lines {self.records.lines[0]} to {self.records.lines[-1]} cannot be cut into records.",
+                f"Cannot separate the records in lines {self.records.lines[0]} to {self.records.lines[-1]}.",
                 hint="Check the options quote, escape and delimiter.",
             )
 
     @cached_property
     def is_bad(self) -> np.ndarray:
-        """Which rows of the table are not kept."""
+        """Return the mask of rejected rows of the table."""
         found: np.ndarray = np.any([np.zeros(self.cells.num_rows, bool), *self.bad.values()], axis=0)
         return found
 
@@ -262,11 +269,13 @@ class _Rejects:
         return int(self.is_bad.sum()) + len(self.ragged) + len(self.last)
 
     def __iter__(self) -> Iterator[Reject]:
-        numbers = np.setdiff1d(np.arange(len(self.records.starts)), list(self.ragged))  # of the rows in the table
-        misfits = ((int(numbers[row]), int(row)) for row in np.flatnonzero(self.is_bad))
-        for number, row in heapq.merge(misfits, ((number, -1) for number in sorted(self.ragged))):
+        numbers = np.setdiff1d(
+            np.arange(len(self.records.starts)), list(self.ragged)
+        )  # records that are rows of the table
+        invalid = ((int(numbers[row]), int(row)) for row in np.flatnonzero(self.is_bad))
+        for number, row in heapq.merge(invalid, ((number, -1) for number in sorted(self.ragged))):
             if number in self.ragged:
-                yield self._reject(number, [self._short_row(number)])
+                yield self._reject(number, [self._ragged_row(number)])
             else:
                 bad = [at for at, mask in self.bad.items() if mask[row]]
                 yield self._reject(number, [self._bad_cell(number, row, at) for at in bad])
@@ -275,9 +284,9 @@ class _Rejects:
     def _reject(self, number: int, cells: list[BadCell]) -> Reject:
         return Reject(cells, self.data[self.records.starts[number] : self.records.ends[number]].decode(), number)
 
-    def _short_row(self, number: int) -> BadCell:
-        why = f"{self.ragged[number]} cells in a row of {len(self.columns)} columns"
-        return BadCell.of(self.records.lines[number], None, None, why)
+    def _ragged_row(self, number: int) -> BadCell:
+        reason = f"the row has {self.ragged[number]} cells instead of {len(self.columns)}"
+        return BadCell.of(self.records.lines[number], None, None, reason)
 
     def _bad_cell(self, number: int, row: int, at: int) -> BadCell:
         value, column = self.cells.column(at)[row].as_py(), self.columns[at]

@@ -1,4 +1,4 @@
-"""How a file is read: what its owner said, and what is found out about the rest."""
+"""Read options of an upload, as the user passes them or as inlay detects them."""
 
 from __future__ import annotations
 
@@ -7,70 +7,70 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from inlay.choices import FORMATS
+from inlay.constants import FORMATS
 from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 
 __all__ = ["Limits", "ReadOptions"]
 
 _LAYOUTS = ("lines", "array", "objects")
-_NO_MARKS = frozenset("\r\n\0")
-_NOT_OF_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "punycode"})
+_NOT_A_MARK = frozenset("\r\n\0")
+_NOT_FOR_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "punycode"})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an upload may cost. Bytes that grow beyond these are an attack or a mistake."""
+    """Limits of an upload. Data that grows beyond them is an attack or a mistake."""
 
     decoded_bytes: int = 32 << 30
     ratio: int = 1_000
-    ratio_from: int = 64 << 20  # small files may be as repetitive as they like
+    ratio_from: int = 64 << 20  # smaller files may compress at any ratio
     record_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of one format; None means: found out from the file."""
+    """Options of one format. inlay detects an option that is None."""
 
     format: str
     delimiter: str | None = None
     header: bool | None = None
-    quote: str | None = None  # "" reads quotes as any other character
-    escape: str | None = None  # besides doubling
+    quote: str | None = None  # "" treats quotes as ordinary characters
+    escape: str | None = None  # in addition to doubled quotes
     null_values: tuple[str, ...] = ()
     encoding: str | None = None
-    layout: str | None = None  # of JSON: a record per line, one array, or objects one after the other
-    day_first: bool | None = None  # how 01/02/2024 is meant; None: only where the file proves it
+    layout: str | None = None  # JSON: one record per line, one array, or consecutive objects
+    day_first: bool | None = None  # the order of 01/02/2024; None reads it only if the file proves the order
 
     @classmethod
     def of(cls, format: str, options: Mapping[str, Any] | None = None) -> ReadOptions:  # noqa: A002
-        """Options as people give them, checked."""
+        """Check options as the user passes them."""
         name = str(format).strip().lower()
         if name not in FORMATS:
             raise unknown("format", format, FORMATS)
         known = _OPTIONS[name]
-        given = dict(options or {})
-        for key in sorted(str(key) for key in given if key not in known):
+        passed = dict(options or {})
+        for key in sorted(str(key) for key in passed if key not in known):
             raise InvalidArgumentError(
-                f"Unknown option {key!r} for {name}; known: {', '.join(sorted(known)) or 'none'}.",
+                f"Unknown option {key!r} for {name}. Options: {', '.join(sorted(known)) or 'none'}.",
                 hint=did_you_mean(key, known),
             )
-        checked = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
+        checked = {key: _CHECKS[key](key, value) for key, value in passed.items() if value is not None}
         return _distinct(cls(name, **checked))
 
-    def with_found(self, **found: Any) -> ReadOptions:
-        """What was found out, where nobody said it."""
-        more = {name: value for name, value in found.items() if getattr(self, name) is None}
+    def with_detected(self, **detected: Any) -> ReadOptions:
+        """Fill in detected values for options that the user did not pass."""
+        more = {name: value for name, value in detected.items() if getattr(self, name) is None}
         return _distinct(replace(self, **more))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options of this format as they are given."""
+        """Return the options of this format as JSON values."""
         known = _OPTIONS[self.format]
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in known}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _distinct(options: ReadOptions) -> ReadOptions:
-    """The same with characters that differ. Quotes that escape quotes are the doubling that is always read."""
+    """Require distinct characters. Drop an escape equal to the quote: doubled quotes are always read."""
     escape = "" if options.quote and options.escape == options.quote else options.escape
     special = [character for character in (options.delimiter, options.quote, escape) if character]
     if len(special) != len(set(special)):
@@ -82,8 +82,8 @@ def _distinct(options: ReadOptions) -> ReadOptions:
 
 def _character(name: str, value: Any) -> str:
     text = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
-    if not isinstance(text, str) or len(text) != 1 or text in _NO_MARKS or ord(text) > 127:
-        raise InvalidArgumentError(f"{name} must be one ASCII character, no line end or NUL, not {value!r}.")
+    if not isinstance(text, str) or len(text) != 1 or text in _NOT_A_MARK or ord(text) > 127:
+        raise InvalidArgumentError(f"{name} must be one ASCII character other than a line end or NUL, not {value!r}.")
     return text
 
 
@@ -100,19 +100,19 @@ def _flag(name: str, value: Any) -> bool:
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list | tuple) or not all(isinstance(item, str) for item in values):
-        raise InvalidArgumentError(f"{name} must be a list of texts, not {value!r}.")
+        raise InvalidArgumentError(f"{name} must be a list of strings, not {value!r}.")
     return tuple(dict.fromkeys(values))
 
 
 def _encoding(name: str, value: Any) -> str:
     try:
         found = codecs.lookup(value)
-        bytes(4).decode(found.name)  # codecs such as base64 do not make text
-        if found.name in _NOT_OF_FILES:
+        bytes(4).decode(found.name)  # fails for codecs such as base64 that do not decode to text
+        if found.name in _NOT_FOR_FILES:
             raise LookupError(value)
     except (LookupError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"Unknown {name} {value!r}.", hint="Among those known: utf-8, utf-16, latin-1, cp1252."
+            f"Unknown {name} {value!r}.", hint="Use a name such as utf-8, utf-16, latin-1 or cp1252."
         ) from error
     return found.name
 

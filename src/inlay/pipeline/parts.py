@@ -1,4 +1,4 @@
-"""Parts on their way to data files: written by the tasks of splits, then put together without decoding them."""
+"""Parts: Parquet files that tasks write per split, and that are joined without decoding."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from inlay.errors import ConversionFailedError
 from inlay.parquet.splice import ParquetBytes, Splicer
-from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, portions, rows_within
+from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, combine_tables, rows_per_bytes
 from inlay.storage import LocalStore, Location
 
 __all__ = ["Group", "Joined", "OutFile", "Part", "join_parts", "plan_files", "write_part"]
 
-_SMALL_BYTES = 1 << 20  # a row group below this, and below half of the usual rows, is joined with its neighbours
+_SMALL_BYTES = 1 << 20  # a smaller row group with less than half of the usual rows is combined with adjacent ones
 
 
 class Group(NamedTuple):
@@ -27,7 +27,7 @@ class Group(NamedTuple):
     number: int
     rows: int
     size: int
-    memory: int  # that it takes when it is decoded
+    memory: int  # bytes of its decoded rows
 
 
 class Part(NamedTuple):
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class OutFile:
-    """A data file to be: runs of row groups, of which one alone is copied and several become one."""
+    """A planned data file: runs of row groups. A run of several row groups becomes one row group."""
 
     path: str
     runs: list[list[Group]]
@@ -61,13 +61,13 @@ class Joined(NamedTuple):
 def write_part(
     location: Location, path: str, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings
 ) -> Part:
-    """Write tables as a file under a name of this attempt, in row groups of even size."""
-    mine = f"{path}.{uuid.uuid4().hex[:8]}.parquet"
-    full = location.full(mine)
+    """Write tables to a file of this attempt, in row groups of even size."""
+    name = f"{path}.{uuid.uuid4().hex[:8]}.parquet"
+    full = location.full(name)
     groups: list[tuple[int, int]] = []  # rows, and bytes in memory
     with location.store.open_write(full) as file, StreamingParquetWriter(file, schema, settings) as writer:
-        for table in portions(tables, settings.row_group_size, settings.row_group_bytes):
-            step = _even(table.num_rows, min(settings.row_group_size, rows_within(settings.row_group_bytes, table)))
+        for table in combine_tables(tables, settings.row_group_size, settings.row_group_bytes):
+            step = _even(table.num_rows, min(settings.row_group_size, rows_per_bytes(settings.row_group_bytes, table)))
             rows = [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
             groups += [(count, table.nbytes * count // table.num_rows) for count in rows]
             writer.write_table(table, step)
@@ -77,15 +77,15 @@ def write_part(
     size = status.size if status else 0
     total = sum(rows for rows, _ in groups)
     shares = [
-        Group(mine, number, count, size * count // max(total, 1), memory)
+        Group(name, number, count, size * count // max(total, 1), memory)
         for number, (count, memory) in enumerate(groups)
     ]
-    return Part(mine, total, size, shares)
+    return Part(name, total, size, shares)
 
 
-def _even(rows: int, most: int) -> int:
-    """Row groups of one size instead of full ones and a remainder."""
-    groups = -(-rows // most)
+def _even(rows: int, limit: int) -> int:
+    """Return the size of row groups that avoids a small last row group."""
+    groups = -(-rows // limit)
     return max(1, -(-rows // max(groups, 1)))
 
 
@@ -93,7 +93,7 @@ def _even(rows: int, most: int) -> int:
 def plan_files(
     parts: Sequence[Part], directory: str, name: str, max_rows: int, settings: WriterSettings
 ) -> list[OutFile]:
-    """Which row groups make which file; files are numbered only if there are several."""
+    """Assign row groups to data files. Number the files only if there are several."""
     files: list[list[list[Group]]] = [[]]
     rows = 0
     for run in _runs([group for part in parts for group in part.groups], settings):
@@ -109,7 +109,7 @@ def plan_files(
 
 
 def _runs(groups: Sequence[Group], settings: WriterSettings) -> list[list[Group]]:
-    """Neighbouring small row groups together, as far as they fill a usual one; every other one alone."""
+    """Combine adjacent small row groups up to the usual size; keep every other row group alone."""
     runs: list[list[Group]] = []
     for group in groups:
         joined = [*runs[-1], group] if runs else []
@@ -133,10 +133,10 @@ def _fit_together(groups: Sequence[Group], settings: WriterSettings) -> bool:
 
 # --------------------------------------------------------------------------------------------------------- joining
 def join_parts(location: Location, file: OutFile, base: str, stage: str, settings: WriterSettings) -> Joined:
-    """Write a data file, make it durable and read its footer back. `base` is any part: it has the schema."""
+    """Write a data file durably and verify its footer. `base` is any part; it provides the schema."""
     store = location.store
     target = location.full(file.path)
-    # On object stores an object appears when it is whole, or not at all; on disk the file gets its name then.
+    # An object store shows an object only when it is complete; on disk the complete file is renamed.
     path = location.full(f"{stage}/join-{uuid.uuid4().hex}") if isinstance(store, LocalStore) else target
     with store.open_write(path) as out:
         _splice(location, file, base, out, settings)
@@ -163,7 +163,7 @@ def _splice(location: Location, file: OutFile, base: str, out: object, settings:
 
 
 class _Opened:
-    """The part that is being read; parts come one after the other."""
+    """The open part. Parts are read one after the other."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -189,11 +189,11 @@ class _Opened:
 
 
 def check_file(location: Location, path: str, rows: int) -> Joined:
-    """Read back what was written: a file with another number of rows is not handed out."""
+    """Verify the number of rows of a written file."""
     full = location.full(path)
     with location.store.open_arrow(full) as source, pq.ParquetFile(source) as file:
         found = file.metadata.num_rows
     if found != rows:
-        raise ConversionFailedError(f"{location.shown(path)} has {found} rows after writing {rows}.")
+        raise ConversionFailedError(f"{location.display(path)!r} has {found:,} rows after {rows:,} rows were written.")
     status = location.store.stat(full)
     return Joined(path, rows, status.size if status else 0)

@@ -1,8 +1,8 @@
-"""Where records of delimited text begin and end, although quotes may hold line ends.
+"""Find the records of delimited text, whose quoted fields may contain line ends.
 
-A quote opens only at the start of a field; one inside a field (5" pipe) is a character like any other. Counting
-quotes alone would therefore go wrong at the first stray one. The scan assumes that they alternate, checks that
-assumption for a whole block at once, and goes from quote to quote only in blocks where it does not hold.
+A quote opens only at the start of a field; a quote inside a field (5" pipe) is an ordinary character, so counting
+quotes is not enough. The scan assumes that opening and closing quotes alternate, checks this for a whole block at once,
+and walks from quote to quote only in blocks that fail the check.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CACHED = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The characters that matter; an empty one does not exist."""
+    """The special characters of delimited text; an empty string means none."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -48,9 +48,9 @@ class Dialect:
 
 
 class Split(NamedTuple):
-    """Whole records: bytes from `start` to `end`, of which the first is on physical line `line`.
+    """Whole records: the bytes from `start` to `end`, beginning on physical line `line`.
 
-    A quote that nothing closes can only be in the `last` one: the others end between records.
+    Only the `last` split can contain an unclosed quote; every other split ends between records.
     """
 
     number: int
@@ -61,14 +61,14 @@ class Split(NamedTuple):
 
 
 class Quotes(NamedTuple):
-    """Spans inside of quotes, ascending; `inside` tells whether the last one is still open at the end."""
+    """Quoted spans in ascending order. `inside` is True if the last span is still open at the end."""
 
     opens: np.ndarray
     closes: np.ndarray
     inside: bool
 
     def hold(self, positions: np.ndarray) -> np.ndarray:
-        """Which positions lie inside of quotes."""
+        """Return a mask of the positions inside quotes."""
         span = np.searchsorted(self.opens, positions, "right") - 1
         known = span >= 0
         held = np.zeros(len(positions), bool)
@@ -77,7 +77,7 @@ class Quotes(NamedTuple):
 
     @property
     def opened(self) -> int:
-        """Where the last field in quotes opens; a doubled quote closes and opens again within one."""
+        """Return where the last quoted field opens. A doubled quote closes and reopens a span."""
         at = len(self.opens) - 1
         while at > 0 and self.opens[at] == self.closes[at - 1] + 1:
             at -= 1
@@ -85,7 +85,7 @@ class Quotes(NamedTuple):
 
 
 def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quotes:
-    """The quoted spans of a block that starts at the start of a line."""
+    """Return the quoted spans of a block that begins at the start of a line."""
     if not dialect.quote:
         return Quotes(np.zeros(0, np.int64), np.zeros(0, np.int64), inside=False)
     array = np.frombuffer(data, np.uint8)
@@ -94,7 +94,7 @@ def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quote
         escaped = _escaped(data, dialect.escape)
         at = np.setdiff1d(at, escaped, assume_unique=True)
         array = array.copy()
-        array[escaped] = ord(dialect.escape)  # whatever it is, it neither starts nor ends a field
+        array[escaped] = ord(dialect.escape)  # an escaped character neither starts nor ends a field
     ends = at[0 if inside else 1 :: 2]
     starts = at[1 if inside else 0 :: 2]
     if not _alternate(array, starts, ends, dialect):
@@ -103,7 +103,7 @@ def scan_quotes(data: bytes, dialect: Dialect, *, inside: bool = False) -> Quote
 
 
 def positions_of(array: np.ndarray, byte: int) -> np.ndarray:
-    """Where a byte stands; in steps that stay in the processor's cache."""
+    """Find a byte, in steps that stay in the processor's cache."""
     steps = range(0, len(array), _CACHED)
     found = [np.flatnonzero(array[start : start + _CACHED] == byte) + start for start in steps]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -121,35 +121,35 @@ def _spans(starts: np.ndarray, ends: np.ndarray, size: int, *, inside: bool) -> 
 
 
 def _alternate(array: np.ndarray, starts: np.ndarray, ends: np.ndarray, dialect: Dialect) -> bool:
-    """Whether every opening quote starts a field and every closing one ends one (or is half of a doubled one)."""
+    """Return True if every opening quote starts a field, and every closing quote ends one or is doubled."""
     allowed = np.zeros(256, bool)
     allowed[[_LF, _CR, ord(dialect.delimiter), ord(dialect.quote)]] = True
     before = array[starts[starts > 0] - 1]
     after = array[ends[ends < len(array) - 1] + 1]
     if not (allowed[before].all() and allowed[after].all()):
         return False
-    # An opening quote right behind a quote continues a field only if that one is the closing one before it.
+    # An opening quote directly after a quote continues a field only if that quote is the previous closing quote.
     doubled = starts[starts > 0][before == ord(dialect.quote)]
     return bool(np.isin(doubled - 1, ends).all())
 
 
 def _walk(array: np.ndarray, at: np.ndarray, dialect: Dialect, *, inside: bool) -> tuple[np.ndarray, np.ndarray]:
-    """From quote to quote; for text whose quotes do not simply alternate."""
+    """Walk from quote to quote, for text whose quotes do not alternate."""
     starts_field = {_LF, _CR, ord(dialect.delimiter)}
     before = array[np.maximum(at - 1, 0)].tolist()
     positions = at.tolist()
     starts, ends = [], []
     number = 0
     while number < len(positions):
-        here = positions[number]
+        position = positions[number]
         if not inside:
-            if here == 0 or before[number] in starts_field:
-                starts.append(here)
+            if position == 0 or before[number] in starts_field:
+                starts.append(position)
                 inside = True
-        elif number + 1 < len(positions) and positions[number + 1] == here + 1:
+        elif number + 1 < len(positions) and positions[number + 1] == position + 1:
             number += 1
         else:
-            ends.append(here)
+            ends.append(position)
             inside = False
         number += 1
     return np.array(starts, np.int64), np.array(ends, np.int64)
@@ -161,7 +161,7 @@ def _escaped(data: bytes, escape: str) -> np.ndarray:
 
 
 def count_line_ends(data: bytes | memoryview) -> int:
-    """Physical lines that end here: LF, CR LF and lone CR each end one."""
+    """Count physical line ends: LF, CR LF and lone CR."""
     array = np.frombuffer(data, np.uint8)
     count = _count(array, _LF)
     if returns := _count(array, _CR):
@@ -171,7 +171,7 @@ def count_line_ends(data: bytes | memoryview) -> int:
 
 
 def line_ends(data: bytes) -> np.ndarray:
-    """The last byte of every line end."""
+    """Return the position of the last byte of every line end."""
     array = np.frombuffer(data, np.uint8)
     ends = array == _LF
     if b"\r" in data:
@@ -183,7 +183,7 @@ def line_ends(data: bytes) -> np.ndarray:
 
 # --------------------------------------------------------------------------------------------------------- records
 class Records(NamedTuple):
-    """Records of a split that are not blank: where they start and end, line end excluded, and on which line."""
+    """The records of a split that are not blank: start, end without the line end, and line."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -192,14 +192,13 @@ class Records(NamedTuple):
 
 def find_records(data: bytes, dialect: Dialect, first_line: int) -> Records:
     lines = line_ends(data)
-    cuts = lines[~scan_quotes(data, dialect).hold(lines)]
-    if dialect.escape:
-        cuts = np.setdiff1d(cuts, _escaped(data, dialect.escape), assume_unique=True)
+    escaped = _escaped(data, dialect.escape) if dialect.escape else np.empty(0, np.int64)
+    cuts = np.setdiff1d(lines[~scan_quotes(data, dialect).hold(lines)], escaped, assume_unique=True)
     starts = np.concatenate([[0], cuts + 1])
     ends = np.concatenate([cuts, [len(data)]])
     array = np.frombuffer(data, np.uint8)
     crlf = (ends > starts) & (ends < len(data))
-    crlf[crlf] = (array[ends[crlf]] == _LF) & (array[ends[crlf] - 1] == _CR)
+    crlf[crlf] = (array[ends[crlf]] == _LF) & (array[ends[crlf] - 1] == _CR) & ~np.isin(ends[crlf] - 1, escaped)
     ends = ends - crlf
     filled = ends > starts
     starts, ends = starts[filled], ends[filled]
@@ -207,7 +206,7 @@ def find_records(data: bytes, dialect: Dialect, first_line: int) -> Records:
 
 
 def ends_in_escape(data: bytes, dialect: Dialect) -> bool:
-    """Whether the last character would escape one that is not there."""
+    """Return True if the data ends with an escape that has nothing to escape."""
     if not dialect.escape:
         return False
     stripped = data.rstrip(dialect.escape.encode())
@@ -215,7 +214,7 @@ def ends_in_escape(data: bytes, dialect: Dialect) -> bool:
 
 
 def open_quote(data: bytes, dialect: Dialect) -> int | None:
-    """Where a quote opens that nothing closes."""
+    """Return where an unclosed quote opens, or None."""
     if not dialect.quote or dialect.quote.encode() not in data:
         return None
     quotes = scan_quotes(data, dialect)
@@ -226,7 +225,7 @@ def open_quote(data: bytes, dialect: Dialect) -> int | None:
 def make_splits(
     content: Content, dialect: Dialect, start: int, line: int, split_bytes: int, limits: Limits
 ) -> list[Split]:
-    """Cut the content into splits of about `split_bytes`, only between records. What fits one needs no look."""
+    """Cut the content between records into splits of about `split_bytes`. Do not scan a single split."""
     if content.size - start <= split_bytes:
         return [Split(0, start, content.size, line)] if content.size > start else []
     splits: list[Split] = []
@@ -241,10 +240,10 @@ def make_splits(
 def _cuts(
     file: BinaryIO, dialect: Dialect, start: int, line: int, split_bytes: int, limits: Limits
 ) -> Iterator[tuple[int, int]]:
-    """Ends of splits, and the physical line that follows each."""
+    """Yield the end of each split and the physical line that follows it."""
     last, position, inside, suspect = start, start, False, line
     held = b""
-    while block := file.read(max(_BLOCK, len(held))):  # a line longer than a block is not copied over and over
+    while block := file.read(max(_BLOCK, len(held))):  # growing blocks avoid copying a long line repeatedly
         data = held + block
         whole = _whole_lines(data, dialect)
         if position + len(data) - last > split_bytes + limits.record_bytes:
@@ -268,18 +267,18 @@ def _cuts(
 
 
 def _whole_lines(data: bytes, dialect: Dialect) -> int:
-    """How much of a block ends with a line end that is not escaped; nothing special spans that place."""
+    """Return the length of a block up to its last unescaped line end."""
     end = len(data)
     while (found := data.rfind(b"\n", 0, end)) >= 0:
         if not dialect.escape or data[found - 1 : found] != dialect.escape.encode():
             return found + 1
         end = found
-    # Lone CRs, if LFs are not used at all; the last byte may be half of a CR LF.
+    # Use lone CRs only if there are no LFs. The last byte may be half of a CR LF.
     return data.rfind(b"\r", 0, len(data) - 1) + 1 if not dialect.escape else 0
 
 
 def _cut(data: bytes, opens: list[int], closes: list[int], target: int, dialect: Dialect) -> int | None:
-    """The first record's end at or behind `target`."""
+    """Return the end of the first record that ends at or after `target`."""
     at = max(target, 0)
     end_of_line = b"\n" if data.find(b"\n", at) >= 0 else b"\r"
     while (found := data.find(end_of_line, at)) >= 0:
@@ -295,6 +294,6 @@ def _cut(data: bytes, opens: list[int], closes: list[int], target: int, dialect:
 
 def _too_large(line: int, limits: Limits) -> UnreadableUploadError:
     return UnreadableUploadError(
-        f"A record from line {line} on is larger than {limits.record_bytes:,} bytes.",
-        hint="A quote that is never closed makes one record of all that follows it.",
+        f"The record that starts in line {line} exceeds {limits.record_bytes:,} bytes.",
+        hint="Check for a quote that is never closed: it turns the rest of the file into one record.",
     )

@@ -1,4 +1,4 @@
-"""SQL over managed datasets: SELECTs on `datasets.<table>`, answered by DataFusion in processes that can be killed."""
+"""SQL queries on managed datasets, run by DataFusion in worker processes."""
 
 from inlay.query.engine import QueryEngine, Table, Tables
 from inlay.query.result import QueryResult

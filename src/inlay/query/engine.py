@@ -1,4 +1,4 @@
-"""Answers SELECTs: finds the tables they name, hands them to a worker process, and ends it when it must."""
+"""The query engine, which runs SQL in worker processes and finds the tables for it."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
-from inlay.query.messages import explain, mistaken_case
-from inlay.query.pool import Patience, Pool, Worker, WorkerSettings
+from inlay.query.pool import Deadline, Pool, Worker, WorkerSettings
 from inlay.query.result import QueryResult
-from inlay.query.statements import respelled
-from inlay.schema import holds
+from inlay.query.sql import explain, find_case_mistake, respell
+from inlay.schema import contains_type
 
 __all__ = ["QueryEngine", "Table", "Tables"]
 
 _MAX_SQL_BYTES = 1 << 20
 _VERSION = re.compile(r"(?P<name>.+)@(?P<version>[0-9]{1,18})")
-_RESPELLINGS = 100
+_MAX_RESPELLINGS = 100
 
 
 class Table(NamedTuple):
-    """One immutable version of a table. Columns that a file lacks are NULL."""
+    """One immutable version of a table. A column that a file lacks is NULL."""
 
     schema: pa.Schema
-    files: list[str]  # absolute paths, or s3:// addresses
-    # Whether float bounds in the files' statistics leave no NaN out, as in every file inlay writes. Otherwise
-    # row groups of tables with floats are not skipped, since `v <> 3.25` would lose rows with NaN.
+    files: list[str]  # absolute paths or s3:// URLs
+    # Whether the files' statistics count NaN, as those of files that inlay writes do. If not, no row group of a
+    # table with floats is skipped, because `v <> 3.25` would miss rows with NaN.
     exact_float_bounds: bool = False
 
 
 class Tables(Protocol):
-    """Where tables are found, by any spelling of their name; asked anew for every query."""
+    """Finds tables by name, ignoring case. Every query calls it again."""
 
     def find(self, name: str, version: int | None) -> Table | None: ...
     def names(self) -> list[str]: ...
 
 
 class QueryEngine:
-    """DataFusion in a pool of processes; safe to use from many threads."""
+    """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class QueryEngine:
         self._pool = Pool(settings, os.fspath(spill_dir), concurrency)
 
     def warm(self) -> None:
-        """Start a process, so that the first query need not wait for it."""
+        """Start a worker process, so that the first query does not wait for it."""
         self._pool.warm()
 
     def close(self) -> None:
@@ -89,35 +88,36 @@ class QueryEngine:
     def run(
         self, sql: str, *, limit: int | None = None, timeout: float | None = None, cancel: Event | None = None
     ) -> QueryResult:
-        """Answer one statement. `limit` and `timeout` can only lower the engine's own."""
+        """Run one statement. `limit` and `timeout` cannot exceed the engine's limits."""
         _check(sql, limit, timeout)
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
-        with self._pool.worker(Patience(seconds, cancel)) as worker:
-            return _Run(self._tables, worker, Patience(seconds, cancel)).answer(
+        with self._pool.worker(Deadline(seconds, cancel)) as worker:
+            return _Run(self._tables, worker, Deadline(seconds, cancel)).result(
                 sql, self._max_rows if limit is None else min(limit, self._max_rows), self._max_bytes
             )
 
 
 class _Run:
-    """One query in one worker: what it asks for on the way, and its answer."""
+    """One query in one worker. Finds the tables that the worker requests."""
 
-    def __init__(self, tables: Tables, worker: Worker, patience: Patience) -> None:
+    def __init__(self, tables: Tables, worker: Worker, deadline: Deadline) -> None:
         self._tables = tables
         self._worker = worker
-        self._patience = patience
-        self._found: dict[tuple[str, int | None], Table | None] = {}  # one version of a table for the whole query
+        self._deadline = deadline
+        self._found: dict[tuple[str, int | None], Table | None] = {}  # a query sees one version of a table
 
-    def answer(self, sql: str, max_rows: int, max_bytes: int) -> QueryResult:
+    def result(self, sql: str, max_rows: int, max_bytes: int) -> QueryResult:
         started = time.perf_counter()
         path = self._worker.result_path
         limits = {"max_rows": max_rows, "max_bytes": max_bytes, "path": path}
         try:
-            reply = self._respelling(sql, limits)
+            reply = self._query_respelled(sql, limits)
             if "error" in reply:
                 raise explain(reply["error"], sql, self._tables.names)
             if "too_large" in reply:
                 raise QueryLimitError(
-                    f"The result is larger than {max_bytes:,} bytes.", hint="Add a LIMIT, or select fewer columns."
+                    f"The query result is larger than {max_bytes:,} bytes.",
+                    hint="Add a LIMIT, or select fewer columns.",
                 )
             milliseconds = (time.perf_counter() - started) * 1000
             return QueryResult(pa.OSFile(path), reply["rows"], reply["truncated"], milliseconds)
@@ -125,26 +125,26 @@ class _Run:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def _respelling(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask; where a column is unknown but for its case, write it as it is and ask again."""
-        first = reply = self._ask(sql, limits)
+    def _query_respelled(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+        """Query, and correct the case of unknown columns until the query succeeds."""
+        first = reply = self._query(sql, limits)
         tried: set[str] = set()
-        while "error" in reply and len(tried) < _RESPELLINGS:
-            mistake = mistaken_case(reply["error"])
+        while "error" in reply and len(tried) < _MAX_RESPELLINGS:
+            mistake = find_case_mistake(reply["error"])
             if mistake is None:
                 break
             if mistake[0] in tried:
                 return first
             tried.add(mistake[0])
-            sql = respelled(sql, *mistake)
-            reply = self._ask(sql, limits)
+            sql = respell(sql, *mistake)
+            reply = self._query(sql, limits)
         return reply
 
-    def _ask(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    def _query(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
         request = {"sql": sql, "tables": self._names(sql), **limits}
-        reply = self._worker.exchange(request, self._patience)
+        reply = self._worker.exchange(request, self._deadline)
         while "find" in reply:
-            reply = self._worker.exchange(self._find(reply["find"]), self._patience)
+            reply = self._worker.exchange(self._find(reply["find"]), self._deadline)
         return reply
 
     def _names(self, sql: str) -> list[str]:
@@ -156,31 +156,32 @@ class _Run:
         if key not in self._found:
             self._found[key] = self._tables.find(*key)
         table = self._found[key]
-        return None if table is None else _described(table)
+        return None if table is None else _describe(table)
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _describe(table: Table) -> dict[str, Any]:
     return {
         "schema": base64.b64encode(table.schema.serialize()).decode(),
         "files": table.files,
-        "prune": table.exact_float_bounds or not any(holds(field.type, pa.types.is_floating) for field in table.schema),
+        "prune": table.exact_float_bounds
+        or not any(contains_type(field.type, pa.types.is_floating) for field in table.schema),
     }
 
 
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:
     if limit is not None and limit < 0:
-        raise InvalidArgumentError(f"limit is {limit}; it must be 0 or more.")
+        raise InvalidArgumentError(f"limit is {limit}, but it must be 0 or more.")
     if timeout is not None and timeout <= 0:
-        raise InvalidArgumentError(f"timeout is {timeout}; it must be positive.")
+        raise InvalidArgumentError(f"timeout is {timeout} seconds, but it must be positive.")
     if "\x00" in sql:
         raise QueryError("The SQL contains a NUL character.")
     size = len(sql.encode("utf-8", "surrogatepass"))
     if size > _MAX_SQL_BYTES:
-        raise QueryLimitError(f"The SQL is {size:,} bytes long; {_MAX_SQL_BYTES:,} are allowed.")
+        raise QueryLimitError(f"The SQL has {size:,} bytes, but the limit is {_MAX_SQL_BYTES:,} bytes.")
 
 
 def _s3_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of DataFusion's S3 client from those of s3fs and, where they are silent, the usual variables."""
+    """Return DataFusion's S3 settings from s3fs options or AWS environment variables."""
     endpoint = (
         options.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     )

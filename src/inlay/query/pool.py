@@ -1,4 +1,4 @@
-"""The processes that answer queries: started when needed, kept while they are well, killed when they are not."""
+"""The pool of worker processes that run queries."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from threading import Event, Lock
 from typing import Any
 
 from inlay.errors import QueryBusyError, QueryCancelledError, QueryError, QueryFailedError, QueryTimeoutError
-from inlay.query.messages import died
+from inlay.query.sql import worker_error
 
-__all__ = ["Patience", "Pool", "Worker", "WorkerSettings"]
+__all__ = ["Deadline", "Pool", "Worker", "WorkerSettings"]
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
 _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 1000
-_BASE_MEMORY = 384 << 20  # the interpreter, the libraries, the threads
-_LOOK_SECONDS = 0.05
-_CLAIMS = 10
-# Memory that is only reserved must not count as used, since what counts is limited.
+_BASE_MEMORY = 384 << 20  # for the interpreter, libraries and threads
+_POLL_SECONDS = 0.05
+_CLAIM_ATTEMPTS = 10
+# Allocators must not reserve memory, because reserved memory counts toward the limit of the process.
 _ENVIRONMENT = {
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -48,7 +48,9 @@ _INHERITED = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "SSL_CERT_FILE", "SSL_C
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    memory: int  # of the operators that account for theirs
+    """The limits of a worker process, and its S3 settings."""
+
+    memory: int  # for query operators, which DataFusion accounts for
     spill: int
     threads: int
     s3: dict[str, Any]
@@ -58,29 +60,29 @@ class WorkerSettings:
         return self.memory + self.memory // 2 + _BASE_MEMORY
 
 
-class Patience:
-    """How long somebody waits, and whether they still do."""
+class Deadline:
+    """The time limit of a query, and the event that cancels it."""
 
     def __init__(self, seconds: float, cancel: Event | None = None) -> None:
         self.seconds = seconds
         self.cancel = cancel
         self._deadline = time.monotonic() + seconds
 
-    def left(self) -> float:
-        """Seconds to wait before looking again; raises when it is over."""
+    def wait_seconds(self) -> float:
+        """Return how long to wait before the next check. Raise if the query must stop."""
         if self.cancel is not None and self.cancel.is_set():
-            raise QueryCancelledError("The query was cancelled.")
+            raise QueryCancelledError("The query was canceled.")
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise QueryTimeoutError(
                 f"The query took longer than {self.seconds:g} seconds and was stopped.",
-                hint="Filter earlier or aggregate in steps; INLAY_QUERY_TIMEOUT_SECONDS allows more.",
+                hint="Filter earlier, aggregate in steps, or increase INLAY_QUERY_TIMEOUT_SECONDS.",
             )
-        return left if self.cancel is None else min(left, _LOOK_SECONDS)
+        return left if self.cancel is None else min(left, _POLL_SECONDS)
 
 
 class Worker:
-    """One process, owned by one query at a time."""
+    """A worker process. It runs one query at a time."""
 
     def __init__(self, settings: WorkerSettings, directory: str) -> None:
         self.idle_since = time.monotonic()
@@ -88,27 +90,27 @@ class Worker:
         self.result_path = os.path.join(self._directory, "result.arrow")
         self._output = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # closed in `end`
         self._spare_memory = settings.memory // 2 + _BASE_MEMORY
-        self._answered = 0
+        self._queries = 0
         self._is_ready = False
-        self._owes_answer = False
+        self._is_busy = False
         self._connection, self._process = self._start()
         limits = asdict(settings) | {"process_memory": settings.process_memory, "directory": self._directory}
         self._send(limits)
 
     def _start(self) -> tuple[Connection, subprocess.Popen[bytes]]:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, "-P", "-m", "inlay.query.worker", str(theirs.fileno())],
-                stdin=subprocess.PIPE,  # never written to: when it closes, the owner is gone
+        own_end, worker_end = socket.socketpair()
+        with worker_end:
+            process = subprocess.Popen(  # noqa: S603  # a module of inlay
+                [sys.executable, "-P", "-m", "inlay.query.worker", str(worker_end.fileno())],
+                stdin=subprocess.PIPE,  # closes when this process ends, which ends the worker
                 stdout=subprocess.DEVNULL,
                 stderr=self._output,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 env=_environment(self._directory),
                 cwd=self._directory,
                 start_new_session=True,
             )
-        return Connection(ours.detach()), process
+        return Connection(own_end.detach()), process
 
     @property
     def pid(self) -> int:
@@ -119,54 +121,54 @@ class Worker:
         return self._process.poll() is None
 
     @property
-    def is_well(self) -> bool:
-        """Whether it may answer another query."""
-        return not self._owes_answer and self._answered < _QUERIES_PER_WORKER and self._memory() < self._spare_memory
+    def is_healthy(self) -> bool:
+        """Return whether the worker can run another query."""
+        return not self._is_busy and self._queries < _QUERIES_PER_WORKER and self._memory() < self._spare_memory
 
     def wait_until_ready(self, cancel: Event | None) -> None:
-        """Its imports take no query's time."""
+        """Wait for the worker's imports, which do not count toward the timeout of a query."""
         if not self._is_ready:
-            self._owes_answer = True
-            self._receive(Patience(_START_SECONDS, cancel))
-            self._is_ready, self._owes_answer = True, False
+            self._is_busy = True
+            self._receive(Deadline(_START_SECONDS, cancel))
+            self._is_ready, self._is_busy = True, False
 
-    def exchange(self, message: Mapping[str, Any] | None, patience: Patience) -> dict[str, Any]:
-        """Send a request, or the answer to a question; returns a question or the reply."""
-        self._owes_answer = True
+    def exchange(self, message: Mapping[str, Any] | None, deadline: Deadline) -> dict[str, Any]:
+        """Send a query or a table. Return the worker's reply, or its request for a table (`find`)."""
+        self._is_busy = True
         self._send(message)
-        reply = self._receive(patience)
+        reply = self._receive(deadline)
         if "find" not in reply:
-            self._owes_answer = False
-            self._answered += 1
+            self._is_busy = False
+            self._queries += 1
         return reply
 
     def _send(self, message: Mapping[str, Any] | None) -> None:
-        with contextlib.suppress(ConnectionError):  # it has ended: receiving says how
+        with contextlib.suppress(ConnectionError):  # `_receive` reports that the worker ended
             self._connection.send_bytes(json.dumps(message).encode())
 
-    def _receive(self, patience: Patience) -> dict[str, Any]:
+    def _receive(self, deadline: Deadline) -> dict[str, Any]:
         try:
-            while not self._connection.poll(patience.left()):
+            while not self._connection.poll(deadline.wait_seconds()):
                 pass
             reply: dict[str, Any] = json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionError):
-            raise self._how_it_ended() from None
+            raise self._exit_error() from None
         return reply
 
-    def _how_it_ended(self) -> QueryError:
+    def _exit_error(self) -> QueryError:
         code = self._process.wait()
         self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, self._output.tell() - 10_000))
         output = self._output.read().decode("utf-8", "replace")
-        _LOG.warning("A query process ended with code %d: %s", code, output)
-        return died(output, -code)
+        _LOG.warning("A query worker exited with code %d: %s", code, output)
+        return worker_error(output, -code)
 
     def _memory(self) -> int:
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def end(self) -> None:
-        """Kill it and remove what it left."""
+        """Kill the process and delete its directory."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -176,36 +178,36 @@ class Worker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class Turns:
-    """Lets a number of threads in at a time, in the order in which they came."""
+class FairSemaphore:
+    """A semaphore that threads acquire in the order of their requests."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, value: int) -> None:
+        self._free = value
         self._waiting: deque[Event] = deque()
         self._lock = Lock()
 
-    def take(self, patience: Patience) -> None:
-        turn = Event()
+    def acquire(self, deadline: Deadline) -> None:
+        acquired = Event()
         with self._lock:
             if self._free:
                 self._free -= 1
                 return
-            self._waiting.append(turn)
+            self._waiting.append(acquired)
         try:
-            while not turn.wait(patience.left()):
+            while not acquired.wait(deadline.wait_seconds()):
                 pass
         except BaseException:
-            self._leave(turn)
+            self._give_up(acquired)
             raise
 
-    def _leave(self, turn: Event) -> None:
+    def _give_up(self, acquired: Event) -> None:
         with self._lock:
-            if not turn.is_set():
-                self._waiting.remove(turn)
+            if not acquired.is_set():
+                self._waiting.remove(acquired)
                 return
-        self.give()  # it was called just now
+        self.release()
 
-    def give(self) -> None:
+    def release(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -214,12 +216,12 @@ class Turns:
 
 
 class Pool:
-    """At most `size` workers; idle ones are reused, the last used first."""
+    """At most `size` workers. The idle worker that was used last is reused first."""
 
     def __init__(self, settings: WorkerSettings, spill_dir: str, size: int) -> None:
         self._settings = settings
         self._size = size
-        self._turns = Turns(size)
+        self._slots = FairSemaphore(size)
         self._idle: deque[Worker] = deque()
         self._lock = Lock()
         self._is_closed = False
@@ -231,24 +233,24 @@ class Pool:
                 self._idle.append(Worker(self._settings, self._directory))
 
     @contextlib.contextmanager
-    def worker(self, patience: Patience) -> Iterator[Worker]:
-        self._take_turn(patience)
+    def worker(self, deadline: Deadline) -> Iterator[Worker]:
+        self._acquire_slot(deadline)
         try:
             worker = self._take()
             try:
-                worker.wait_until_ready(patience.cancel)
+                worker.wait_until_ready(deadline.cancel)
                 yield worker
             finally:
                 self._put_back(worker)
         finally:
-            self._turns.give()
+            self._slots.release()
 
-    def _take_turn(self, patience: Patience) -> None:
+    def _acquire_slot(self, deadline: Deadline) -> None:
         try:
-            self._turns.take(patience)
+            self._slots.acquire(deadline)
         except QueryTimeoutError:
             raise QueryBusyError(
-                f"{self._size} queries are being answered already, and none ended within {patience.seconds:g} seconds.",
+                f"{self._size} queries are running, and none ended within {deadline.seconds:g} seconds.",
                 hint="Try again later.",
             ) from None
 
@@ -266,17 +268,17 @@ class Pool:
     def _put_back(self, worker: Worker) -> None:
         ended = []
         with self._lock:
-            if self._is_closed or not worker.is_well:
+            if self._is_closed or not worker.is_healthy:
                 ended.append(worker)
             else:
                 worker.idle_since = time.monotonic()
                 self._idle.append(worker)
             while len(self._idle) > 1 and self._idle[0].idle_since < time.monotonic() - _IDLE_SECONDS:
                 ended.append(self._idle.popleft())
-        for one in ended:
-            one.end()
+        for each in ended:
+            each.end()
         if worker in ended:
-            self.warm()  # somebody may be waiting for it
+            self.warm()  # for a query that waits
 
     def close(self) -> None:
         with self._lock:
@@ -294,17 +296,19 @@ def _environment(directory: str) -> dict[str, str]:
 
 
 def _claim_directory(spill_dir: str) -> tuple[str, int]:
-    """A directory of this engine's own, and the lock that says so; those of dead engines are removed."""
+    """Create and lock a directory for this engine. Delete the directories of engines that have ended."""
     os.makedirs(spill_dir, exist_ok=True)
     for other in Path(spill_dir).glob("query-*"):
         if (lock := _lock(other)) is not None:
             shutil.rmtree(other, ignore_errors=True)
             os.close(lock)
-    for _ in range(_CLAIMS):
+    for _ in range(_CLAIM_ATTEMPTS):
         directory = tempfile.mkdtemp(prefix="query-", dir=spill_dir)
         if (lock := _lock(Path(directory))) is not None:
-            return directory, lock  # otherwise an engine that began just now took it for a dead one's
-    raise QueryFailedError(f"No directory below {spill_dir!r} can be locked.")
+            return directory, lock  # otherwise another engine that starts now is deleting the directory
+    raise QueryFailedError(
+        f"Cannot lock a directory in {spill_dir!r}.", hint="Check the permissions and the filesystem of this directory."
+    )
 
 
 def _lock(directory: Path) -> int | None:

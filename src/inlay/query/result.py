@@ -1,29 +1,252 @@
-"""What a query answered: an Arrow stream in a file that nobody else sees, and its forms for the outside.
+"""The result of a query, and its conversion to JSON, CSV, Arrow and Parquet.
 
-A result is complete when it is handed out, so a failure is known before the first byte of an answer, and a slow
-reader holds up nobody. Every form is written in chunks; memory does not grow with the result.
+A result is complete when `QueryEngine.run` returns it, so that errors are known before the first byte of a response,
+and a slow reader does not block a worker. Conversions yield chunks: memory does not grow with the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from inlay.query.cells import dumps, json_values
-from inlay.query.forms import csv_file, in_pieces, parquet_file
+from inlay.errors import QueryError
 from inlay.type_grammar import type_name
 
-__all__ = ["QueryResult"]
+__all__ = ["QueryResult", "arrow_file", "csv_file", "dumps", "json_values", "parquet_file", "text_values"]
 
-_CHUNK = 1 << 18
+_is: Any = pa.types
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SPECIAL = re.compile(r'[,"\r\n]').search
+_ROWS_AT_ONCE = 8192
+_ROW_GROUP_ROWS = 100_000
+_ROW_GROUP_BYTES = 32 << 20
+_CHUNK_BYTES = 1 << 18
+
+dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def json_values(array: pa.Array) -> list[Any]:
+    """Convert a column to values that `json.dumps` accepts."""
+    convert = next((convert for matches, convert in _CONVERSIONS if matches(array.type)), None)
+    return list(array.to_pylist()) if convert is None else convert(array)
+
+
+def text_values(array: pa.Array) -> list[str | None]:
+    """Convert a column to the text of CSV cells. NULL stays None."""
+    if _is.is_integer(array.type):
+        return _as_text(array)
+    return [value if value is None or isinstance(value, str) else dumps(value) for value in json_values(array)]
+
+
+def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
+    return lambda array: [None if value is None else convert(value) for value in array.to_pylist()]
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _timestamps(array: pa.Array) -> list[Any]:
+    if array.type.tz is not None:
+        array = array.cast(pa.timestamp(array.type.unit, "UTC"))
+    return [None if text is None else text.replace(" ", "T", 1) for text in array.cast(pa.string()).to_pylist()]
+
+
+def _as_text(array: pa.Array) -> list[Any]:
+    return list(array.cast(pa.string()).to_pylist())
+
+
+def _seconds(count: int, per_second: int) -> str:
+    whole, rest = divmod(abs(count), per_second)
+    digits = len(str(per_second)) - 1
+    fraction = f".{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else ""
+    return f"{'-' if count < 0 else ''}{whole}{fraction}S"
+
+
+def _durations(array: pa.Array) -> list[Any]:
+    per_second = _PER_SECOND[array.type.unit]
+    counts = array.cast(pa.int64()).to_pylist()
+    return [None if count is None else f"PT{_seconds(count, per_second)}" for count in counts]
+
+
+def _interval(value: Any) -> str:
+    parts = f"{value.months}M" * bool(value.months) + f"{value.days}D" * bool(value.days)
+    return f"P{parts}T{_seconds(value.nanoseconds, 10**9)}"
+
+
+def _lists(array: pa.Array) -> list[Any]:
+    items = iter(json_values(array.flatten()))  # without the items of NULL lists
+    lengths = array.value_lengths().to_pylist()
+    return [None if length is None else [next(items) for _ in range(length)] for length in lengths]
+
+
+def _fixed_lists(array: pa.Array) -> list[Any]:
+    return _lists(array.cast(pa.list_(array.type.value_field)))
+
+
+def _maps(array: pa.Array) -> list[Any]:
+    entries = pa.struct([array.type.key_field, array.type.item_field])
+    pairs = _lists(array.cast(pa.list_(pa.field("entries", entries, nullable=False))))
+    return [None if row is None else [list(entry.values()) for entry in row] for row in pairs]
+
+
+def _structs(array: pa.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    columns = [json_values(column) for column in array.flatten()]
+    rows = zip(*columns, strict=True) if columns else ([] for _ in range(len(array)))
+    valid = array.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]
+
+
+def _decoded(array: pa.Array) -> list[Any]:
+    return json_values(array.dictionary_decode())
+
+
+def _stored(array: pa.Array) -> list[Any]:
+    return json_values(array.storage)
+
+
+_CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[Any]]], ...] = (
+    (lambda t: isinstance(t, pa.BaseExtensionType), _stored),
+    (_is.is_dictionary, _decoded),
+    (_is.is_floating, _each(_float)),
+    (_is.is_decimal, _each(lambda value: format(value, "f"))),
+    (_is.is_timestamp, _timestamps),
+    (_is.is_date64, lambda array: _as_text(array.cast(pa.date32()))),
+    (lambda t: _is.is_date32(t) or _is.is_time(t), _as_text),
+    (_is.is_duration, _durations),
+    (_is.is_interval, _each(_interval)),
+    (lambda t: _is.is_binary(t) or _is.is_large_binary(t) or _is.is_fixed_size_binary(t), _each(_base64)),
+    (_is.is_map, _maps),
+    (_is.is_fixed_size_list, _fixed_lists),
+    (lambda t: _is.is_list(t) or _is.is_large_list(t), _lists),
+    (_is.is_struct, _structs),
+)
+
+
+def _small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Split batches so that each can be converted to Python values in little memory."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield batch.slice(start, _ROWS_AT_ONCE)
+
+
+def csv_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield an RFC 4180 file with a header. NULL is an empty cell, empty text a quoted one."""
+    yield _line([field.name for field in schema]).encode()
+    for batch in _small_batches(batches):
+        rows = zip(*map(text_values, batch.columns), strict=True)
+        yield "".join(map(_line, rows)).encode()
+
+
+def arrow_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield an Arrow IPC stream."""
+    sink = _Sink()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+            yield sink.take()
+    yield sink.take()
+
+
+def parquet_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield a Parquet file. Repeated column names get a suffix: `name`, `name_2`."""
+    import pyarrow.parquet as pq
+
+    from inlay.parquet.writer import combine_tables
+
+    sink = _Sink()
+    fields = [field.with_name(name) for field, name in zip(schema, _unique(schema.names), strict=True)]
+    schema = pa.schema(fields, schema.metadata)
+    try:
+        with pq.ParquetWriter(sink, schema, compression="zstd", write_statistics=False) as writer:
+            tables = (pa.Table.from_batches([batch.rename_columns(schema.names)], schema) for batch in batches)
+            for group in combine_tables(tables, _ROW_GROUP_ROWS, _ROW_GROUP_BYTES):
+                writer.write_table(group, row_group_size=group.num_rows)
+                yield sink.take()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise QueryError(
+            f"Parquet cannot store this result: {error}", hint="Cast the column to text, or choose another format."
+        ) from error
+    yield sink.take()
+
+
+class _Sink:
+    """A writable file. `take` returns the bytes written since the last call."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._written = 0
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        self._written += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def take(self) -> bytes:
+        taken, self._parts = b"".join(self._parts), []
+        return taken
+
+
+def _line(cells: Any) -> str:
+    return ",".join(map(_cell, cells)) + "\r\n"
+
+
+def _cell(value: str | None) -> str:
+    if value is None:
+        return ""
+    if value == "" or _SPECIAL(value):
+        return '"' + value.replace('"', '""') + '"'
+    return value
+
+
+def _unique(names: list[str]) -> list[str]:
+    unique: dict[str, None] = {}
+    for name in names:
+        candidates = (f"{name}_{number}" for number in itertools.count(2))
+        free = name if name not in unique else next(c for c in candidates if c not in unique and c not in names)
+        unique[free] = None
+    return list(unique)
 
 
 @dataclass
 class QueryResult:
-    """Use it as a context manager, or close it: its file is gone then. One form at a time."""
+    """The rows of a query. Close it, or use it as a context manager, to free its disk space.
+
+    Only one conversion can be read at a time.
+    """
 
     file: pa.NativeFile
     row_count: int
@@ -61,16 +284,16 @@ class QueryResult:
         }
 
     def to_arrow(self) -> Iterator[bytes]:
-        """An Arrow IPC stream."""
+        """Yield an Arrow IPC stream."""
         self.file.seek(0)
-        while chunk := self.file.read(_CHUNK):
+        while chunk := self.file.read(_CHUNK_BYTES):
             yield chunk
 
     def to_json(self) -> Iterator[bytes]:
-        """One object: the summary, and `rows` as arrays of values."""
+        """Yield one JSON object: the summary, and `rows` as arrays of values."""
         yield dumps(self.summary())[:-1].encode() + b',"rows":['
         separator = ""
-        for batch in in_pieces(self.batches()):
+        for batch in _small_batches(self.batches()):
             rows = list(zip(*map(json_values, batch.columns), strict=True))
             yield (separator + dumps(rows)[1:-1]).encode()
             separator = ","
@@ -80,7 +303,6 @@ class QueryResult:
         return csv_file(self.schema, self.batches())
 
     def to_parquet(self) -> Iterator[bytes]:
-        """Columns of one name are told apart as `name`, `name_2`."""
         return parquet_file(self.schema, self.batches())
 
     def _reader(self) -> Any:

@@ -1,6 +1,5 @@
-"""The HTTP service: a thin shell over `inlay.workspace`. Nothing heavy is imported before it answers."""
+"""The HTTP service over `inlay.workspace`, which it imports only after it listens."""
 
-from inlay.server.app import create_app
-from inlay.server.run import serve
+from inlay.server.app import create_app, make_server, serve
 
-__all__ = ["create_app", "serve"]
+__all__ = ["create_app", "make_server", "serve"]

@@ -1,45 +1,60 @@
-"""The application: routes, errors and limits around one workspace. Other pages may be mounted on it."""
+"""The FastAPI application of the service, and the uvicorn server that runs it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.routing import compile_path
 
-from inlay.errors import MethodNotAllowedError, NotFoundError
-from inlay.server import models
-from inlay.server.dependencies import known_parameters
-from inlay.server.middleware import Limited, Observed
-from inlay.server.problems import handle_errors, response_of
-from inlay.server.routes import about, datasets, files, jobs, query, session
-from inlay.server.service import Service
+from inlay.errors import InvalidArgumentError, MethodNotAllowedError, NotFoundError
+from inlay.server import auth, models
+from inlay.server.dependencies import Service, reject_unknown_parameters
+from inlay.server.middleware import LimitsMiddleware, TelemetryMiddleware, set_up_logging
+from inlay.server.problems import handle_errors, problem_response
+from inlay.server.routes import about, datasets, files, jobs, query
+from inlay.settings import Settings
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from inlay.workspace import Workspace
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "make_server", "serve"]
 
-_ROUTERS = (files.router, datasets.router, query.router, jobs.router, session.router)
+log = logging.getLogger("inlay.server")
+_ROUTERS = (files.router, datasets.router, query.router, jobs.router, auth.router)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
-_DESCRIPTION = """Upload a file, make it a dataset, ask SQL, load tomorrow's file by key, go back if it was wrong.
+_DESCRIPTION = """Upload files, create datasets from them, query them with SQL, load new rows by key, restore versions.
 
-Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems; their codes are explained at `/docs/errors`.
-Lists take `limit` and `offset`. Everything that takes time is a job: calls wait for it, or get it with
-`Prefer: respond-async`."""
+Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem documents. `/docs/errors` explains their codes.
+Lists accept `limit` and `offset`. Creates, loads and restores run as jobs: the request waits for its job, or returns
+it immediately with `Prefer: respond-async`."""
+
+_SHUTDOWN_SECONDS = 20  # for open requests; running jobs then get the workspace's own timeout
+_KEEP_ALIVE_SECONDS = 30
+_HEADER_SECONDS = 15.0
+_HEADER_BYTES = 64 << 10
+_BACKLOG = 512
 
 
+# --------------------------------------------------------------------------------------------------------- application
 def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
-    """The service over a workspace, which it opens when it starts and closes when it ends.
+    """Create the application of a workspace, which it opens at startup and closes at shutdown.
 
-    A function that makes the workspace is called then, off the event loop, so that its imports make nobody wait.
+    Pass a function to create the workspace in a thread at startup, so that its slow imports block no request.
     """
+    from inlay import __version__
+
     service = Service(workspace if callable(workspace) else lambda: workspace)
     app = FastAPI(
         title="inlay",
-        version=_version(),
+        version=__version__,
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
@@ -50,13 +65,13 @@ def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
     )
     app.state.service = service
     for router in _ROUTERS:
-        app.include_router(router, dependencies=[Depends(known_parameters)])
+        app.include_router(router, dependencies=[Depends(reject_unknown_parameters)])
     app.include_router(about.router)
-    app.add_api_route("/v1/{path:path}", _nothing_here, methods=_METHODS, include_in_schema=False)
+    app.add_api_route("/v1/{path:path}", _unknown_route, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
-    app.add_middleware(Limited)
-    app.add_middleware(Observed, metrics=service.metrics)
-    app.openapi = _described(app, app.openapi)  # type: ignore[method-assign]
+    app.add_middleware(LimitsMiddleware)
+    app.add_middleware(TelemetryMiddleware, metrics=service.metrics)
+    app.openapi = _with_problems(app, app.openapi)  # type: ignore[method-assign]
     return app
 
 
@@ -70,14 +85,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.stop()
 
 
-def _version() -> str:
-    from inlay import __version__
-
-    return __version__
-
-
-async def _nothing_here(request: Request) -> Response:
-    """Whatever no other route under /v1 takes: also with a page mounted at `/` this is a problem document."""
+async def _unknown_route(request: Request) -> Response:
+    """Answer 404 or 405 for unknown paths under /v1, which the page at `/` would otherwise serve."""
     path = request.url.path
     allowed = sorted(
         method.upper()
@@ -86,30 +95,149 @@ async def _nothing_here(request: Request) -> Response:
         for method in operations
     )
     if not allowed:
-        return response_of(NotFoundError(f"There is nothing at {path[:200]!r}.", hint="See /docs."))
-    taken = ", ".join(allowed)
-    error = MethodNotAllowedError(f"{request.method} {path[:200]} is not possible.", hint=f"It takes {taken}.")
-    return response_of(error, {"Allow": taken})
+        return problem_response(NotFoundError(f"Nothing exists at {path[:200]!r}.", hint="See /docs for all paths."))
+    methods = ", ".join(allowed)
+    error = MethodNotAllowedError(f"{path[:200]} does not accept {request.method}.", hint=f"Use {methods}.")
+    return problem_response(error, {"Allow": methods})
 
 
-def _described(app: FastAPI, describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """The OpenAPI document with our problems instead of FastAPI's own."""
+def _with_problems(app: FastAPI, openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Replace FastAPI's validation errors with problem documents in the OpenAPI document."""
 
-    def openapi() -> dict[str, Any]:
+    def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = describe()
-            schemas = document["components"]["schemas"]
+            created = openapi()
+            schemas = created["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
             schemas["Problem"] = models.Problem.model_json_schema()
-            for operation in (o for path in document["paths"].values() for o in path.values()):
-                _without_theirs(operation["responses"])
-        return dict(app.openapi_schema or describe())
+            for operation in (o for path in created["paths"].values() for o in path.values()):
+                if "HTTPValidationError" in str(operation["responses"].get("422")):
+                    del operation["responses"]["422"]
+        return dict(app.openapi_schema or openapi())
 
-    return openapi
+    return document
 
 
-def _without_theirs(responses: dict[str, Any]) -> None:
-    """FastAPI adds a 422 of its own to whatever takes parameters; ours are 400."""
-    if "HTTPValidationError" in str(responses.get("422")):
-        del responses["422"]
+# -------------------------------------------------------------------------------------------------------------- server
+def serve(settings: Settings) -> None:
+    """Run the service in this process until it receives a stop signal and all its work has ended."""
+    from inlay.web import mount
+
+    _require_api_keys(settings)
+    set_up_logging()
+    app = create_app(lambda: _create_workspace(settings))
+    mount(app)
+    with _bind(settings) as listener:
+        log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+            make_server(app).run(sockets=[listener])
+    if app.state.service.failure is not None:
+        raise app.state.service.failure
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Create a server with the service's limits. It stops if the workspace fails to open."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        http=_protocol_with_header_timeout(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+    )
+    server = uvicorn.Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    app.state.service.on_failure = stop
+    app.state.service.is_stopping = lambda: server.should_exit
+    return server
+
+
+def _create_workspace(settings: Settings) -> Workspace:
+    from inlay.workspace import Workspace
+
+    return Workspace(settings)
+
+
+def _bind(settings: Settings) -> socket.socket:
+    """Listen before the application exists; early connections wait in the backlog."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise InvalidArgumentError(
+            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}.",
+            hint="Choose another port with --port, or --port 0 for any free port.",
+        ) from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _require_api_keys(settings: Settings) -> None:
+    """Raise if the service would listen beyond loopback and no API key exists."""
+    if settings.is_loopback or settings.api_keys:
+        return
+    from inlay.catalog import Catalog
+
+    with contextlib.closing(Catalog(settings.catalog)) as catalog:
+        catalog.migrate()
+        if catalog.api_keys.exist():
+            return
+    raise InvalidArgumentError(
+        f"Without an API key, the service would be open to everyone who can reach {settings.host!r}.",
+        hint="Create an API key with `inlay keys create`, set INLAY_API_KEYS, or use --host 127.0.0.1.",
+    )
+
+
+def _protocol_with_header_timeout() -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP/1.1 protocol with an added timeout for request headers."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class HeaderTimeoutProtocol(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._start_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            cycle: Any = self.cycle  # None before the first request
+            is_busy = cycle is not None and not cycle.response_complete
+            if is_busy or self.transport.get_protocol() is not self:  # a web socket has its own protocol
+                self._stop_timer()
+            else:
+                self._start_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def _start_timer(self) -> None:
+            if self._timer is None:
+                self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return HeaderTimeoutProtocol

@@ -1,32 +1,75 @@
-"""Around every request: an id, a line in the log, counters, limits, and an answer whatever happens."""
+"""Middleware: request ids, logs, metrics, limits, and responses to unexpected errors."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import re
+import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 
 from inlay.errors import InlayError, RequestTimeoutError, RequestTooLargeError, UnsupportedMediaTypeError
-from inlay.server.metrics import Metrics
-from inlay.server.problems import Answered, response_of, unexpected
+from inlay.server.problems import ProblemException, internal_error_response, problem_response
 
-__all__ = ["Limited", "Observed", "request_id"]
+__all__ = ["LimitsMiddleware", "Metrics", "TelemetryMiddleware", "request_id", "set_up_logging"]
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """The Prometheus metrics of one service."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        labels = ["method", "route"]
+        self._requests = Counter("inlay_http_requests", "Completed requests.", [*labels, "status"], registry=registry)
+        self._seconds = Histogram(
+            "inlay_http_request_seconds",
+            "Time to the end of a response.",
+            labels,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._uploaded = Counter("inlay_uploaded_bytes", "Bytes of finished uploads.", registry=registry)
+        self._jobs = Gauge("inlay_jobs", "Jobs in the catalog, by state.", ["state"], registry=registry)
+
+    def record_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one request. `route` is a template, so that clients cannot add time series."""
+        known = method if method in _METHODS else "OTHER"
+        self._requests.labels(known, route, str(status)).inc()
+        self._seconds.labels(known, route).observe(seconds)
+
+    def record_upload(self, size: int) -> None:
+        self._uploaded.inc(size)
+
+    def render(self, jobs: Mapping[str, int]) -> bytes:
+        for state, count in jobs.items():
+            self._jobs.labels(state).set(count)
+        return generate_latest(self._registry)
+
 
 log = logging.getLogger("inlay.requests")
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_request_id", default=None)
 
 MAX_BODY_BYTES = 2 << 20
 MAX_HEADER_BYTES = 32 << 10
-IDLE_SECONDS = 60.0  # how long a client may be silent in the middle of a body
+IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _UPLOADS = "/v1/files"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
@@ -37,10 +80,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
-# ------------------------------------------------------------------------------------------------------------ observed
+# ----------------------------------------------------------------------------------------------------------- telemetry
 @dataclass
 class _Exchange:
-    """What is known of a request and its answer when both are over."""
+    """Figures of a request and its response, for the log and the metrics."""
 
     id: str
     started: float = field(default_factory=time.perf_counter)
@@ -49,7 +92,9 @@ class _Exchange:
     bytes_out: int = 0
 
 
-class Observed:
+class TelemetryMiddleware:
+    """Assigns an id to each request, logs and counts it, and answers unexpected errors with 500."""
+
     def __init__(self, app: App, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
@@ -57,26 +102,26 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(_id_of(Headers(scope=scope).get("x-request-id")))
+        exchange = _Exchange(_request_id(Headers(scope=scope).get("x-request-id")))
         token = request_id.set(exchange.id)
-        counted_in, counted_out = _counted(exchange, receive, send)
+        receive, send = _counting(exchange, receive, send)
         try:
-            await self._app(scope, counted_in, counted_out)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
             exchange.status = exchange.status or 499
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            if exchange.status:  # the answer has begun, and must not look complete
+            if exchange.status:  # raise, so that the started response does not look complete
                 raise
-            await unexpected()(scope, counted_in, counted_out)
+            await internal_error_response()(scope, receive, send)
         finally:
-            self._tell(scope, exchange)
+            self._record(scope, exchange)
             request_id.reset(token)
 
-    def _tell(self, scope: Any, exchange: _Exchange) -> None:
+    def _record(self, scope: Any, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.started
         route = getattr(scope.get("route"), "path", None) or "(none)"
-        self._metrics.answered(scope["method"], route, exchange.status, seconds)
+        self._metrics.record_request(scope["method"], route, exchange.status, seconds)
         facts = {
             "method": scope["method"],
             "route": route,
@@ -88,11 +133,11 @@ class Observed:
         log.info("%s %s %s", facts["method"], route, facts["status"], extra={"facts": facts})
 
 
-def _id_of(given: str | None) -> str:
-    return given if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex
+def _request_id(header: str | None) -> str:
+    return header if header is not None and _ID.fullmatch(header) else uuid.uuid4().hex
 
 
-def _counted(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receive, Send]:
+def _counting(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receive, Send]:
     async def counted_receive() -> Message:
         message = await receive()
         exchange.bytes_in += len(message.get("body", b""))
@@ -111,8 +156,8 @@ def _counted(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receive
 
 
 # -------------------------------------------------------------------------------------------------------------- limits
-class Limited:
-    """Requests under /v1: headers are short, bodies come in time, and all but uploads are JSON that memory holds."""
+class LimitsMiddleware:
+    """Limits headers, bodies and idle time under /v1. Bodies other than uploads must be JSON."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -121,55 +166,98 @@ class Limited:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
-        most = None if scope["path"] == _UPLOADS else MAX_BODY_BYTES
-        refused = _refused(Headers(scope=scope), most)
-        if refused is not None:
-            await response_of(refused)(scope, receive, send)
+        limit = None if scope["path"] == _UPLOADS else MAX_BODY_BYTES
+        error = _check_headers(Headers(scope=scope), limit)
+        if error is not None:
+            await problem_response(error)(scope, receive, send)
         else:
-            await self._app(scope, _limited(receive, most), send)
+            await self._app(scope, _limited(receive, limit), send)
 
 
-def _refused(headers: Headers, most: int | None) -> InlayError | None:
-    """What the headers alone tell against a request."""
+def _check_headers(headers: Headers, limit: int | None) -> InlayError | None:
+    """Return the error that the request headers cause, or None. `limit` is None for uploads."""
     if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
-        return RequestTooLargeError(f"The headers are larger than the {MAX_HEADER_BYTES:,} bytes that are allowed.")
-    if most is None:
+        return RequestTooLargeError(
+            f"The request headers exceed the limit of {MAX_HEADER_BYTES:,} bytes.",
+            hint="Send shorter headers.",
+        )
+    if limit is None:
         return None
     length = headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        return _too_large(most)
+    if length.isdigit() and int(length) > limit:
+        return _too_large(limit)
     has_body = length not in ("", "0") or "transfer-encoding" in headers
-    kind = headers.get("content-type", "")
-    if has_body and not _JSON.fullmatch(kind):
+    content_type = headers.get("content-type", "")
+    if has_body and not _JSON.fullmatch(content_type):
+        sent = f"Content-Type is {content_type[:100]!r}" if content_type else "the request has no Content-Type"
         return UnsupportedMediaTypeError(
-            f"The body must be JSON, not {kind[:100] or 'of no stated type'!r}.",
-            hint="Send it with Content-Type: application/json.",
+            f"The body must be JSON, but {sent}.", hint="Send the header Content-Type: application/json."
         )
     return None
 
 
-def _too_large(most: int) -> RequestTooLargeError:
+def _too_large(limit: int) -> RequestTooLargeError:
     return RequestTooLargeError(
-        f"The body is larger than the {most:,} bytes that are allowed.",
-        hint="Upload data with POST /v1/files and refer to it by upload_id.",
+        f"The request body exceeds the limit of {limit:,} bytes.",
+        hint="Upload the data with POST /v1/files and send its upload_id.",
     )
 
 
-def _limited(receive: Receive, most: int | None) -> Receive:
+def _limited(receive: Receive, limit: int | None) -> Receive:
     size = 0
-    whole = False
+    is_complete = False
 
     async def limited() -> Message:
-        nonlocal size, whole
+        nonlocal size, is_complete
         try:
-            message = await (receive() if whole else asyncio.wait_for(receive(), IDLE_SECONDS))
+            message = await (receive() if is_complete else asyncio.wait_for(receive(), IDLE_SECONDS))
         except TimeoutError:
-            silence = RequestTimeoutError(f"Nothing came for {IDLE_SECONDS:.0f} seconds.")
-            raise Answered(response_of(silence)) from None
+            timeout = RequestTimeoutError(
+                f"The client sent nothing for {IDLE_SECONDS:.0f} seconds.", hint="Send the request again."
+            )
+            raise ProblemException(problem_response(timeout)) from None
         size += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
-        if most is not None and size > most:
-            raise Answered(response_of(_too_large(most)))
+        is_complete = not message.get("more_body", False)
+        if limit is not None and size > limit:
+            raise ProblemException(problem_response(_too_large(limit)))
         return message
 
     return limited
+
+
+# ---------------------------------------------------------------------------------------------------------------- logs
+class JsonLines(logging.Formatter):
+    """Formats each log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "request_id": request_id.get(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({name: value for name, value in fields.items() if value is not None}, ensure_ascii=False)
+
+
+class PlainLines(logging.Formatter):
+    """Formats log records for a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", {})
+        return super().format(record) + (f"  {facts['ms']} ms" if "ms" in facts else "")
+
+
+def set_up_logging(level: str = "INFO") -> None:
+    """Send the logs of this process to stderr: as JSON lines, or as plain text on a terminal."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
+    logging.basicConfig(level="WARNING", handlers=[handler], force=True)
+    for name in ("inlay", "uvicorn"):
+        logging.getLogger(name).setLevel(level)

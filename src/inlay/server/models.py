@@ -1,4 +1,4 @@
-"""What clients get as JSON. These classes are also the OpenAPI description."""
+"""JSON responses of the HTTP API; the OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inlay.choices import JobState
-from inlay.errors import error_from
-from inlay.server.problems import problem_of
+from inlay.constants import JobState
+from inlay.errors import error_from_dict
+from inlay.server.problems import problem_document
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from inlay import catalog
-    from inlay.pipeline import Preview as FoundPreview
-    from inlay.workspace.places import Places
+    from inlay import catalog, pipeline
+    from inlay.workspace.storage import ServiceStorage
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
 
-class Problem(Answer):
-    """RFC 9457. Each `code` is explained under `type`."""
+class Problem(ResponseModel):
+    """An error as an RFC 9457 problem document. `type` links to the explanation of `code`."""
 
     model_config = ConfigDict(extra="allow")
 
     type: Annotated[str, Field(examples=["/docs/errors#upload_consumed"])]
     title: Annotated[str, Field(examples=["Upload consumed"])]
     status: Annotated[int, Field(examples=[400])]
-    detail: Annotated[str, Field(examples=["The upload 'upld_4x7m' has been used already."])]
+    detail: Annotated[str, Field(examples=["The upload 'upld_4x7m' is already consumed."])]
     code: Annotated[str, Field(examples=["upload_consumed"])]
-    hint: Annotated[str | None, Field(examples=["An upload is used once. Upload the file again."])] = None
-    errors: Annotated[list[dict[str, Any]] | None, Field(description="Single fields or cells that are wrong.")] = None
+    hint: Annotated[str | None, Field(examples=["Each upload can be used once. Upload the file again."])] = None
+    errors: Annotated[list[dict[str, Any]] | None, Field(description="Each invalid field or cell.")] = None
 
 
-class Page(Answer):
-    count: Annotated[int, Field(description="Of all pages.")]
+class Page(ResponseModel):
+    count: Annotated[int, Field(description="Number of items on all pages together.")]
     limit: int
     offset: int
     has_more: bool
@@ -49,7 +48,7 @@ def _paging(page: catalog.Page[Any]) -> dict[str, Any]:
     return {"count": page.count, "limit": page.limit, "offset": page.offset, "has_more": page.has_more}
 
 
-class Upload(Answer):
+class Upload(ResponseModel):
     id: Annotated[str, Field(examples=["upld_4x7mzq2k5w3nvyrt6ahb2dce"])]
     status: Literal["pending", "consumed"]
     size_bytes: int
@@ -71,13 +70,13 @@ class Uploads(Page):
         return cls(uploads=[Upload.of(upload) for upload in page.items], **_paging(page))
 
 
-class Column(Answer):
+class Column(ResponseModel):
     name: str
     type: Annotated[str, Field(examples=["decimal(10,2)"])]
     nullable: bool
 
 
-class Schema(Answer):
+class Schema(ResponseModel):
     columns: list[Column]
 
     @classmethod
@@ -87,13 +86,13 @@ class Schema(Answer):
         return cls(columns=[Column(name=f.name, type=column_type_name(f), nullable=f.nullable) for f in schema])
 
 
-class File(Answer):
-    url: Annotated[str, Field(description="A path, or an address in the object store.")]
+class File(ResponseModel):
+    url: Annotated[str, Field(description="Local path or object store URL.")]
     rows: int
     bytes: int
 
 
-class DatasetSummary(Answer):
+class DatasetSummary(ResponseModel):
     id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
     label: str
     table_name: str
@@ -119,18 +118,18 @@ class Datasets(Page):
 
 
 class Dataset(DatasetSummary):
-    """A dataset as it is in one of its versions, the current one unless another was asked for."""
+    """A dataset at one version: the requested version, or the current one."""
 
     schema_name: str
     current_version: int
-    parquet_url: Annotated[str, Field(description="The data file, or the manifest of several.")]
+    parquet_url: Annotated[str, Field(description="URL of the data file, or of a manifest that lists data files.")]
     schema_: Annotated[Schema, Field(alias="schema")]
     source_config: dict[str, Any]
     rejected_count: int
     files: list[File]
 
     @classmethod
-    def of_snapshot(cls, snapshot: catalog.Snapshot, places: Places) -> Self:
+    def of_snapshot(cls, snapshot: catalog.Snapshot, storage: ServiceStorage) -> Self:
         dataset, version = snapshot.dataset, snapshot.version
         names = ("version", "row_count", "size_bytes", "parquet_url", "rejected_count")
         return cls(
@@ -140,11 +139,13 @@ class Dataset(DatasetSummary):
             current_version=dataset.version,
             schema_=Schema.of(version.schema),
             source_config=dataset.source_config,
-            files=[File(url=places.address(file.path), rows=file.rows, bytes=file.bytes) for file in snapshot.files],
+            files=[File(url=storage.address(file.path), rows=file.rows, bytes=file.bytes) for file in snapshot.files],
         )
 
 
-class Created(Answer):
+class Created(ResponseModel):
+    """A new dataset."""
+
     id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
     label: str
     table_name: str
@@ -157,10 +158,10 @@ class Created(Answer):
     @classmethod
     def of(cls, job: catalog.Job) -> Self:
         result = job.result or {}
-        return cls(id=str(job.dataset_id), label=job.request["label"], **_chosen(cls, result, "id", "label"))
+        return cls(id=str(job.dataset_id), label=job.request["label"], **_select_fields(cls, result, "id", "label"))
 
 
-class Version(Answer):
+class Version(ResponseModel):
     version: int
     operation: Annotated[str, Field(examples=["create", "load", "restore"])]
     strategy: str | None
@@ -188,16 +189,16 @@ class Versions(Page):
         return cls(versions=[Version.of(version) for version in page.items], **_paging(page))
 
 
-class Counts(Answer):
+class Counts(ResponseModel):
     dataset_id: str
     strategy: str
-    source_count: Annotated[int, Field(description="Rows of the source, those that were rejected among them.")]
+    source_count: Annotated[int, Field(description="Rows in the source, including rejected rows.")]
     rejected_count: int
     inserted: int
     updated: int
     deleted: int
-    unchanged: Annotated[int, Field(description="Of the updated rows those that were equal already.")]
-    row_count: Annotated[int, Field(description="Rows of the dataset afterwards.")]
+    unchanged: Annotated[int, Field(description="Updated rows whose values did not change.")]
+    row_count: Annotated[int, Field(description="Rows in the dataset after the load.")]
     warnings: list[str] = []
 
 
@@ -205,7 +206,7 @@ _Counts = TypeVar("_Counts", bound=Counts)
 
 
 class LoadResult(Counts):
-    """What a load did."""
+    """The result of a load."""
 
     version: int
     files_rewritten: int = 0
@@ -216,10 +217,10 @@ class LoadResult(Counts):
 
     @classmethod
     def of(cls, job: catalog.Job) -> Self:
-        return _load_answer(cls, job)
+        return _load_response(cls, job)
 
 
-class PlannedFile(Answer):
+class PlannedFile(ResponseModel):
     path: str
     operation: Annotated[str, Field(examples=["rewritten", "removed", "preserved"])]
     reason: str
@@ -227,33 +228,34 @@ class PlannedFile(Answer):
     bytes: int
 
 
-class ChangedCell(Answer):
+class ChangedCell(ResponseModel):
     column: str
     old: Any
     new: Any
 
 
-class ChangedRow(Answer):
+class ChangedRow(ResponseModel):
     key: Annotated[dict[str, Any], Field(description="Key columns and their values.", examples=[{"id": 7}])]
-    cells: Annotated[list[ChangedCell], Field(description="Those that would get another value, 30 at most.")]
-    more_cells: Annotated[int, Field(description="How many more of them there are.")] = 0
+    cells: Annotated[list[ChangedCell], Field(description="Cells that would change, at most 30.")]
+    more_cells: Annotated[int, Field(description="Number of further cells that would change.")] = 0
 
 
-class Changes(Answer):
-    """Some of the rows that would change, 20 of each kind at most, out of the first places where there are any.
-    What is shown is exact, but for values of more than 200 characters, which are shortened."""
+class Changes(ResponseModel):
+    """A sample of the rows that a load would change, at most 20 of each kind.
 
-    columns: Annotated[list[str], Field(description="Of whole rows: key columns first, 30 at most.")]
-    inserted: Annotated[list[list[Any]], Field(description="Rows as arrays in the order of `columns`.")]
-    updated: Annotated[list[ChangedRow], Field(description="Rows that would get other values than they have.")]
-    deleted: Annotated[list[list[Any]], Field(description="Rows as arrays in the order of `columns`.")]
+    Values are exact, except that text of more than 200 characters is shortened."""
+
+    columns: Annotated[list[str], Field(description="Columns of the sample rows: key columns first, at most 30.")]
+    inserted: Annotated[list[list[Any]], Field(description="Rows as arrays, in the order of `columns`.")]
+    updated: Annotated[list[ChangedRow], Field(description="Rows in which at least one value would change.")]
+    deleted: Annotated[list[list[Any]], Field(description="Rows as arrays, in the order of `columns`.")]
 
 
 class LoadPlan(Counts):
-    """What a load would do to the current version."""
+    """The plan of a load into the current version (`dry_run`)."""
 
     dry_run: Literal[True] = True
-    version: Annotated[int, Field(description="The version that was looked at.")]
+    version: Annotated[int, Field(description="The version that the plan is based on.")]
     files_rewritten: int
     bytes_rewritten: int
     files: list[PlannedFile]
@@ -261,11 +263,11 @@ class LoadPlan(Counts):
 
     @classmethod
     def of(cls, job: catalog.Job) -> Self:
-        return _load_answer(cls, job)
+        return _load_response(cls, job)
 
 
-class Reject(Answer):
-    line: Annotated[int, Field(description="The physical line of the source; the first is 1.")]
+class Reject(ResponseModel):
+    line: Annotated[int, Field(description="Line number in the source file, from 1.")]
     column: str | None
     value: str | None
     reason: str
@@ -277,32 +279,32 @@ class Rejects(Page):
     rejects: list[Reject]
 
 
-class QueryColumn(Answer):
+class QueryColumn(ResponseModel):
     name: str
     type: Annotated[str, Field(examples=["bigint"])]
 
 
-class QueryAnswer(Answer):
+class QueryResult(ResponseModel):
     columns: list[QueryColumn]
-    rows: Annotated[list[list[Any]], Field(description="Each row is an array of values in the order of `columns`.")]
+    rows: Annotated[list[list[Any]], Field(description="Rows as arrays, in the order of `columns`.")]
     row_count: int
     truncated: bool
     execution_time_ms: float
 
 
-class Phase(Answer):
+class Phase(ResponseModel):
     phase: Annotated[str, Field(examples=["convert", "rewrite", "commit"])]
-    at: Annotated[datetime, Field(description="When it began.")]
+    at: Annotated[datetime, Field(description="Start time of the phase.")]
 
 
-class Progress(Answer):
+class Progress(ResponseModel):
     phase: str
     done: int
     total: int
-    phases: Annotated[list[Phase], Field(description="What was done when, the last 50.")] = []
+    phases: Annotated[list[Phase], Field(description="The last 50 phases, oldest first.")] = []
 
 
-class Job(Answer):
+class Job(ResponseModel):
     id: Annotated[str, Field(examples=["job_h3xk7qwz5mvt2ryn6bac4def"])]
     kind: Annotated[str, Field(examples=["create", "load", "plan", "restore"])]
     state: JobState
@@ -318,8 +320,10 @@ class Job(Answer):
 
     @classmethod
     def of(cls, job: catalog.Job) -> Self:
-        told = {name: getattr(job, name) for name in cls.model_fields}
-        return cls.model_validate(told | {"error": job.error and problem_of(error_from(job.error), job.error)})
+        values = {name: getattr(job, name) for name in cls.model_fields}
+        return cls.model_validate(
+            values | {"error": job.error and problem_document(error_from_dict(job.error), job.error)}
+        )
 
 
 class Jobs(Page):
@@ -330,7 +334,7 @@ class Jobs(Page):
         return cls(jobs=[Job.of(job) for job in page.items], **_paging(page))
 
 
-class PreviewColumn(Answer):
+class PreviewColumn(ResponseModel):
     name: str
     type: str
     samples: list[Any]
@@ -338,72 +342,71 @@ class PreviewColumn(Answer):
     bad_count: int
 
 
-class BadCell(Answer):
+class BadCell(ResponseModel):
     line: int
     column: str | None
     value: str | None
     reason: str
 
 
-class Preview(Answer):
-    """What a conversion would make of the first rows."""
+class Preview(ResponseModel):
+    """The first rows of an upload, as a conversion would type them."""
 
     format: str
     options: dict[str, Any]
     columns: list[PreviewColumn]
-    rows: Annotated[list[list[Any]], Field(description="The first 50, as arrays in the order of `columns`.")]
+    rows: Annotated[list[list[Any]], Field(description="The first 50 rows as arrays, in the order of `columns`.")]
     bad_cells: list[BadCell]
     warnings: list[str]
 
     @classmethod
-    def of(cls, found: FoundPreview) -> Self:
+    def of(cls, preview: pipeline.Preview) -> Self:
         from inlay.type_grammar import type_name
 
-        values = [_json_of([row[column.name] for row in found.rows], column.type) for column in found.columns]
+        values = [_json_values([row[column.name] for row in preview.rows], column.type) for column in preview.columns]
         return cls(
-            format=found.format,
-            options=found.options.to_dict(),
+            format=preview.format,
+            options=preview.options.to_dict(),
             columns=[
                 PreviewColumn(
                     name=column.name,
                     type=type_name(column.type),
-                    samples=_json_of(column.samples, column.type),
+                    samples=_json_values(column.samples, column.type),
                     null_share=column.null_share,
                     bad_count=column.bad_count,
                 )
-                for column in found.columns
+                for column in preview.columns
             ],
             rows=[list(row) for row in zip(*values, strict=True)],
-            bad_cells=[BadCell(**cell._asdict()) for cell in found.bad_cells],
-            warnings=found.warnings,
+            bad_cells=[BadCell(**cell._asdict()) for cell in preview.bad_cells],
+            warnings=preview.warnings,
         )
 
 
-class Health(Answer):
+class Health(ResponseModel):
     status: Annotated[str, Field(examples=["ok"])]
 
 
-class Readiness(Answer):
+class Readiness(ResponseModel):
     status: Literal["ready", "not ready"]
     parts: Annotated[dict[str, str], Field(examples=[{"spark": "starting", "catalog": "ready", "storage": "ready"}])]
 
 
-# -------------------------------------------------------------------------------------------------------------- pieces
-def _json_of(values: list[Any], type_: Any) -> list[Any]:
+def _json_values(values: list[Any], type_: pa.DataType) -> list[Any]:
     import pyarrow as pa
 
-    from inlay.query.cells import json_values
+    from inlay.query.result import json_values
 
     try:
         return json_values(pa.array(values, type_))
-    except pa.ArrowTypeError:  # dates of years that Python does not know have become text before
+    except pa.ArrowTypeError:  # the preview renders dates outside Python's year range as text
         return values
 
 
-def _chosen(kind: type[BaseModel], told: Mapping[str, Any], *but: str) -> dict[str, Any]:
-    return {name: told[name] for name in kind.model_fields if name in told and name not in but}
+def _select_fields(model: type[BaseModel], values: Mapping[str, Any], *excluded: str) -> dict[str, Any]:
+    return {name: values[name] for name in model.model_fields if name in values and name not in excluded}
 
 
-def _load_answer(kind: type[_Counts], job: catalog.Job) -> _Counts:
+def _load_response(model: type[_Counts], job: catalog.Job) -> _Counts:
     fixed = {"dataset_id": str(job.dataset_id), "strategy": job.request["strategy"]}
-    return kind(**fixed, **_chosen(kind, job.result or {}, *fixed))
+    return model(**fixed, **_select_fields(model, job.result or {}, *fixed))

@@ -1,7 +1,7 @@
-"""The web page: the use cases of the workspace for people, on the same application as the HTTP interface."""
+"""The web page, which the service serves on the same application as the HTTP API."""
 
 from __future__ import annotations
 
-from inlay.web.mounting import mount
+from inlay.web.mount import mount
 
 __all__ = ["mount"]

@@ -1,54 +1,118 @@
-"""All datasets, files that wait to become one, and a place to drop more."""
+"""The home page: the list of datasets, pending uploads, a drop zone, and a sample dataset."""
 
 from __future__ import annotations
 
+import csv
 import functools
-import logging
+import io
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
-from inlay.web import sample
-from inlay.web.asking import confirm
-from inlay.web.following import follow
-from inlay.web.paging import pager
-from inlay.web.shell import guarded, heading, page, style_with
-from inlay.web.sparkline import sparkline
-from inlay.web.uploader import Uploaded, Uploader, name_of
-from inlay.web.visitor import Visitor
-from inlay.web.wording import ago, count, size
+from inlay.web.formatting import ago, count, size
+from inlay.web.progress import follow_job
+from inlay.web.shell import Visitor, confirm, heading, log, page, pager, report_errors, use_stylesheet
+from inlay.web.upload_form import Uploaded, Uploader, file_name
+from inlay.web.widgets import sparkline
+from inlay.workspace import Inline, NewDataset, Source
 
 if TYPE_CHECKING:
     from inlay.catalog import Dataset, Job, Page, Upload
     from inlay.workspace import Workspace
 
-log = logging.getLogger("inlay.web")
-_PAGE = 100
-_WAITING = 5  # more files are shown when asked for
-_LOOK_SECONDS = 3.0
-_WHAT_IT_IS = (
-    "inlay turns CSV, JSON and Parquet files into typed tables that you ask in SQL and keep current, row by row."
+__all__ = ["sample_corrections", "sample_orders"]
+
+_PAGE_SIZE = 100
+_MAX_UPLOADS = 5  # The page shows more pending uploads on request.
+_POLL_SECONDS = 3.0
+_SUMMARY = (
+    "inlay turns CSV, JSON, and Parquet files into typed tables that you query with SQL and keep current row by row."
 )
-_PROMISES = (
-    ("upload_file", "Drop a file", "Columns and types are found. You see what does not fit, and correct it."),
-    ("terminal", "Ask in SQL", "Every dataset is a table, and so is each of its versions."),
-    ("published_with_changes", "Load corrections", "By key: see beforehand what changes, and undo it afterwards."),
+_FEATURES = (
+    ("upload_file", "Drop a file", "inlay detects columns and types. Review the values that don't fit, and fix them."),
+    ("terminal", "Query with SQL", "Every dataset is a table, and so is each of its versions."),
+    ("published_with_changes", "Load corrections", "Preview what a load changes, and undo it if it's wrong."),
 )
 
 
+# --------------------------------------------------------------------------------------------------------------- sample
+_SAMPLE_LABEL = "Sample orders"
+_CORRECTIONS_FILE = "order-corrections.csv"
+_SAMPLE_ROWS = 500
+_FIRST_ORDER = datetime(2024, 3, 1, 8)  # noqa: DTZ001  (the local time of the shop)
+_COLUMNS = (
+    "order_id", "ordered_at", "customer", "postcode", "city", "product", "quantity", "unit_price", "discount",
+    "status", "note",
+)  # fmt: skip
+_CUSTOMERS = (
+    ("Zoë Lindqvist", "01067", "Dresden"), ("Łukasz Nowak", "00950", "Warszawa"), ("Ada O'Neill", "02139", "Cambridge"),
+    ("Jean-Luc Réaux", "06000", "Nice"), ("Mina Öztürk", "34425", "İstanbul"), ("Sam Lee, Jr.", "94105", "Oakland"),
+    ("Ingrid Sørensen", "0150", "Oslo"), ("Paulo Souza", "01310", "São Paulo"), ("Yuki Tanaka", "1500001", "Tokyo"),
+)  # fmt: skip
+_PRODUCTS = (
+    ("Oak plank, 20 mm", "24.90"), ("Walnut strip", "31.50"), ('Brass inlay 1/4"', "12.00"), ("Wood glue", "7.35"),
+    ("Sanding disc (50)", "18.20"), ("Herringbone kit", "149.00"), ("Floor oil, 1 l", "22.75"), ("Felt pads", "3.99"),
+)  # fmt: skip
+_STATES = ("delivered", "delivered", "delivered", "shipped", "open", "returned")
+_DISCOUNTS = ("", "", "", "", "5", "10", "12.5")
+_NOTES = ("", "", "", "", "gift wrap", 'said "call first"', "leave at the door,\nback yard")
+
+
+def sample_orders() -> str:
+    """Return a CSV file with leading zeros, quotes, commas, line breaks, empty cells, and `n/a`."""
+    return _as_csv([_order(number) for number in range(1, _SAMPLE_ROWS + 1)])
+
+
+def sample_corrections() -> str:
+    """Return a CSV file with five corrected orders and two new ones, keyed by `order_id`."""
+    changed = [_order(number) for number in (7, 42, 101, 250, 499)]
+    for row in changed:
+        row[_COLUMNS.index("status")] = "delivered"
+        row[_COLUMNS.index("discount")] = "15"
+    return _as_csv([*changed, _order(_SAMPLE_ROWS + 1), _order(_SAMPLE_ROWS + 2)])
+
+
+def _sample_query(table_name: str) -> str:
+    return (
+        "SELECT product, sum(quantity) AS pieces, sum(quantity * unit_price) AS revenue\n"
+        f"FROM datasets.{table_name}\nGROUP BY product\nORDER BY revenue DESC"
+    )
+
+
+def _order(number: int) -> list[str]:
+    generator = random.Random(number)  # noqa: S311  (an order is the same in every call)
+    customer, postcode, city = generator.choice(_CUSTOMERS)
+    product, price = generator.choice(_PRODUCTS)
+    ordered = _FIRST_ORDER + timedelta(minutes=97 * number + generator.randrange(60))
+    discount = "n/a" if number % 60 == 30 else generator.choice(_DISCOUNTS)
+    return [
+        f"{number:06}", ordered.isoformat(" "), customer, postcode, city, product, str(generator.randint(1, 12)), price,
+        discount, generator.choice(_STATES), generator.choice(_NOTES),
+    ]  # fmt: skip
+
+
+def _as_csv(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *rows])
+    return text.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
 @page("/", "Datasets")
 async def show(visitor: Visitor) -> None:
-    style_with("home.css")
+    use_stylesheet("home.css")
     await _Home(visitor).build()
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What there is at one moment."""
+class _Listing:
+    """One page of datasets, and the pending uploads."""
 
     datasets: Page[Dataset]
     row_counts: Mapping[str, Sequence[int]]
@@ -60,184 +124,186 @@ class _Home:
         self._visitor = visitor
         self._search = ""
         self._offset = 0
-        self._seen: _Seen | None = None
+        self._listing: _Listing | None = None
 
     async def build(self) -> None:
         self._may_write = await self._visitor.may("write")
         self._head = ui.column().classes("w-full gap-1")
         if self._may_write:
-            Uploader(guarded(self._uploaded), text="Drop files anywhere on this page, or click to choose")
-        self._waiting = ui.column().classes("w-full gap-1")
+            Uploader(report_errors(self._uploaded), text="Drop files anywhere on this page, or click to choose")
+        self._uploads = ui.column().classes("w-full gap-1")
         self._progress = ui.column().classes("w-full")
-        self._offer = ui.column().classes("w-full gap-4")
-        with self._offer:
-            self._offer_sample()
-        self._finder = ui.row().classes("w-full items-center")
-        with self._finder:
-            self._box = ui.input(placeholder="Search by label or table name", on_change=guarded(self._find))
-            self._box.props('type=search dense outlined clearable debounce=200 aria-label="Search"')
-            self._box.classes("inlay-search")
+        self._first_steps = ui.column().classes("w-full gap-4")
+        with self._first_steps:
+            self._show_first_steps()
+        self._search_bar = ui.row().classes("w-full items-center")
+        with self._search_bar:
+            self._search_box = ui.input(
+                placeholder="Search by label or table name", on_change=report_errors(self._search_datasets)
+            )
+            self._search_box.props('type=search dense outlined clearable debounce=200 aria-label="Search"')
+            self._search_box.classes("inlay-search")
         self._list = ui.column().classes("w-full gap-2")
-        await self._look()
-        ui.timer(_LOOK_SECONDS, guarded(self._watch), immediate=False)
+        await self._refresh()
+        ui.timer(_POLL_SECONDS, report_errors(self._poll), immediate=False)
 
-    # ---------------------------------------------------------------------------------------------------- what there is
-    async def _look(self) -> None:
-        """Look again; only what is different is shown anew, so that nobody loses the place where they are."""
-        asked = (self._search, self._offset)
-        seen = await self._visitor.read(self._read)
-        if seen == self._seen or asked != (self._search, self._offset):
+    # -------------------------------------------------------------------------------------------------------- listing
+    async def _refresh(self) -> None:
+        """Read the listing and redraw only the parts that changed, so that visitors keep focus and scroll position."""
+        request = (self._search, self._offset)
+        listing = await self._visitor.read(self._read)
+        if listing == self._listing or request != (self._search, self._offset):
             return
-        before, self._seen = self._seen, seen
-        if before is None or before.uploads != seen.uploads:
-            self._show_waiting(seen.uploads)
-        if before is None or (before.datasets, before.row_counts) != (seen.datasets, seen.row_counts):
-            self._show_datasets(seen)
+        before, self._listing = self._listing, listing
+        if before is None or before.uploads != listing.uploads:
+            self._show_uploads(listing.uploads)
+        if before is None or (before.datasets, before.row_counts) != (listing.datasets, listing.row_counts):
+            self._show_datasets(listing)
 
-    async def _watch(self) -> None:
-        """Others change things, too. What cannot be seen now may be seen the next time."""
+    async def _poll(self) -> None:
         try:
-            await self._look()
+            await self._refresh()
         except UnauthorizedError:
             raise
         except InlayError as error:
-            log.info("the datasets cannot be seen: %s", error)
+            log.info("failed to refresh the list of datasets: %s", error)
 
-    def _read(self, workspace: Workspace) -> _Seen:
-        datasets = workspace.datasets(_PAGE, self._offset, self._search)
-        if datasets.count and not datasets.items:  # those on the last page are gone
-            self._offset = (datasets.count - 1) // _PAGE * _PAGE
-            datasets = workspace.datasets(_PAGE, self._offset, self._search)
+    def _read(self, workspace: Workspace) -> _Listing:
+        datasets = workspace.datasets(_PAGE_SIZE, self._offset, self._search)
+        if datasets.count and not datasets.items:  # The datasets of this page were deleted.
+            self._offset = (datasets.count - 1) // _PAGE_SIZE * _PAGE_SIZE
+            datasets = workspace.datasets(_PAGE_SIZE, self._offset, self._search)
         counts = workspace.row_counts([dataset.id for dataset in datasets.items])
-        return _Seen(datasets, counts, workspace.uploads("pending", _PAGE))
+        return _Listing(datasets, counts, workspace.uploads("pending", _PAGE_SIZE))
 
-    async def _find(self) -> None:
-        self._search, self._offset = self._box.value or "", 0
-        await self._look()
+    async def _search_datasets(self) -> None:
+        self._search, self._offset = self._search_box.value or "", 0
+        await self._refresh()
 
     async def _turn(self, offset: int) -> None:
         self._offset = offset
-        await self._look()
+        await self._refresh()
 
     # --------------------------------------------------------------------------------------------------------- datasets
-    def _show_datasets(self, seen: _Seen) -> None:
-        is_empty = not seen.datasets.count and not self._search
-        self._finder.set_visibility(not is_empty)
+    def _show_datasets(self, listing: _Listing) -> None:
+        datasets = listing.datasets
+        is_empty = not datasets.count and not self._search
+        self._search_bar.set_visibility(not is_empty)
         self._show_head(is_empty=is_empty)
-        self._offer.set_visibility(is_empty)
+        self._first_steps.set_visibility(is_empty)
         self._list.clear()
         with self._list:
-            if seen.datasets.items:
-                _table(seen)
-                found = seen.datasets
-                pager(found.offset, len(found.items), found.count, _PAGE, self._turn)
+            if datasets.items:
+                _table(listing)
+                pager(datasets.offset, len(datasets.items), datasets.count, _PAGE_SIZE, self._turn)
             elif not is_empty:
-                ui.label("No dataset has a name like that.").classes("inlay-note")
+                ui.label("No datasets match your search.").classes("inlay-note")
 
     # ---------------------------------------------------------------------------------------------------- first steps
     def _show_head(self, *, is_empty: bool) -> None:
         self._head.clear()
         with self._head:
             if is_empty:
-                heading("Put a file in, get a table out")
-                ui.label(_WHAT_IT_IS).classes("inlay-lead")
+                heading("Turn files into SQL tables")
+                ui.label(_SUMMARY).classes("inlay-lead")
             else:
                 heading("Datasets")
 
-    def _offer_sample(self) -> None:
+    def _show_first_steps(self) -> None:
         if self._may_write:
             with ui.row().classes("w-full items-center justify-center gap-2"):
                 ui.label("No file at hand?")
-                button = ui.button("Try a sample of 500 orders", on_click=guarded(self._make_sample))
+                button = ui.button("Try a sample of 500 orders", on_click=report_errors(self._create_sample))
                 button.props("no-caps unelevated")
-        with html.ol().classes("inlay-promises"):
-            for icon, what, how in _PROMISES:
+        with html.ol().classes("inlay-features"):
+            for icon, title, description in _FEATURES:
                 with html.li():
                     ui.icon(icon).props("aria-hidden=true")
-                    html.strong(what)
-                    ui.label(how).classes("inlay-note")
+                    html.strong(title)
+                    ui.label(description).classes("inlay-note")
 
-    async def _make_sample(self) -> None:
-        self._offer.set_visibility(False)
+    async def _create_sample(self) -> None:
+        self._first_steps.set_visibility(False)
+        request = NewDataset(_SAMPLE_LABEL, Source(inline=Inline("csv", sample_orders())))
         try:
-            ticket = await self._visitor.write(lambda w: w.create_dataset(sample.request()))
+            submitted = await self._visitor.write(lambda w: w.create_dataset(request))
             with self._progress:
-                _lead_on(await follow(self._visitor, ticket.job))
+                _show_next_steps(await follow_job(self._visitor, submitted.job))
         except InlayError:
-            self._offer.set_visibility(True)
+            self._first_steps.set_visibility(True)
             raise
-        await self._look()
+        await self._refresh()
 
-    # ---------------------------------------------------------------------------------------------------- waiting files
+    # -------------------------------------------------------------------------------------------------- pending uploads
     async def _uploaded(self, file: Uploaded) -> None:
         if file.is_alone:
             ui.navigate.to(f"/uploads/{file.id}")
-        await self._look()
+        await self._refresh()
 
-    def _show_waiting(self, found: Page[Upload]) -> None:
-        self._waiting.clear()
-        if not found.items:
+    def _show_uploads(self, uploads: Page[Upload]) -> None:
+        self._uploads.clear()
+        if not uploads.items:
             return
-        with self._waiting:
-            html.h2("Waiting files").classes("inlay-heading")
-            ui.label("Uploaded, and not yet a dataset.").classes("inlay-note")
-            self._waiting_files(found.items[:_WAITING])
-            if found.count > _WAITING:
+        with self._uploads:
+            html.h2("Pending uploads").classes("inlay-heading")
+            ui.label("Open a file to create a dataset from it.").classes("inlay-note")
+            self._list_uploads(uploads.items[:_MAX_UPLOADS])
+            if uploads.count > _MAX_UPLOADS:
                 with html.details().classes("w-full"):
-                    html.summary(f"{found.count - _WAITING:,} more")
-                    self._waiting_files(found.items[_WAITING:])
+                    html.summary(f"Show {uploads.count - _MAX_UPLOADS:,} more")
+                    self._list_uploads(uploads.items[_MAX_UPLOADS:])
 
-    def _waiting_files(self, uploads: Sequence[Upload]) -> None:
+    def _list_uploads(self, uploads: Sequence[Upload]) -> None:
         with html.ul().classes("inlay-files"):
             for upload in uploads:
-                self._waiting_file(upload)
+                self._show_upload(upload)
 
-    def _waiting_file(self, upload: Upload) -> None:
-        name = name_of(upload.content_type) or upload.id
+    def _show_upload(self, upload: Upload) -> None:
+        name = file_name(upload.content_type) or upload.id
         with html.li():
             ui.icon("description").props("aria-hidden=true")
             with html.div().classes("inlay-file"):
                 ui.link(name, f"/uploads/{upload.id}").classes("inlay-name")
                 ui.label(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
             if self._may_write:
-                forget = guarded(functools.partial(self._forget, upload.id, name))
-                button = ui.button(icon="delete", on_click=forget).props("flat round size=sm")
-                button.props["aria-label"] = f"Delete the file {name}"
+                delete = report_errors(functools.partial(self._delete, upload.id, name))
+                button = ui.button(icon="delete", on_click=delete).props("flat round size=sm")
+                button.props["aria-label"] = f"Delete {name}"
 
-    async def _forget(self, upload_id: str, name: str) -> None:
-        with self._waiting:
-            if await confirm(f"Delete the file {name}?", "It was uploaded, and is gone then.", "Delete"):
+    async def _delete(self, upload_id: str, name: str) -> None:
+        with self._uploads:
+            if await confirm(f"Delete {name}?", "This deletes the uploaded file. You can't undo it.", "Delete"):
                 await self._visitor.write(lambda w: w.delete_upload(upload_id))
-                await self._look()
+                await self._refresh()
 
 
-def _lead_on(job: Job) -> None:
-    """What to do with the sample now that it is there."""
-    made = job.result or {}
-    ask = urlencode({"q": sample.question(made["table_name"])})
+def _show_next_steps(job: Job) -> None:
+    """Show what visitors can do with the sample dataset."""
+    result = job.result or {}
+    query = urlencode({"q": _sample_query(result["table_name"])})
     with ui.card().classes("inlay-card inlay-steps"):
-        html.h2(f"{sample.LABEL}: {count(made['row_count'], 'row')} are in").classes("inlay-heading")
+        html.h2(f"{_SAMPLE_LABEL}: {count(result['row_count'], 'row')} loaded").classes("inlay-heading")
         with html.ol():
             with html.li():
-                ui.link("Look at the rows", f"/datasets/{job.dataset_id}")
+                ui.link("View the rows", f"/datasets/{job.dataset_id}")
             with html.li():
-                ui.link("Ask a question in SQL", f"/sql?{ask}")
+                ui.link("Query the dataset with SQL", f"/sql?{query}")
             with html.li():
-                ui.link("Load a correction", f"/datasets/{job.dataset_id}/load")
-                ui.label("by order_id, and see beforehand what it changes:")
-                save = ui.button(f"save {sample.CORRECTION_NAME}", icon="download").props("flat dense no-caps")
-                save.on_click(lambda: ui.download.content(sample.correction(), sample.CORRECTION_NAME, "text/csv"))
+                ui.link("Load corrections", f"/datasets/{job.dataset_id}/load")
+                ui.label("by order_id and preview the changes:")
+                save = ui.button(f"Download {_CORRECTIONS_FILE}", icon="download").props("flat dense no-caps")
+                save.on_click(lambda: ui.download.content(sample_corrections(), _CORRECTIONS_FILE, "text/csv"))
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
-def _table(seen: _Seen) -> None:
+def _table(listing: _Listing) -> None:
     with html.table().classes("inlay-table inlay-datasets"):
         with html.thead(), html.tr():
             for name in ("Dataset", "Rows", "Size", "Version", "Updated", "Rows by version"):
                 html.th(name).props("scope=col")
         with html.tbody():
-            for dataset in seen.datasets.items:
-                _row(dataset, seen.row_counts.get(dataset.id, ()))
+            for dataset in listing.datasets.items:
+                _row(dataset, listing.row_counts.get(dataset.id, ()))
 
 
 def _row(dataset: Dataset, row_counts: Sequence[int]) -> None:
@@ -256,7 +322,7 @@ def _row(dataset: Dataset, row_counts: Sequence[int]) -> None:
 
 
 def _fact(unit: str, text: str) -> html.td:
-    """A cell; on a phone, where the table has no header, its unit stands beside it."""
+    """Add a cell. On a phone, the style sheet hides the table header and shows the unit beside the text."""
     cell = html.td(text).classes("inlay-fact")
     cell.props["data-unit"] = unit
     return cell

@@ -1,32 +1,132 @@
-"""Jobs: all of them as they run, and each with what was asked, what was done when, and what came of it."""
+"""The list of jobs, and the page of one job with its result, timeline and request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nicegui import html, ui
 
-from inlay.errors import InlayError, NotFoundError, error_from
-from inlay.web.following import phase_of, share_of
-from inlay.web.job_words import ICONS, KINDS, asked, counts, label_in, lasted, outcome, timeline
-from inlay.web.shell import guarded, heading, page, style_with
-from inlay.web.visitor import Visitor
-from inlay.web.wording import ago, duration
+from inlay.errors import InlayError, NotFoundError, error_from_dict
+from inlay.web.formatting import ago, count, duration, size
+from inlay.web.progress import cancel_button, current_phase, phase_fraction, phase_label
+from inlay.web.shell import Visitor, heading, page, report_errors, use_stylesheet
 
 if TYPE_CHECKING:
     from inlay.catalog import Job
     from inlay.workspace import Workspace
 
-_LOOK_SECONDS = 1.0
-_ROWS = 50
-_MOST_ROWS = 1_000
-_STATES = {"": "All", **{state: state.capitalize() for state in ICONS}}
+__all__ = ["counts", "elapsed", "outcome", "request_lines", "timeline"]
+
+_KINDS = {"create": "Create", "load": "Load", "plan": "Dry run", "restore": "Restore"}
+_ICONS = {
+    "queued": "schedule",
+    "running": "autorenew",
+    "succeeded": "check_circle",
+    "failed": "error",
+    "cancelled": "cancel",
+}
+_COUNTS = {
+    "version": "Version",
+    "row_count": "Rows",
+    "source_count": "Source rows",
+    "inserted": "Inserted",
+    "updated": "Updated",
+    "unchanged": "Unchanged",
+    "deleted": "Deleted",
+    "rejected_count": "Rejected",
+}
+_ON_ERROR = {"fail": "Stop without changes", "quarantine": "Reject them and load the rest"}
+_POLL_SECONDS = 1.0
+_PAGE_SIZE = 50
+_MAX_ROWS = 1_000
+_STATES = {"": "All", **{state: state.capitalize() for state in _ICONS}}
 
 
-class _Seen(NamedTuple):
-    """A job, and what its dataset is called if there is one now."""
+def elapsed(job: Job) -> str:
+    """Return how long a job took, or has been running."""
+    if job.started_at is None:
+        return "Not started"
+    return duration(((job.finished_at or datetime.now(UTC)) - job.started_at).total_seconds())
+
+
+# -------------------------------------------------------------------------------------------------------------- request
+def request_lines(job: Job) -> list[tuple[str, str]]:
+    """Return the name and text of every field that is set in the job's request."""
+    return [(name, text) for name, text in _request_fields(job.request) if text]
+
+
+def _request_fields(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Label", request.get("label") or ""
+    yield "Table name", request.get("table_name") or ""
+    yield "Strategy", request.get("strategy") or ""
+    yield "Key columns", ", ".join(request.get("key_columns") or ())
+    yield "Deduplication order", ", ".join(request.get("dedup_order_by") or ())
+    yield "Version", str(request.get("version") or "")
+    yield from _source_fields(request.get("source") or {})
+    yield "Types", ", ".join(f"{name} {type_}" for name, type_ in request.get("columns") or ())
+    yield "Invalid rows", _ON_ERROR.get(request.get("on_error") or "", "")
+
+
+def _source_fields(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    inline = source.get("inline")
+    if inline is not None:
+        yield "Source", f"{size(inline['size_bytes'])} of inline {inline['format'].upper()}"
+    yield "Upload", source.get("upload_id") or ""
+    yield "Query", source.get("sql") or ""
+    yield "Format", source.get("format") or ""
+    yield "Options", ", ".join(f"{name} {value!r}" for name, value in (source.get("options") or {}).items())
+
+
+# ------------------------------------------------------------------------------------------------- timeline and result
+class Step(NamedTuple):
+    """A step of a job. Warnings and cancellation requests have no time."""
+
+    text: str
+    at: datetime | None = None
+
+
+def timeline(job: Job) -> list[Step]:
+    progress = job.progress or {}
+    steps = [Step("Queued", job.created_at)]
+    if job.started_at is not None:
+        steps.append(Step("Started", job.started_at))
+    steps += [
+        Step(phase_label(job.kind, each["phase"]), datetime.fromisoformat(each["at"]))
+        for each in progress.get("phases", ())
+    ]
+    steps += [Step(warning) for warning in (job.result or {}).get("warnings", ())]
+    if job.cancel_requested:
+        steps.append(Step("Cancellation requested"))
+    if job.finished_at is not None:
+        steps.append(Step(job.state.capitalize(), job.finished_at))
+    return steps
+
+
+def counts(job: Job) -> list[tuple[str, str]]:
+    """Return the name and value of every count in the job's result."""
+    result = job.result or {}
+    return [(name, f"{result[key]:,}") for key, name in _COUNTS.items() if isinstance(result.get(key), int)]
+
+
+def outcome(job: Job) -> str:
+    """Summarize how a job ended, or return an empty text while it runs."""
+    if job.error is not None:
+        return str(job.error.get("message", ""))
+    if job.state != "succeeded":
+        return "Nothing changed" if job.has_ended else ""
+    result = job.result or {}
+    changes = [f"{result[key]:,} {key}" for key in ("inserted", "updated", "deleted") if result.get(key)]
+    rows = [count(result["row_count"], "row")] if "row_count" in result and not changes else []
+    rejected = [f"{result['rejected_count']:,} rejected"] if result.get("rejected_count") else []
+    summary = ", ".join([*changes, *rows, *rejected])
+    return f"Planned: {summary}" if job.kind == "plan" else summary
+
+
+# ------------------------------------------------------------------------------------------------------- dataset labels
+class _LabeledJob(NamedTuple):
+    """A job with the label of its dataset."""
 
     job: Job
     label: str | None
@@ -36,16 +136,21 @@ class _Seen(NamedTuple):
     def name(self) -> str:
         return self.label or "a deleted dataset"
 
+    @property
+    def title(self) -> str:
+        return _KINDS.get(self.job.kind, self.job.kind)
+
 
 class _Labels:
-    """What datasets are called, looked up once for each."""
+    """A cache of dataset labels."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def see(self, workspace: Workspace, job: Job) -> _Seen:
+    def add_label(self, workspace: Workspace, job: Job) -> _LabeledJob:
         found = self._find(workspace, job.dataset_id) if job.dataset_id else None
-        return _Seen(job, found or label_in(job), found is not None)
+        requested = job.request.get("label") if job.kind == "create" else None
+        return _LabeledJob(job, found or requested, found is not None)
 
     def _find(self, workspace: Workspace, dataset_id: str) -> str | None:
         if dataset_id not in self._known:
@@ -59,254 +164,244 @@ class _Labels:
 # ------------------------------------------------------------------------------------------------------------ all jobs
 @page("/jobs", "Jobs")
 async def show(visitor: Visitor, state: str = "") -> None:
-    style_with("jobs.css")
-    heading("Jobs", "Uploads become datasets in jobs; loads, dry runs and restores are jobs, too.")
-    jobs = _List(visitor, state if state in _STATES else "", may_cancel=await visitor.may("write"))
-    await jobs.look()
-    ui.timer(_LOOK_SECONDS, jobs.look)
+    use_stylesheet("jobs.css")
+    heading("Jobs", "inlay creates, loads, previews, and restores datasets in jobs.")
+    jobs = _JobList(visitor, state if state in _STATES else "", may_cancel=await visitor.may("write"))
+    await jobs.refresh()
+    ui.timer(_POLL_SECONDS, jobs.refresh)
 
 
-class _List:
+class _JobList:
     def __init__(self, visitor: Visitor, state: str, *, may_cancel: bool) -> None:
         self._visitor, self._may_cancel = visitor, may_cancel
-        self._limit = _ROWS
+        self._limit = _PAGE_SIZE
         self._labels = _Labels()
         self._rows: dict[str, _Row] = {}
         self._state = ui.select(_STATES, value=state, label="State", on_change=self._filter)
         self._state.props("dense outlined options-dense").classes("inlay-jobs-state")
-        self._trouble = ui.label().classes("inlay-jobs-trouble").props("role=alert")
-        self._trouble.set_visibility(False)
+        self._problem = ui.label().classes("inlay-jobs-problem").props("role=alert")
+        self._problem.set_visibility(False)
         with html.table().classes("inlay-jobs") as self._table:
             with html.thead(), html.tr():
-                for name in ("State", "Job", "Started", "Took", "Progress", ""):
+                for name in ("State", "Job", "Started", "Duration", "Progress", ""):
                     html.th(name)
             self._body = html.tbody()
         self._empty = ui.label().classes("inlay-card inlay-note")
-        self._more = ui.button("Show more", on_click=guarded(self._show_more)).props("flat no-caps")
+        self._more = ui.button("Show more", on_click=report_errors(self._show_more)).props("flat no-caps")
 
-    async def look(self) -> None:
-        """Show how it is now. Trouble is told in its place, once, and not in a new notice every second."""
+    async def refresh(self) -> None:
+        """Show the current jobs. An error appears above the table, not as a new notification every second."""
         state, limit = self._state.value or None, self._limit
 
-        def read(workspace: Workspace) -> tuple[list[_Seen], int]:
+        def read(workspace: Workspace) -> tuple[list[_LabeledJob], int]:
             found = workspace.jobs(state, limit=limit)
-            return [self._labels.see(workspace, job) for job in found.items], found.count
+            return [self._labels.add_label(workspace, job) for job in found.items], found.count
 
         try:
-            seen, total = await self._visitor.read(read)
+            jobs, total = await self._visitor.read(read)
         except InlayError as error:
-            self._trouble.text = error.message
+            self._problem.text = error.message
         else:
-            self._show(seen, total)
-            self._trouble.text = ""
-        self._trouble.set_visibility(bool(self._trouble.text))
+            self._show(jobs, total)
+            self._problem.text = ""
+        self._problem.set_visibility(bool(self._problem.text))
 
-    def _show(self, seen: Sequence[_Seen], total: int) -> None:
-        ids = [each.job.id for each in seen]
+    def _show(self, jobs: Sequence[_LabeledJob], total: int) -> None:
+        ids = [each.job.id for each in jobs]
         for job_id in set(self._rows) - set(ids):
             self._rows.pop(job_id).delete()
-        for place, each in enumerate(seen):
+        for at, each in enumerate(jobs):
             row = self._rows.get(each.job.id)
             if row is None:
                 with self._body:
                     row = self._rows[each.job.id] = _Row(self._visitor, each, may_cancel=self._may_cancel)
-                row.move(place)
+                row.move(at)
             row.show(each)
-        self._table.set_visibility(bool(seen))
-        self._empty.set_visibility(not seen)
-        self._empty.text = "There is no such job." if self._state.value else "There are no jobs yet."
-        self._more.set_visibility(total > len(seen) and self._limit < _MOST_ROWS)
+        self._table.set_visibility(bool(jobs))
+        self._empty.set_visibility(not jobs)
+        state = self._state.value
+        self._empty.text = f"No {state} jobs." if state else "No jobs yet. Upload a file to create a dataset."
+        self._more.set_visibility(total > len(jobs) and self._limit < _MAX_ROWS)
 
     async def _filter(self) -> None:
         state = self._state.value
         ui.navigate.history.replace(f"/jobs?state={state}" if state else "/jobs")
-        await self.look()
+        await self.refresh()
 
     async def _show_more(self) -> None:
-        self._limit = min(self._limit + _ROWS, _MOST_ROWS)
-        await self.look()
+        self._limit = min(self._limit + _PAGE_SIZE, _MAX_ROWS)
+        await self.refresh()
 
 
 class _Row:
-    """One line of the table. It stays the same elements while its job goes on, so that nobody loses their place."""
+    """One job in the table. Updates change its elements in place, so that visitors keep their focus."""
 
-    def __init__(self, visitor: Visitor, seen: _Seen, *, may_cancel: bool) -> None:
-        job = seen.job
+    def __init__(self, visitor: Visitor, labeled: _LabeledJob, *, may_cancel: bool) -> None:
+        job = labeled.job
         self._may_cancel = may_cancel
         with html.tr() as self._line:
             with html.td():
-                self._state = _StateMark(job.state)
+                self._state = _StateBadge(job.state)
             with html.td().classes("inlay-jobs-name"):
-                ui.link(KINDS.get(job.kind, job.kind), f"/jobs/{job.id}").classes("inlay-jobs-link")
+                ui.link(labeled.title, f"/jobs/{job.id}").classes("inlay-jobs-link")
                 self._dataset = ui.element("span")
             with html.td():
                 self._started = ui.label().classes("inlay-note")
             with html.td():
-                self._took = ui.label().classes("inlay-number")
+                self._duration = ui.label().classes("inlay-number")
             with html.td().classes("inlay-jobs-progress"):
                 self._phase = ui.label().classes("inlay-note inlay-jobs-outcome")
                 self._bar = ui.linear_progress(value=0, show_value=False, size="4px").props('aria-label="Progress"')
             with html.td():
-                self._cancel = _cancel_button(visitor, job.id)
+                self._cancel = cancel_button(visitor, job.id)
         self._has_dataset: bool | None = None
 
-    def move(self, place: int) -> None:
-        self._line.move(target_index=place)
+    def move(self, index: int) -> None:
+        self._line.move(target_index=index)
 
     def delete(self) -> None:
         self._line.delete()
 
-    def show(self, seen: _Seen) -> None:
-        job = seen.job
+    def show(self, labeled: _LabeledJob) -> None:
+        job = labeled.job
         self._state.show(job.state)
-        if self._has_dataset != seen.has_dataset:
-            self._has_dataset = seen.has_dataset
-            self._show_dataset(seen)
+        if self._has_dataset != labeled.has_dataset:
+            self._has_dataset = labeled.has_dataset
+            self._show_dataset(labeled)
         self._started.text = ago(job.started_at or job.created_at)
-        self._took.text = lasted(job)
-        self._phase.text = outcome(job) if job.has_ended else phase_of(job)
-        _show_share(self._bar, job)
+        self._duration.text = elapsed(job)
+        self._phase.text = outcome(job) if job.has_ended else current_phase(job)
+        _show_progress(self._bar, job)
         self._bar.set_visibility(job.state == "running")
         self._cancel.set_visibility(self._may_cancel and not job.has_ended)
         self._cancel.set_enabled(not job.cancel_requested)
 
-    def _show_dataset(self, seen: _Seen) -> None:
+    def _show_dataset(self, labeled: _LabeledJob) -> None:
         self._dataset.clear()
         with self._dataset:
-            if seen.has_dataset:
-                ui.link(seen.name, f"/datasets/{seen.job.dataset_id}")
+            if labeled.has_dataset:
+                ui.link(labeled.name, f"/datasets/{labeled.job.dataset_id}")
             else:
-                ui.label(seen.name).classes("inlay-note")
+                ui.label(labeled.name).classes("inlay-note")
 
 
-class _StateMark:
-    """A job's state as a word with a sign and a colour."""
+class _StateBadge:
+    """A job's state as text with an icon and a color."""
 
     def __init__(self, state: str) -> None:
-        with ui.element("span").classes("inlay-state") as self._mark:
-            self._icon = ui.icon(ICONS[state]).props("aria-hidden=true")
-            self._word = ui.label(state.capitalize())
-        self._mark.props["data-state"] = state
+        with ui.element("span").classes("inlay-state") as self._badge:
+            self._icon = ui.icon(_ICONS[state]).props("aria-hidden=true")
+            self._text = ui.label(state.capitalize())
+        self._badge.props["data-state"] = state
 
     def show(self, state: str) -> None:
-        if self._word.text != state.capitalize():
-            self._mark.props["data-state"] = state
-            self._icon.name = ICONS[state]
-            self._word.text = state.capitalize()
+        if self._text.text != state.capitalize():
+            self._badge.props["data-state"] = state
+            self._icon.name = _ICONS[state]
+            self._text.text = state.capitalize()
 
 
-def _show_share(bar: ui.linear_progress, job: Job) -> None:
-    """How far a phase is; where that is not known, that something is going on."""
-    bar.value = share_of(job)
+def _show_progress(bar: ui.linear_progress, job: Job) -> None:
+    """Show the fraction of the current phase, or an indeterminate bar if it is unknown."""
+    bar.value = phase_fraction(job)
     bar.props(remove="indeterminate") if bar.value else bar.props("indeterminate")
-
-
-def _cancel_button(visitor: Visitor, job_id: str) -> ui.button:
-    async def cancel() -> None:
-        await visitor.write(lambda w: w.cancel_job(job_id))
-
-    return ui.button("Cancel", on_click=guarded(cancel)).props("flat dense no-caps")
 
 
 # ------------------------------------------------------------------------------------------------------------- one job
 @page("/jobs/{job_id}", "Job")
 async def show_one(visitor: Visitor, job_id: str) -> None:
-    style_with("jobs.css")
-    one = _One(visitor, job_id)
-    await one.look()
-    if not one.has_ended:
-        one.follow(may_cancel=await visitor.may("write"))
+    use_stylesheet("jobs.css")
+    job_page = _JobPage(visitor, job_id)
+    job = await job_page.refresh()
+    if not job.has_ended:
+        job_page.follow(may_cancel=await visitor.may("write"))
 
 
-class _One:
+class _JobPage:
     def __init__(self, visitor: Visitor, job_id: str) -> None:
         self._visitor, self._job_id = visitor, job_id
         self._labels = _Labels()
-        self._shown: _Seen | None = None
+        self._current: _LabeledJob | None = None
         self._head = html.div().classes("inlay-job-head")
         self._running = ui.row().classes("inlay-card w-full items-center no-wrap").props("role=status")
         self._running.set_visibility(False)
         self._body = html.div().classes("inlay-job")
 
-    @property
-    def has_ended(self) -> bool:
-        return self._shown is not None and self._shown.job.has_ended
-
-    async def look(self) -> None:
-        seen = await self._visitor.read(lambda w: self._labels.see(w, w.job(self._job_id)))
-        if seen != self._shown:
-            self._shown = seen
-            self._show(seen)
+    async def refresh(self) -> Job:
+        """Show the job, and return it."""
+        labeled = await self._visitor.read(lambda w: self._labels.add_label(w, w.job(self._job_id)))
+        if labeled != self._current:
+            self._current = labeled
+            self._show(labeled)
+        return labeled.job
 
     def follow(self, *, may_cancel: bool) -> None:
-        """Show how far the job is until it has ended."""
+        """Show the progress of the job until it ends."""
         self._running.set_visibility(True)
         with self._running:
             with ui.column().classes("grow gap-1"):
                 phase = ui.label()
                 bar = ui.linear_progress(value=0, show_value=False, size="6px").props('aria-label="Progress"')
-            cancel = _cancel_button(self._visitor, self._job_id)
+            cancel = cancel_button(self._visitor, self._job_id)
             cancel.set_visibility(may_cancel)
 
-        async def again() -> None:
-            await self.look()
-            assert self._shown is not None  # noqa: S101  (it was found when the page was made)
-            job = self._shown.job
-            phase.text = f"{phase_of(job)} · {lasted(job)}"
-            _show_share(bar, job)
+        async def poll() -> None:
+            job = await self.refresh()
+            phase.text = f"{current_phase(job)} · {elapsed(job)}"
+            _show_progress(bar, job)
             cancel.set_enabled(not job.cancel_requested)
             if job.has_ended:
                 timer.cancel()
                 self._running.set_visibility(False)
 
-        timer = ui.timer(_LOOK_SECONDS / 2, guarded(again))
+        timer = ui.timer(_POLL_SECONDS / 2, report_errors(poll))
 
-    def _show(self, seen: _Seen) -> None:
-        job = seen.job
+    def _show(self, labeled: _LabeledJob) -> None:
+        job = labeled.job
         self._head.clear()
         with self._head:
-            heading(f"{KINDS.get(job.kind, job.kind)}: {seen.name}")
+            heading(f"{labeled.title}: {labeled.name}")
             with html.div().classes("inlay-job-facts"):
-                _StateMark(job.state)
-                ui.label(f"{ago(job.created_at)} · took {lasted(job)}" if job.has_ended else ago(job.created_at))
+                _StateBadge(job.state)
+                ui.label(f"{ago(job.created_at)} · took {elapsed(job)}" if job.has_ended else ago(job.created_at))
                 ui.label(job.id).classes("inlay-mono")
         self._body.clear()
         with self._body:
-            _show_end(seen)
+            _show_result(labeled)
             _show_timeline(job)
             _show_request(job)
         with self._head:
-            ui.link("All jobs", "/jobs")
+            ui.link("View all jobs", "/jobs")
 
 
-def _show_end(seen: _Seen) -> None:
-    job = seen.job
+def _show_result(labeled: _LabeledJob) -> None:
+    job = labeled.job
     if job.error is not None:
         _show_error(job.error)
     numbers = counts(job)
     if numbers:
         with html.section().classes("inlay-card"):
-            html.h2("What came of it").classes("inlay-job-title")
-            _figures(numbers)
-            if seen.has_dataset:
+            html.h2("Result").classes("inlay-job-title")
+            _show_counts(numbers)
+            if labeled.has_dataset:
                 version = (job.result or {}).get("version")
                 at_version = f"?version={version}" if version and job.writes else ""
-                ui.link(f"See {seen.name}", f"/datasets/{job.dataset_id}{at_version}")
+                ui.link(f"View {labeled.name}", f"/datasets/{job.dataset_id}{at_version}")
 
 
-def _show_error(told: Mapping[str, Any]) -> None:
-    error = error_from(told)
+def _show_error(stored: Mapping[str, Any]) -> None:
+    error = error_from_dict(stored)
     with ui.card().classes("inlay-error").props("role=alert"):
         ui.label(error.message).classes("text-base font-medium")
         if error.hint:
             ui.label(error.hint)
-        ui.link("What this error means", f"/docs/errors#{error.code}")
-        cells = [cell for cell in told.get("errors") or () if "line" in cell]
+        ui.link("Learn more about this error", f"/docs/errors#{error.code}")
+        cells = [cell for cell in stored.get("errors") or () if "line" in cell]
         if cells:
-            _show_cells(cells)
+            _show_bad_cells(cells)
 
 
-def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
+def _show_bad_cells(cells: Sequence[Mapping[str, Any]]) -> None:
     names = ("line", "column", "value", "reason")
     with html.div().classes("inlay-job-cells"), html.table():
         with html.thead(), html.tr():
@@ -319,7 +414,7 @@ def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
                         html.td("" if cell.get(name) is None else str(cell[name]))
 
 
-def _figures(numbers: Sequence[tuple[str, str]]) -> None:
+def _show_counts(numbers: Sequence[tuple[str, str]]) -> None:
     with html.dl().classes("inlay-job-figures"):
         for name, value in numbers:
             with html.div():
@@ -329,7 +424,7 @@ def _figures(numbers: Sequence[tuple[str, str]]) -> None:
 
 def _show_timeline(job: Job) -> None:
     with html.section().classes("inlay-card"):
-        html.h2("What happened").classes("inlay-job-title")
+        html.h2("Timeline").classes("inlay-job-title")
         with html.ol().classes("inlay-job-steps"):
             for step in timeline(job):
                 with html.li():
@@ -347,8 +442,8 @@ def _offset(start: datetime, moment: datetime) -> str:
 
 def _show_request(job: Job) -> None:
     with html.section().classes("inlay-card"):
-        html.h2("What was asked").classes("inlay-job-title")
+        html.h2("Request").classes("inlay-job-title")
         with html.dl().classes("inlay-job-request"):
-            for name, text in asked(job):
+            for name, text in request_lines(job):
                 html.dt(name)
                 html.dd(text)

@@ -1,61 +1,60 @@
-"""Rows that did not fit, with their places and reasons."""
+"""The rejected rows of a version, with the line, column and reason of each."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nicegui import html, ui
 
-from inlay.web.bad_cells import bad_cells_table
-from inlay.web.paging import pager
-from inlay.web.shell import heading, page, style_with
-from inlay.web.visitor import Visitor
-from inlay.web.wording import ago, count
+from inlay.web.formatting import ago, count
+from inlay.web.shell import Visitor, heading, page, pager, use_stylesheet
+from inlay.web.widgets import bad_cells_table
 
 if TYPE_CHECKING:
-    from inlay.catalog import Dataset, Version
+    from inlay.catalog import Version
     from inlay.workspace import Workspace
 
-_PAGE = 100
-_VERSIONS = 1000
+_PAGE_SIZE = 100
+_MAX_VERSIONS = 1000
+_MAX_LINKS = 20
 
 
 @page("/datasets/{dataset_id}/rejects", "Rejected rows")
 async def show(visitor: Visitor, dataset_id: str, version: int | None = None) -> None:
-    style_with("home.css")
-    style_with("preview.css")
+    use_stylesheet("home.css")
+    use_stylesheet("preview.css")
     snapshot = await visitor.read(lambda w: w.dataset(dataset_id, version))
-    versions = await visitor.read(lambda w: [v for v in w.versions(dataset_id, _VERSIONS).items if v.rejected_count])
+    versions = await visitor.read(lambda w: w.versions(dataset_id, _MAX_VERSIONS).items)
     with ui.column().classes("gap-1"):
         ui.link(snapshot.dataset.label, f"/datasets/{dataset_id}").classes("inlay-name")
-        heading("Rejected rows", _told(snapshot.version))
-        _choose_version(snapshot.dataset, snapshot.version, versions)
+        heading("Rejected rows", _summary(snapshot.version))
+        _link_other_versions(snapshot.version, versions)
     if snapshot.version.rejected_count:
-        await _Rejects(visitor, snapshot.version).build()
+        await _RejectedRows(visitor, snapshot.version).build()
 
 
-def _told(version: Version) -> str:
+def _summary(version: Version) -> str:
     if not version.rejected_count:
-        return f"Every row of what made version {version.version} did fit."
+        return f"The load of version {version.version} rejected no rows."
     rejected = count(version.rejected_count, "row")
-    return f"{rejected} of what made version {version.version} did not fit, {ago(version.created_at)}."
+    return f"The load of version {version.version} rejected {rejected} {ago(version.created_at)}."
 
 
-def _choose_version(dataset: Dataset, shown: Version, versions: list[Version]) -> None:
-    """Leads to the rejects of the other versions that have some."""
-    others = [version for version in versions if version.version != shown.version]
+def _link_other_versions(current: Version, versions: Sequence[Version]) -> None:
+    others = [each for each in versions if each.rejected_count and each.version != current.version]
     if not others:
         return
     with ui.row().classes("items-center gap-2"):
-        ui.label("Other versions with rejects:").classes("inlay-note")
-        for version in others[:20]:
-            text = f"version {version.version} ({version.rejected_count:,})"
-            ui.link(text, f"/datasets/{dataset.id}/rejects?version={version.version}")
+        ui.label("Other versions with rejected rows:").classes("inlay-note")
+        for version in others[:_MAX_LINKS]:
+            text = f"Version {version.version} ({version.rejected_count:,})"
+            ui.link(text, f"/datasets/{version.dataset_id}/rejects?version={version.version}")
 
 
-class _Rejects:
-    """A page of them at a time."""
+class _RejectedRows:
+    """One page of rejected rows, with a download link and a pager."""
 
     def __init__(self, visitor: Visitor, version: Version) -> None:
         self._visitor, self._version = visitor, version
@@ -77,7 +76,7 @@ class _Rejects:
             bad_cells_table(rows)
         self._pager.clear()
         with self._pager:
-            pager(offset, len(rows), self._version.rejected_count, _PAGE, self._turn)
+            pager(offset, len(rows), self._version.rejected_count, _PAGE_SIZE, self._turn)
 
     def _read(self, workspace: Workspace, offset: int) -> list[dict[str, Any]]:
-        return workspace.rejects(self._version.dataset_id, self._version.version, _PAGE, offset)[1]
+        return workspace.rejects(self._version.dataset_id, self._version.version, _PAGE_SIZE, offset)[1]

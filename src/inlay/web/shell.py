@@ -1,4 +1,4 @@
-"""What every page has: the frame with its navigation, a visitor who may read, and errors that say what to do."""
+"""The frame of every page: visitor, navigation, sign-in, errors, dialogs, and pagers."""
 
 from __future__ import annotations
 
@@ -8,129 +8,166 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from fastapi import HTTPException, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
 from nicegui import Client, html, ui
+from nicegui.element import Element
 
 from inlay import __version__
+from inlay.constants import Scope
 from inlay.errors import InlayError, ServiceUnreachableError, UnauthorizedError
-from inlay.server.auth import SESSION_COOKIE
-from inlay.web.visitor import Visitor
+from inlay.server.auth import SESSION_COOKIE, authenticate, identify, require_scope
+from inlay.server.dependencies import Service, Threads
+
+if TYPE_CHECKING:
+    from inlay.workspace import Workspace
 
 __all__ = [
     "ICON",
     "STATIC",
-    "frame",
-    "guarded",
+    "CopyButton",
+    "Visitor",
+    "confirm",
     "heading",
     "page",
+    "pager",
+    "report_errors",
+    "run_inside",
     "show_error",
-    "show_missing",
-    "style_with",
-    "tell",
+    "show_not_found",
+    "use_stylesheet",
 ]
 
 log = logging.getLogger("inlay.web")
 STATIC = "/static"
 ICON = resources.files("inlay.web").joinpath("static/icon.svg").read_text(encoding="utf-8")
-_SECONDS_TO_BUILD = 30.0
-_SECONDS_TO_OPEN = 20.0  # the workspace may still be opening
+_BUILD_TIMEOUT_SECONDS = 30.0
+_OPEN_TIMEOUT_SECONDS = 20.0  # The workspace may still be opening.
 _THEME_COOKIE = "inlay_theme"
-_THEMES = {"light": False, "dark": True}  # what is not chosen is what the system has
-_PARTS = ("/_nicegui", STATIC)  # of pages
-_PLACES = (
+_THEMES = {"light": False, "dark": True}  # Without a choice, the page follows the system.
+_ASSET_PATHS = ("/_nicegui", STATIC)
+_NAV_LINKS = (
     ("/", "Datasets", "dataset"),
     ("/sql", "SQL", "terminal"),
     ("/jobs", "Jobs", "bolt"),
     ("/status", "Status", "monitor_heart"),
 )
+T = TypeVar("T")
 Body = Callable[..., Awaitable[None]]
 
 
+# ------------------------------------------------------------------------------------------------------------- visitors
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """The signed-in visitor. Every call checks their key again, so that a revoked key stops working immediately."""
+
+    service: Service
+    secret: str | None = field(default=None, repr=False)
+
+    @classmethod
+    async def of(cls, request: Request) -> Visitor:
+        """Return the visitor who sent a request. They must have the read scope."""
+        require_scope(await authenticate(request), "read")
+        return cls(request.app.state.service, request.cookies.get(SESSION_COOKIE))
+
+    async def read(self, work: Callable[[Workspace], T], threads: Threads = "catalog") -> T:
+        return await self._run("read", work, threads)
+
+    async def write(self, work: Callable[[Workspace], T], threads: Threads = "catalog") -> T:
+        return await self._run("write", work, threads)
+
+    async def may(self, scope: Scope) -> bool:
+        return scope in (await identify(self.service, self.secret)).scopes
+
+    async def _run(self, scope: Scope, work: Callable[[Workspace], T], threads: Threads) -> T:
+        require_scope(await identify(self.service, self.secret), scope)
+        return await self.service.run(work, threads)
+
+
+# ---------------------------------------------------------------------------------------------------------------- pages
 def page(path: str, title: str) -> Callable[[Body], Body]:
-    """Make a page of `body(visitor, ...)`; its other parameters come from the path and the query string."""
+    """Register `body(visitor, ...)` as a page. Its other parameters come from the path and the query string."""
 
     def register(body: Body) -> Body:
         @functools.wraps(body)
         async def build(request: Request, **parameters: Any) -> Response | None:
-            content = frame(request, title)
+            content = _frame(request, title)
             try:
-                visitor = await asyncio.wait_for(Visitor.of(request), _SECONDS_TO_OPEN)
+                visitor = await asyncio.wait_for(Visitor.of(request), _OPEN_TIMEOUT_SECONDS)
                 with content:
                     await body(visitor, **parameters)
             except UnauthorizedError:
-                return RedirectResponse(_login(request), status_code=303)
-            except Exception as error:  # noqa: BLE001  (it is logged, and the page says so)
+                return RedirectResponse(_login_address(request), status_code=303)
+            except Exception as error:  # noqa: BLE001  (it is logged and shown on the page)
                 _show_failure(content, error)
             return None
 
         build.__signature__ = _signature(body)  # type: ignore[attr-defined]
         del build.__wrapped__
-        ui.page(path, title=f"{title} · inlay", response_timeout=_SECONDS_TO_BUILD)(build)
+        ui.page(path, title=f"{title} · inlay", response_timeout=_BUILD_TIMEOUT_SECONDS)(build)
         return body
 
     return register
 
 
 def _signature(body: Body) -> inspect.Signature:
-    """The body's own, with the request in the place of the visitor."""
+    """Return the signature of `body` with the request in place of the visitor."""
     hints = typing.get_type_hints(body)
     first, *others = inspect.signature(body).parameters.values()
     request = first.replace(name="request", annotation=Request)
     return inspect.Signature([request, *(each.replace(annotation=hints[each.name]) for each in others)])
 
 
-def _login(request: Request) -> str:
-    """Where one signs in, to come back."""
-    return f"/login?next={quote(_place_of(request))}"
+def _login_address(request: Request) -> str:
+    return f"/login?next={quote(_address_of(request))}"
 
 
-def _place_of(request: Request) -> str:
+def _address_of(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
-# --------------------------------------------------------------------------------------------------------------- frame
-def frame(request: Request, title: str, *, navigation: bool = True) -> ui.element:
-    """The parts around a page's content, which goes into the element that comes back."""
-    style_with("inlay.css")
+def _frame(request: Request, title: str, *, has_navigation: bool = True) -> ui.element:
+    """Build the header of a page and return the element for its content."""
+    use_stylesheet("inlay.css")
     ui.colors(primary="#0f766e", secondary="#475569", accent="#b45309", positive="#15803d", negative="#b91c1c")
     dark = ui.dark_mode(_THEMES.get(request.cookies.get(_THEME_COOKIE, "")))
     with ui.header().classes("inlay-header"):
         with ui.link(target="/").classes("inlay-brand").props('aria-label="inlay: datasets"'):
             ui.html(ICON, sanitize=False).classes("inlay-icon").props("aria-hidden=true")
             ui.label("inlay")
-        if navigation:
+        if has_navigation:
             with ui.element("nav").classes("inlay-nav").props('aria-label="Pages"'):
-                for place, name, icon in _PLACES:
-                    _place(place, name, icon, is_here=_is_here(request.url.path, place))
+                for target, name, icon in _NAV_LINKS:
+                    _nav_link(target, name, icon, is_current=_is_current(request.url.path, target))
         ui.space()
         _theme_menu(dark)
         if request.cookies.get(SESSION_COOKIE):
             _sign_out_button()
     content = ui.element("div").classes("inlay-content").props("tabindex=-1")
-    ui.skip_link("Skip to the content", target=content)
+    ui.skip_link("Skip to content", target=content)
     with content:
         ui.page_title(f"{title} · inlay")
     return content
 
 
-def style_with(file: str) -> None:
-    """Add a style sheet of ours to the page; browsers keep it until the next version."""
+def use_stylesheet(file: str) -> None:
+    """Add a file of `static/` to the page. Browsers cache it until the next version of inlay."""
     ui.add_head_html(f'<link rel="stylesheet" href="{STATIC}/{file}?{__version__}">')
 
 
-def _is_here(path: str, place: str) -> bool:
-    return path.startswith(place) if place != "/" else path == "/" or path.startswith(("/datasets", "/uploads"))
+def _is_current(path: str, target: str) -> bool:
+    return path.startswith(target) if target != "/" else path == "/" or path.startswith(("/datasets", "/uploads"))
 
 
-def _place(place: str, name: str, icon: str, *, is_here: bool) -> None:
-    link = ui.link(target=place).classes("inlay-place")
-    if is_here:
+def _nav_link(target: str, name: str, icon: str, *, is_current: bool) -> None:
+    link = ui.link(target=target).classes("inlay-nav-link")
+    if is_current:
         link.props('aria-current="page"')
     with link:
         ui.icon(icon).props("aria-hidden=true")
@@ -138,30 +175,11 @@ def _place(place: str, name: str, icon: str, *, is_here: bool) -> None:
 
 
 def _theme_menu(dark: ui.dark_mode) -> None:
-    with ui.button(icon="contrast").props('flat round color=inherit aria-label="Colours"'), ui.menu():
-        for name, label in (("light", "Light"), ("dark", "Dark"), ("system", "As the system")):
+    with ui.button(icon="contrast").props('flat round color=inherit aria-label="Change theme"'), ui.menu():
+        for name, label in (("light", "Light"), ("dark", "Dark"), ("system", "System")):
             keep = f"document.cookie = '{_THEME_COOKIE}={name}; path=/; max-age=31536000; samesite=lax'"
             item = ui.menu_item(label, on_click=functools.partial(dark.set_value, _THEMES.get(name)))
             item.on("click", js_handler=f"() => {{ {keep} }}")
-
-
-_LEAVE = """() => {
-  for (const kept of [localStorage, sessionStorage]) {
-    for (const name of Object.keys(kept)) if (name.startsWith('inlay.')) kept.removeItem(name);
-  }
-  fetch('/v1/session', {method: 'DELETE'}).then(() => {
-    new BroadcastChannel('inlay.session').postMessage('over');
-    location.href = '/login';
-  });
-}"""
-_LEAVE_WITH_OTHERS = "new BroadcastChannel('inlay.session').onmessage = () => { location.href = '/login' };"
-
-
-def _sign_out_button() -> None:
-    """Nothing of what was typed stays in the browser for the next one, and no page in another tab goes on."""
-    button = ui.button(icon="logout").props('flat round color=inherit aria-label="Sign out"')
-    button.on("click", js_handler=_LEAVE)
-    ui.run_javascript(_LEAVE_WITH_OTHERS)
 
 
 def heading(text: str, note: str | None = None) -> None:
@@ -170,20 +188,79 @@ def heading(text: str, note: str | None = None) -> None:
         ui.label(note).classes("inlay-note")
 
 
-# -------------------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------------------------- signing in and out
+# Continue to the page that the visitor came from, if this service serves it.
+_CONTINUE = """
+  const next = new URLSearchParams(location.search).get('next') || '/';
+  const to = URL.canParse(next, location.origin) ? new URL(next, location.origin) : location;
+  location.replace(to.origin === location.origin && to.pathname !== location.pathname ? to.href : '/');
+"""
+# The browser sends the key straight to the HTTP API, which answers with a cookie that no script can read.
+_SIGN_IN = f"""async () => {{
+  const box = document.querySelector('input[name=key]'), problem = document.getElementById('problem');
+  problem.textContent = '';
+  const answer = await fetch('/v1/session', {{method: 'POST', headers: {{'Content-Type': 'application/json'}},
+    body: JSON.stringify({{key: box.value}})}});
+  if (answer.ok) {{ {_CONTINUE} }} else {{
+    problem.textContent = answer.status === 401 ? 'The API key is not valid.' : (await answer.json()).detail;
+    box.focus();
+  }}
+}}"""
+# The browser sends no cookie when it follows a link from another site. A request from this page sends the cookie.
+_SKIP_IF_SIGNED_IN = f"""(async () => {{
+  if (location.search.includes('next=') && (await fetch('/v1/datasets?limit=1')).ok) {{ {_CONTINUE} }}
+}})()"""
+# Remove drafts and history from the browser, and sign out in every tab.
+_SIGN_OUT = """() => {
+  for (const storage of [localStorage, sessionStorage]) {
+    for (const name of Object.keys(storage)) if (name.startsWith('inlay.')) storage.removeItem(name);
+  }
+  fetch('/v1/session', {method: 'DELETE'}).then(() => {
+    new BroadcastChannel('inlay.session').postMessage('over');
+    location.href = '/login';
+  });
+}"""
+_SIGN_OUT_WITH_OTHER_TABS = "new BroadcastChannel('inlay.session').onmessage = () => { location.href = '/login' };"
+
+
+@ui.page("/login", title="Sign in · inlay")
+def _show_login(request: Request) -> None:
+    with _frame(request, "Sign in", has_navigation=False):
+        heading("Sign in", "This service requires an API key. Run `inlay keys create NAME` to create one.")
+        with ui.card().classes("inlay-card").style("max-width: 28rem"):
+            box = ui.input("API key", password=True, password_toggle_button=True).classes("w-full")
+            box.props('name=key autofocus autocomplete="current-password"').on("keydown.enter", js_handler=_SIGN_IN)
+            ui.element("div").props("id=problem role=alert").style("color: var(--bad)")
+            ui.button("Sign in").props("no-caps unelevated").on("click", js_handler=_SIGN_IN)
+        ui.run_javascript(_SKIP_IF_SIGNED_IN)
+
+
+def _sign_out_button() -> None:
+    button = ui.button(icon="logout").props('flat round color=inherit aria-label="Sign out"')
+    button.on("click", js_handler=_SIGN_OUT)
+    ui.run_javascript(_SIGN_OUT_WITH_OTHER_TABS)
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+_STARTING = ServiceUnreachableError("The service is still starting.", hint="Reload the page in a few seconds.")
+_UNEXPECTED = InlayError(
+    "This page failed with an unexpected error.", hint="Reload the page. The service log has the details."
+)
+
+
 def show_error(error: InlayError) -> None:
-    """An error in the place of what could not be shown."""
+    """Show an error in place of content that failed to load."""
     with ui.card().classes("inlay-error").props("role=alert"):
         ui.label(str(error.message)).classes("text-base font-medium")
         if error.hint:
             ui.label(error.hint)
-        ui.link("Back to the datasets", "/")
+        ui.link("Back to datasets", "/")
 
 
 def _show_failure(content: ui.element, error: Exception) -> None:
-    """In the place of a page that could not be built. What nobody expected is for the log, not for visitors."""
+    """Replace the content of a failed page with its error. Only the log has details of unexpected errors."""
     if not isinstance(error, InlayError):
-        log.error("a page could not be built", exc_info=error)
+        log.error("failed to build a page", exc_info=error)
         error = _STARTING if isinstance(error, TimeoutError) else _UNEXPECTED
     content.client.status_code = error.http_status
     content.clear()
@@ -191,43 +268,86 @@ def _show_failure(content: ui.element, error: Exception) -> None:
         show_error(error)
 
 
-_STARTING = ServiceUnreachableError("The service is still starting.", hint="Try again in a moment.")
-_UNEXPECTED = InlayError("This page failed unexpectedly.", hint="Try again. The log of the service says what happened.")
-
-
-async def show_missing(request: Request, error: Exception) -> Response:
-    """For an address that no page has."""
-    if request.url.path.startswith(_PARTS):
+async def show_not_found(request: Request, error: Exception) -> Response:
+    if request.url.path.startswith(_ASSET_PATHS):
         return await http_exception_handler(request, cast("HTTPException", error))
-    with Client(ui.page(""), request=request) as client, frame(request, "Not found"):
-        heading("There is nothing here", f"No page has the address {_place_of(request)[:200]}")
-        ui.link("Back to the datasets", "/")
+    with Client(ui.page(""), request=request) as client, _frame(request, "Not found"):
+        heading("Page not found", f"No page exists at {_address_of(request)[:200]}")
+        ui.link("Back to datasets", "/")
     return client.build_response(request, 404)
 
 
-def tell(error: InlayError) -> None:
-    """An error of something that was tried; the page stays as it was."""
+def report_errors(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Wrap an event handler so that its errors appear as notifications."""
+
+    @functools.wraps(handler)
+    async def run(*arguments: Any, **named: Any) -> None:
+        # The content of the page outlives the element that the handler belongs to.
+        content = ui.context.client.content
+        try:
+            await handler(*arguments, **named)
+        except UnauthorizedError:
+            with content:
+                ui.navigate.to(_login_address(content.client.request))
+        except InlayError as error:
+            with content:
+                _notify(error)
+        except Exception:
+            log.exception("an event handler of the page failed")
+            with content:
+                ui.notify(
+                    "The action failed with an unexpected error. The service log has the details.", type="negative"
+                )
+
+    return run
+
+
+def run_inside(element: ui.element, handler: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Wrap an event handler to run inside `element`, which outlives the element that the handler belongs to."""
+
+    async def run() -> None:
+        with element:
+            await report_errors(handler)()
+
+    return run
+
+
+def _notify(error: InlayError) -> None:
     text = f"{error.message}\n{error.hint}" if error.hint else str(error.message)
     ui.notify(text, type="negative", multi_line=True, close_button="Close", timeout=0, classes="inlay-notice")
 
 
-def guarded(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """An event handler whose errors are told, not lost in the log."""
+# -------------------------------------------------------------------------------------------------------------- widgets
+async def confirm(question: str, consequence: str, button: str) -> bool:
+    """Return True if the visitor confirms. Escape cancels."""
+    # The element that opens the dialog may be deleted before the visitor answers; the content of the page is not.
+    with ui.context.client.content, ui.dialog() as dialog, ui.card().classes("inlay-card"):
+        html.h2(question).classes("inlay-heading")
+        ui.label(consequence)
+        with ui.row().classes("w-full justify-end"):
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
+            ui.button(button, on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
+    answer = await dialog
+    dialog.clear()
+    dialog.delete()
+    return bool(answer)
 
-    @functools.wraps(handler)
-    async def run(*arguments: Any, **named: Any) -> None:
-        page = ui.context.client.content  # it stays, also where the handler removed the element that it belongs to
-        try:
-            await handler(*arguments, **named)
-        except UnauthorizedError:
-            with page:
-                ui.navigate.to(_login(page.client.request))
-        except InlayError as error:
-            with page:
-                tell(error)
-        except Exception:
-            log.exception("a handler of the page failed")
-            with page:
-                ui.notify("That failed unexpectedly. The log of the service says more.", type="negative")
 
-    return run
+class CopyButton(Element, component="copy_button.js"):
+    """A button that copies `text`. Screen readers read `label`, such as "Copy table name"."""
+
+    def __init__(self, text: str, label: str) -> None:
+        super().__init__()
+        self._props["text"] = text
+        self._props["label"] = label
+
+
+def pager(offset: int, visible: int, total: int, size: int, turn: Callable[[int], Awaitable[None]]) -> None:
+    """Show the range of visible items and buttons that turn the page, unless all items fit on one page."""
+    if total <= size:
+        return
+    with ui.row().classes("items-center gap-2"):
+        ui.label(f"{offset + 1:,} to {offset + visible:,} of {total:,}").classes("inlay-note")
+        for name, target in (("Previous", offset - size), ("Next", offset + size)):
+            button = ui.button(name, on_click=report_errors(functools.partial(turn, target))).props("flat no-caps")
+            button.set_enabled(0 <= target < total)

@@ -1,32 +1,32 @@
-// What the SQL page adds to NiceGUI's CodeMirror: completion, colours that follow the page, a draft that survives a
-// reload, the last queries, links, and exports. It stands beside the editor and knows it by its id.
+// Extends NiceGUI's CodeMirror, which it finds by element id: completion, the theme of the page, a draft that survives a
+// reload, history, links, and exports.
 import * as CM from "nicegui-codemirror";
 
 const DRAFT = "inlay.sql.draft";
 const HISTORY = "inlay.sql.history";
-const MOST_REMEMBERED = 50;
-const LONGEST_REMEMBERED = 10000;
-const LONGEST_LINK = 8000;
+const MAX_HISTORY = 50; // queries
+const MAX_HISTORY_TEXT = 10000; // characters of a query
+const MAX_LINK = 8000; // characters
 const THEMES = { light: "githubLight", dark: "githubDark" };
 
-// Browsers may forbid to keep anything.
-function stored(storage, key, otherwise) {
-  try { return JSON.parse(storage.getItem(key)) ?? otherwise; } catch { return otherwise; }
+// Browsers may forbid access to their storage; drafts and history are then lost on reload.
+function load(storage, key, fallback) {
+  try { return JSON.parse(storage.getItem(key)) ?? fallback; } catch { return fallback; }
 }
 function store(storage, key, value) {
-  try { storage.setItem(key, JSON.stringify(value)); } catch { /* then it is not kept */ }
+  try { storage.setItem(key, JSON.stringify(value)); } catch { /* The browser forbids access. */ }
 }
 
 function linkTo(text) {
   const path = text ? `/sql?q=${encodeURIComponent(text)}` : "/sql";
-  return path.length <= LONGEST_LINK ? path : null;
+  return path.length <= MAX_LINK ? path : null;
 }
 
-async function copied(text) {
+async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch { // not allowed where the page did not come over a safe way
+  } catch { // Browsers allow the clipboard API only over HTTPS and on localhost.
     const box = Object.assign(document.createElement("textarea"), { value: text });
     document.body.append(box);
     box.select();
@@ -51,24 +51,25 @@ export default {
     this.tables = [];
     this.scopes = {};
     this.functions = [];
-    this.opened = this.link || "";
-    const codemirror = await this.found();
+    this.openedText = this.link || "";
+    const codemirror = await this.findEditor();
     this.view = await codemirror.editorPromise;
     this.extend();
     this.restore();
     this.followTheme(codemirror);
-    this.$emit("opened", { restored: this.view.state.doc.toString() !== this.opened });
+    this.$emit("opened", { restored: this.view.state.doc.toString() !== this.openedText });
   },
   unmounted() { this.themeObserver?.disconnect(); },
   methods: {
-    async found() { // the application knows its elements only when all of them are mounted
+    async findEditor() { // NiceGUI finds elements by id only after it has mounted all of them.
       while (typeof mounted_app === "undefined" || !mounted_app || !getElement(this.editor)) {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
       return getElement(this.editor);
     },
     extend() {
-      const completions = [{ autocomplete: (context) => this.complete(context) }]; // always the same, or it is dropped
+      // CodeMirror drops the completion unless every call returns the same array.
+      const completions = [{ autocomplete: (context) => this.complete(context) }];
       this.view.dispatch({
         effects: CM.StateEffect.appendConfig.of([
           CM.EditorState.languageData.of(() => completions),
@@ -84,12 +85,12 @@ export default {
       follow();
     },
 
-    // ---------------------------------------------------------------------------------------------------- the text
+    // -------------------------------------------------------------------------------------------------------- text
     text() { return this.view.state.doc.toString(); },
-    keepDraft() { store(sessionStorage, DRAFT, { link: this.opened, text: this.text() }); },
-    restore() { // what was typed at this address, unless it has been left since
-      const draft = stored(sessionStorage, DRAFT, null);
-      if (draft && draft.link === this.opened && draft.text !== this.text()) this.replace(draft.text);
+    keepDraft() { store(sessionStorage, DRAFT, { link: this.openedText, text: this.text() }); },
+    restore() { // Restore a draft that belongs to this address.
+      const draft = load(sessionStorage, DRAFT, null);
+      if (draft && draft.link === this.openedText && draft.text !== this.text()) this.replace(draft.text);
     },
     replace(text) {
       this.view.dispatch({ changes: { from: 0, to: this.view.state.doc.length, insert: text },
@@ -110,8 +111,8 @@ export default {
     },
 
     // -------------------------------------------------------------------------------------------------- completion
-    know(tables, functions) { this.tables = tables; this.functions = functions; },
-    see(scopes) { this.scopes = scopes; },
+    setTables(tables, functions) { this.tables = tables; this.functions = functions; },
+    setScopes(scopes) { this.scopes = scopes; },
     complete(context) {
       const node = CM.syntaxTree(context.state).resolveInner(context.pos, -1);
       if (/Comment|^String$/.test(node.name)) return null;
@@ -120,7 +121,7 @@ export default {
       const line = context.state.doc.lineAt(from);
       const owner = line.text.slice(0, from - line.from).match(/(\w+|"[^"]*")\s*\.\s*$/)?.[1];
       if (from === context.pos && !owner && !context.explicit) return null;
-      const options = owner ? this.within(owner.replaceAll('"', "").toLowerCase()) : this.anything();
+      const options = owner ? this.membersOf(owner.replaceAll('"', "").toLowerCase()) : this.allNames();
       if (!isQuoted) return { from, options };
       const isClosed = context.state.sliceDoc(context.pos, node.to) === '"';
       return {
@@ -129,11 +130,11 @@ export default {
         options: options.filter((each) => each.quoted).map((each) => ({ ...each, label: each.quoted, apply: each.quoted })),
       };
     },
-    within(owner) {
+    membersOf(owner) {
       if (owner === "datasets") return this.tables.map((table) => ({ ...table, type: "class" }));
       return (this.scopes[owner] || []).map((column) => ({ ...column, type: "property", boost: 2 }));
     },
-    anything() {
+    allNames() {
       const columns = new Map(Object.values(this.scopes).flat().map((column) => [column.label, column]));
       const tables = this.tables.map(({ label, apply, detail }) => ({
         label: `datasets.${label}`, apply: `datasets.${apply}`, detail }));
@@ -145,40 +146,40 @@ export default {
     },
 
     // ----------------------------------------------------------------------------------------------------- history
-    remember(text) {
+    addToHistory(text) {
       const path = linkTo(text);
       if (path !== null) {
         window.history.replaceState(window.history.state, "", path);
-        this.opened = text;
+        this.openedText = text;
       }
       this.keepDraft();
-      if (text.length > LONGEST_REMEMBERED) return;
-      const others = this.past().filter((each) => each.text !== text);
-      store(localStorage, HISTORY, [{ text, at: Date.now() }, ...others].slice(0, MOST_REMEMBERED));
+      if (text.length > MAX_HISTORY_TEXT) return;
+      const others = this.history().filter((each) => each.text !== text);
+      store(localStorage, HISTORY, [{ text, at: Date.now() }, ...others].slice(0, MAX_HISTORY));
     },
-    past() {
-      const kept = stored(localStorage, HISTORY, []);
-      return Array.isArray(kept) ? kept.filter((each) => typeof each?.text === "string" && Number.isFinite(each.at)) : [];
+    history() {
+      const entries = load(localStorage, HISTORY, []);
+      return Array.isArray(entries) ? entries.filter((each) => typeof each?.text === "string" && Number.isFinite(each.at)) : [];
     },
-    forget() { localStorage.removeItem(HISTORY); },
+    clearHistory() { localStorage.removeItem(HISTORY); },
 
-    // --------------------------------------------------------------------------------------------------- elsewhere
+    // ------------------------------------------------------------------------------------------- links and exports
     async share(text) {
       const path = linkTo(text);
       if (path === null) return { link: null, copied: false };
       const link = location.origin + path;
-      return { link, copied: await copied(link) };
+      return { link, copied: await copy(link) };
     },
-    async fetchAs(text, media, name) { // the whole result, as any other client would ask for it
+    async export(text, media, name) { // Download the whole result from the HTTP API, like any other client.
       const headers = { "Content-Type": "application/json", Accept: media };
       try {
         const answer = await fetch("/v1/query", { method: "POST", headers, body: JSON.stringify({ sql: text }) });
         if (!answer.ok) return { problem: await answer.json() };
         save(await answer.blob(), name);
-        const told = (header) => answer.headers.get(header);
-        return { rows: Number(told("X-Row-Count")), truncated: told("X-Truncated") === "true" };
+        const header = (field) => answer.headers.get(field);
+        return { rows: Number(header("X-Row-Count")), truncated: header("X-Truncated") === "true" };
       } catch {
-        return { problem: { detail: "The connection was lost.", hint: "Try again." } };
+        return { problem: { detail: "The connection to the service was lost.", hint: "Export the result again." } };
       }
     },
   },

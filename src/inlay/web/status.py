@@ -1,4 +1,4 @@
-"""How the service is: whether its parts work, what it stands on, how much it holds, and its limits."""
+"""The status page: the health of the service, its contents, software versions and settings."""
 
 from __future__ import annotations
 
@@ -10,123 +10,126 @@ from nicegui import html, ui
 
 from inlay.errors import CatalogUnavailableError, InlayError
 from inlay.settings import Settings
-from inlay.web.shell import guarded, heading, page, show_error, style_with
-from inlay.web.visitor import Visitor
-from inlay.web.wording import count, duration, size
+from inlay.web.formatting import count, duration, size
+from inlay.web.shell import Visitor, heading, page, report_errors, show_error, use_stylesheet
 
 if TYPE_CHECKING:
-    from inlay.workspace.about import About, Place
+    from inlay.workspace.services import About, Backend
 
-__all__ = ["limits"]
+__all__ = ["setting_rows"]
 
 _Pairs = tuple[tuple[str, str], ...]
-_Drawing = tuple[Any, ...]  # a function, and what it is to show
-_LOOK_SECONDS = 5.0
-_PARTS = ("catalog", "storage", "spark")
-_ELSEWHERE = ("data_dir", "catalog_url", "storage_url", "spark_master")  # shown with the parts
+_Drawing = tuple[Any, ...]  # a function and its arguments
+_POLL_SECONDS = 5.0
+_COMPONENTS = ("catalog", "storage", "spark")
+_SETTINGS_OF_COMPONENTS = ("data_dir", "catalog_url", "storage_url", "spark_master")
 _LINKS = (
-    ("/docs", "The HTTP interface, described"),
-    ("/docs/errors", "Errors and what they mean"),
-    ("/openapi.json", "Its description for programs (OpenAPI)"),
-    ("/metrics", "Counters for Prometheus"),
+    ("/docs", "HTTP API reference"),
+    ("/docs/errors", "Error reference"),
+    ("/openapi.json", "OpenAPI description"),
+    ("/metrics", "Prometheus metrics"),
 )
 
 
 @page("/status", "Status")
 async def show(visitor: Visitor) -> None:
-    style_with("status.css")
+    use_stylesheet("status.css")
     heading("Status")
     settings = await visitor.read(lambda w: w.settings)
     view = _View(visitor)
-    _show_limits(settings)
+    _show_settings(settings)
     _show_links()
-    look = guarded(view.look)
-    ui.timer(0, look, once=True)
-    ui.timer(_LOOK_SECONDS, look)
+    refresh = report_errors(view.refresh)
+    ui.timer(0, refresh, once=True)
+    ui.timer(_POLL_SECONDS, refresh)
 
 
 class _View:
-    """What changes while one looks at it. Only what has changed is drawn again."""
+    """The part of the page that updates itself. It redraws only what changed."""
 
     def __init__(self, visitor: Visitor) -> None:
         self._visitor = visitor
         self._drawn: dict[ui.element, Sequence[_Drawing]] = {}
-        self._parts = html.div().classes("inlay-parts").props("role=status")
+        self._components = html.div().classes("inlay-components").props("role=status")
         self._body = html.div().classes("inlay-status")
-        with self._parts:
+        with self._components:
             ui.spinner(size="1.5em")
 
-    async def look(self) -> None:
-        """When the catalog is away, that is told, and the parts are still shown."""
+    async def refresh(self) -> None:
         try:
             health = await self._visitor.read(lambda w: w.health())
-        except CatalogUnavailableError:  # which knows the keys: who was let in may still be told that it is away
+        except CatalogUnavailableError:
+            # The catalog holds the API keys. The visitor was authenticated when the page opened, so show the health.
             health = await self._visitor.service.run(lambda w: w.health())
         try:
             about = await self._visitor.read(lambda w: w.about())
         except InlayError as error:
-            self._draw(self._body, [(_show_trouble, error.message, error.hint)])
-            places: dict[str, _Pairs] = {}
+            self._draw(self._body, [(_show_problem, error.message, error.hint)])
+            details: dict[str, _Pairs] = {}
         else:
-            self._draw(self._body, [(_show_numbers, _numbers(about)), (_show_versions, about.versions)])
-            places = _places(about)
-        self._draw(self._parts, [(_show_part, name, health[name], places.get(name, ())) for name in _PARTS])
+            self._draw(self._body, [(_show_contents, _contents(about)), (_show_versions, about.versions)])
+            details = _component_details(about)
+        components = [(_show_component, name, health[name], details.get(name, ())) for name in _COMPONENTS]
+        self._draw(self._components, components)
 
     def _draw(self, element: ui.element, drawings: Sequence[_Drawing]) -> None:
         if self._drawn.get(element) != drawings:
             self._drawn[element] = drawings
             element.clear()
             with element:
-                for draw, *facts in drawings:
-                    draw(*facts)
+                for draw, *arguments in drawings:
+                    draw(*arguments)
 
 
-def _show_trouble(message: str, hint: str | None) -> None:
+def _show_problem(message: str, hint: str | None) -> None:
     show_error(InlayError(message, hint=hint))
 
 
-def _show_part(name: str, state: str, facts: _Pairs) -> None:
-    kind = state if state in ("ready", "starting") else "broken"
-    icon = {"ready": "check_circle", "starting": "autorenew", "broken": "error"}[kind]
-    with html.section().classes("inlay-card inlay-part") as card:
+def _show_component(name: str, state: str, details: _Pairs) -> None:
+    kind = state if state in ("ready", "starting") else "unavailable"
+    icon = {"ready": "check_circle", "starting": "autorenew", "unavailable": "error"}[kind]
+    with html.section().classes("inlay-card inlay-component") as card:
         card.props["data-state"] = kind
-        with html.div().classes("inlay-part-head"):
+        with html.div().classes("inlay-component-head"):
             html.h2(name.capitalize())
-            with html.span().classes("inlay-part-state"):
+            with html.span().classes("inlay-component-state"):
                 ui.icon(icon).props("aria-hidden=true")
-                html.span(state.capitalize() if kind != "broken" else "Not working")
-        if kind == "broken":
-            html.p(state).classes("inlay-part-reason")
-        _show_pairs(facts)
+                html.span(kind.capitalize())
+        if kind == "unavailable":
+            html.p(state).classes("inlay-component-reason")
+        _show_pairs(details)
 
 
-def _places(about: About) -> dict[str, _Pairs]:
-    """Where each part is."""
-    kept = {name: _place(place) for name, place in (("catalog", about.catalog), ("storage", about.storage))}
-    return {**kept, "spark": (("Master", about.spark_master),)}
+def _component_details(about: About) -> dict[str, _Pairs]:
+    return {
+        "catalog": _backend_details(about.catalog),
+        "storage": _backend_details(about.storage),
+        "spark": (("Master", about.spark_master),),
+    }
 
 
-def _place(place: Place) -> _Pairs:
-    free = (("Free", size(place.free_bytes)),) if place.free_bytes is not None else ()
-    return (("Kind", place.kind), ("Address", place.address), *free)
+def _backend_details(backend: Backend) -> _Pairs:
+    free = (("Free space", size(backend.free_bytes)),) if backend.free_bytes is not None else ()
+    return (("Type", backend.kind), ("Address", backend.address), *free)
 
 
-def _numbers(about: About) -> list[tuple[str, str, str | None]]:
-    """How much there is, with a way to it."""
+def _contents(about: About) -> list[tuple[str, str, str | None]]:
+    """Return the name, value and link of every count."""
+    jobs = about.jobs.items()
     return [
         ("Datasets", f"{about.datasets:,}", "/"),
         ("Rows", f"{about.rows:,}", None),
         ("Size", size(about.bytes), None),
-        ("Uploads waiting", f"{about.uploads:,}", None),
-        *((f"Jobs {state}", f"{number:,}", f"/jobs?state={state}") for state, number in about.jobs.items()),
+        ("Pending uploads", f"{about.uploads:,}", None),
+        *((f"{state.capitalize()} jobs", f"{number:,}", f"/jobs?state={state}") for state, number in jobs),
     ]
 
 
-def _show_numbers(numbers: Sequence[tuple[str, str, str | None]]) -> None:
+def _show_contents(contents: Sequence[tuple[str, str, str | None]]) -> None:
     with html.section().classes("inlay-card"):
-        html.h2("What there is").classes("inlay-status-title")
+        html.h2("Contents").classes("inlay-status-title")
         with html.dl().classes("inlay-numbers"):
-            for name, value, target in numbers:
+            for name, value, target in contents:
                 with html.div():
                     html.dt(name)
                     with html.dd():
@@ -138,7 +141,7 @@ def _show_versions(versions: Mapping[str, str]) -> None:
         html.h2("Versions").classes("inlay-status-title")
         _show_pairs(versions.items())
         if "Spark" not in versions:
-            ui.label("Spark and Java are told when Spark runs.").classes("inlay-note")
+            ui.label("The Spark and Java versions appear once Spark is running.").classes("inlay-note")
 
 
 def _show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -148,17 +151,17 @@ def _show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
             html.dd(value)
 
 
-# -------------------------------------------------------------------------------------------------------------- limits
-def limits(settings: Settings) -> list[tuple[str, str, str]]:
-    """Every setting in force: the variable that sets it, its value, its meaning. Keys are only counted."""
+# ------------------------------------------------------------------------------------------------- settings and links
+def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return the environment variable, value and meaning of every setting. API keys are only counted."""
     return [
-        (f"INLAY_{each.name.upper()}", _shown(each.name, getattr(settings, each.name)), each.metadata["meaning"])
+        (f"INLAY_{each.name.upper()}", _format(each.name, getattr(settings, each.name)), each.metadata["meaning"])
         for each in fields(settings)
-        if each.name not in _ELSEWHERE
+        if each.name not in _SETTINGS_OF_COMPONENTS
     ]
 
 
-def _shown(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if name == "api_keys":
         return count(len(value), "key") if value else "none"
     if name.endswith("_bytes"):
@@ -170,15 +173,15 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and name != "port" else str(value)
 
 
-def _show_limits(settings: Settings) -> None:
+def _show_settings(settings: Settings) -> None:
     with html.section().classes("inlay-card"):
-        html.h2("Settings in force").classes("inlay-status-title")
-        with html.table().classes("inlay-limits"):
+        html.h2("Settings").classes("inlay-status-title")
+        with html.table().classes("inlay-settings"):
             with html.thead(), html.tr():
                 for name in ("Setting", "Value", "Meaning"):
                     html.th(name)
             with html.tbody():
-                for row in limits(settings):
+                for row in setting_rows(settings):
                     with html.tr():
                         for text in row:
                             html.td(text)
@@ -186,7 +189,7 @@ def _show_limits(settings: Settings) -> None:
 
 def _show_links() -> None:
     with html.section().classes("inlay-card"):
-        html.h2("More").classes("inlay-status-title")
+        html.h2("Links").classes("inlay-status-title")
         with html.ul().classes("inlay-status-links"):
             for target, text in _LINKS:
                 with html.li():

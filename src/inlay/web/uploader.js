@@ -1,12 +1,12 @@
-// A drop zone. Files go straight to POST /v1/files, one after the other, as any other client's would.
+// A drop zone. It sends files one after another to POST /v1/files, like any other client.
 const TYPES = {
   csv: "text/csv", tsv: "text/tab-separated-values", txt: "text/csv", json: "application/json",
   ndjson: "application/x-ndjson", jsonl: "application/x-ndjson", parquet: "application/vnd.apache.parquet",
 };
 const ENCODINGS = { gz: "gzip", zst: "zstd" };
 const ENDED = ["failed", "cancelled"];
-const LONGEST_NAME = 200;
-const SPEED_SECONDS = 5; // the speed is that of the last few
+const MAX_NAME = 200; // characters
+const SPEED_SECONDS = 5; // The displayed speed is the average of the last seconds.
 
 function headersFor(name) {
   const endings = name.toLowerCase().split(".").slice(1);
@@ -17,7 +17,7 @@ function headersFor(name) {
 }
 
 function encoded(name) {
-  try { return encodeURIComponent([...name].slice(0, LONGEST_NAME).join("")); } catch { return ""; } // half a character
+  try { return encodeURIComponent([...name].slice(0, MAX_NAME).join("")); } catch { return ""; } // The name ends within a surrogate pair.
 }
 
 function bytes(count) {
@@ -32,7 +32,7 @@ function duration(seconds) {
   return seconds < 90 ? `${Math.ceil(seconds)} s` : `${Math.ceil(seconds / 60)} min`;
 }
 
-// Bytes per second, from marks of when how much had been sent.
+// The speed in bytes per second between the first and the last mark.
 function speedOf(marks) {
   const [first, last] = [marks[0], marks.at(-1)];
   return (last.sent - first.sent) / Math.max((last.at - first.at) / 1000, 0.001);
@@ -44,25 +44,25 @@ export default {
       <label class="inlay-drop" :class="{ 'inlay-drop-over': isOver }">
         <input type="file" :multiple="multiple" class="inlay-drop-input" @change="add($event.target.files); $event.target.value = ''">
         <strong>{{ text }}</strong>
-        <span class="inlay-note">CSV, TSV, JSON, NDJSON or Parquet, also as .gz or .zst</span>
+        <span class="inlay-note">CSV, TSV, JSON, NDJSON, or Parquet, optionally compressed as .gz or .zst</span>
       </label>
       <ul class="inlay-transfers" v-if="files.length">
         <li v-for="file in files" :key="file.key" :data-state="file.state">
           <div class="inlay-transfer-line">
             <span class="inlay-transfer-name">{{ file.name }}</span>
-            <span class="inlay-note">{{ file.told }}</span>
+            <span class="inlay-note">{{ file.message }}</span>
             <button v-if="file.state === 'sending' || file.state === 'waiting'" type="button" @click="cancel(file)"
-                    :aria-label="'Cancel the upload of ' + file.name">Cancel</button>
+                    :aria-label="'Cancel upload of ' + file.name">Cancel</button>
             <button v-if="file.state === 'failed'" type="button" @click="retry(file)"
-                    :aria-label="'Try again to upload ' + file.name">Try again</button>
+                    :aria-label="'Retry upload of ' + file.name">Retry</button>
           </div>
           <progress v-if="file.state === 'sending'" :value="file.sent" :max="file.size" :aria-label="'Upload of ' + file.name"></progress>
         </li>
       </ul>
-      <div class="inlay-unseen" role="status">{{ said }}</div>
+      <div class="inlay-visually-hidden" role="status">{{ announcement }}</div>
     </div>`,
   props: { multiple: Boolean, text: String },
-  data() { return { files: [], depth: 0, made: 0, said: "" }; },
+  data() { return { files: [], depth: 0, created: 0, announcement: "" }; },
   computed: {
     isOver() { return this.depth > 0; },
     isBusy() { return this.files.some((file) => file.state === "sending"); },
@@ -76,31 +76,31 @@ export default {
     for (const file of this.files) file.request?.abort();
   },
   methods: {
-    // ------------------------------------------------------------------------------------ files that are dropped anywhere
-    isForUs(event) { return [...(event.dataTransfer?.types || [])].includes("Files"); },
-    enter(event) { if (this.isForUs(event)) { event.preventDefault(); this.depth += 1; } },
-    over(event) { if (this.isForUs(event)) event.preventDefault(); },
-    leave(event) { if (this.isForUs(event)) this.depth = Math.max(0, this.depth - 1); },
+    // ---------------------------------------------------------------------------------------------------- drag and drop
+    hasFiles(event) { return [...(event.dataTransfer?.types || [])].includes("Files"); },
+    enter(event) { if (this.hasFiles(event)) { event.preventDefault(); this.depth += 1; } },
+    over(event) { if (this.hasFiles(event)) event.preventDefault(); },
+    leave(event) { if (this.hasFiles(event)) this.depth = Math.max(0, this.depth - 1); },
     drop(event) {
       this.depth = 0;
-      if (!this.isForUs(event)) return;
+      if (!this.hasFiles(event)) return;
       event.preventDefault();
       const items = [...event.dataTransfer.items].filter((item) => item.kind === "file");
       const folders = items.map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory).map((entry) => entry.name);
       this.add([...event.dataTransfer.files].filter((file) => !folders.includes(file.name)));
-      for (const name of folders) this.refuse(name, "is a folder: drop the files in it.");
+      for (const name of folders) this.reject(name, "Folders can't be uploaded. Drop the files inside the folder instead.");
     },
-    warn(event) { if (this.isBusy) event.preventDefault(); }, // who leaves now loses what was sent
-    // ---------------------------------------------------------------------------------------------------- one after another
+    warn(event) { if (this.isBusy) event.preventDefault(); }, // Leaving the page now would abort the upload.
+    // ---------------------------------------------------------------------------------------------------- uploads
     add(list) {
       const chosen = this.multiple ? [...list] : [...list].slice(0, 1);
       this.files = this.files.filter((file) => !ENDED.includes(file.state));
       const isAlone = chosen.length === 1 && !this.files.length;
-      for (const file of chosen) this.files.push({ ...this.entry(file.name, "waiting", "waiting"), file, size: file.size, isAlone });
+      for (const file of chosen) this.files.push({ ...this.entry(file.name, "waiting", "Waiting"), file, size: file.size, isAlone });
       this.next();
     },
-    entry(name, state, told) { return { key: this.made++, name, state, told, size: 0, sent: 0, request: null, isDropped: false }; },
-    refuse(name, why) { this.files.push(this.entry(name, "cancelled", why)); },
+    entry(name, state, message) { return { key: this.created++, name, state, message, size: 0, sent: 0, request: null, isDiscarded: false }; },
+    reject(name, reason) { this.files.push(this.entry(name, "cancelled", reason)); },
     next() {
       const file = this.isBusy ? null : this.files.find((each) => each.state === "waiting");
       if (file) this.send(file);
@@ -108,13 +108,13 @@ export default {
     send(file) {
       const request = new XMLHttpRequest();
       const marks = [{ at: performance.now(), sent: 0 }];
-      Object.assign(file, { request, state: "sending", told: "beginning", sent: 0, isDropped: false });
+      Object.assign(file, { request, state: "sending", message: "Starting", sent: 0, isDiscarded: false });
       request.open("POST", "/v1/files");
       for (const [name, value] of Object.entries(headersFor(file.name))) request.setRequestHeader(name, value);
       request.upload.onprogress = (event) => this.advance(file, marks, event.loaded);
-      request.onload = () => this.answered(file, request);
-      request.onerror = () => this.end(file, "failed", "The connection was lost, or the file has changed. Nothing was stored.");
-      request.onabort = () => this.end(file, "cancelled", "cancelled");
+      request.onload = () => this.handleResponse(file, request);
+      request.onerror = () => this.end(file, "failed", "The connection was lost, or the file changed during the upload. Nothing was stored.");
+      request.onabort = () => this.end(file, "cancelled", "Cancelled");
       request.send(file.file);
     },
     advance(file, marks, sent) {
@@ -124,33 +124,33 @@ export default {
       const speed = speedOf(marks);
       const left = sent < file.size ? `${duration((file.size - sent) / Math.max(speed, 1))} left` : "storing";
       file.sent = sent;
-      if (!file.isDropped) file.told = `${bytes(sent)} of ${bytes(file.size)} · ${bytes(speed)}/s · ${left}`;
+      if (!file.isDiscarded) file.message = `${bytes(sent)} of ${bytes(file.size)} · ${bytes(speed)}/s · ${left}`;
     },
-    answered(file, request) {
+    handleResponse(file, request) {
       if (request.status === 401) { location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`; return; }
       let answer = {};
-      try { answer = JSON.parse(request.responseText); } catch { /* told below */ }
+      try { answer = JSON.parse(request.responseText); } catch { /* The status code below describes the failure. */ }
       if (request.status !== 201) {
-        this.end(file, "failed", [answer.detail || `The service answered ${request.status}.`, answer.hint].filter(Boolean).join(" "));
-      } else if (file.isDropped) {
-        fetch(`/v1/files/${answer.id}`, { method: "DELETE" }).finally(() => this.end(file, "cancelled", "cancelled"));
+        this.end(file, "failed", [answer.detail || `The service responded with HTTP status ${request.status}.`, answer.hint].filter(Boolean).join(" "));
+      } else if (file.isDiscarded) {
+        fetch(`/v1/files/${answer.id}`, { method: "DELETE" }).finally(() => this.end(file, "cancelled", "Cancelled"));
       } else {
         this.files = this.files.filter((each) => each !== file);
-        this.end(file, "done", `${bytes(file.size)}, uploaded`);
+        this.end(file, "done", `Uploaded ${bytes(file.size)}`);
         this.$emit("uploaded", { id: answer.id, name: file.name, size: file.size, is_alone: file.isAlone });
       }
     },
-    end(file, state, told) {
-      Object.assign(file, { state, told, request: null });
-      this.said = `${file.name}: ${told}`;
+    end(file, state, message) {
+      Object.assign(file, { state, message, request: null });
+      this.announcement = `${file.name}: ${message}`;
       this.next();
     },
-    // Who cancels when all bytes are there already gets them removed again.
+    // If the service already has all bytes, delete the upload after its response.
     cancel(file) {
-      if (!file.request) this.end(file, "cancelled", "cancelled");
+      if (!file.request) this.end(file, "cancelled", "Cancelled");
       else if (file.sent < file.size) file.request.abort();
-      else Object.assign(file, { isDropped: true, told: "cancelling" });
+      else Object.assign(file, { isDiscarded: true, message: "Cancelling" });
     },
-    retry(file) { Object.assign(file, { state: "waiting", told: "waiting" }); this.next(); },
+    retry(file) { Object.assign(file, { state: "waiting", message: "Waiting" }); this.next(); },
   },
 };

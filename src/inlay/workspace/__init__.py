@@ -1,4 +1,4 @@
-"""Every use case of the service. HTTP, command line and web page are thin shells over `Workspace`.
+"""All operations of the service, for HTTP, the command line and the web page.
 
 with Workspace(Settings.load()) as workspace:
     with workspace.receive("text/csv") as upload:
@@ -21,60 +21,60 @@ from types import TracebackType
 from typing import Any
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
-from inlay.catalog.text import require_text
-from inlay.errors import InlayError, InvalidArgumentError, error_from
+from inlay.catalog.database import require_text
+from inlay.catalog.uploads import UploadStatus
+from inlay.constants import JobState
+from inlay.errors import InlayError, InvalidArgumentError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
 from inlay.settings import Settings
-from inlay.workspace.about import About, about
 from inlay.workspace.conversions import Conversions
-from inlay.workspace.data import Data
-from inlay.workspace.keys import KeyAdvice, advise_keys
+from inlay.workspace.data import Data, DatasetTables
+from inlay.workspace.key_columns import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
-from inlay.workspace.places import Places
-from inlay.workspace.requests import Inline, Load, NewDataset, Source, overrides_of
-from inlay.workspace.runner import JobHandle, JobRunner, cancelled
-from inlay.workspace.services import Services
+from inlay.workspace.requests import Inline, Load, NewDataset, Source, column_overrides
+from inlay.workspace.runner import JobHandle, JobRunner, Work, cancelled_error
+from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
-from inlay.workspace.spark import Spark
-from inlay.workspace.tables import DatasetTables
-from inlay.workspace.uploads import UploadWriter, require_size
+from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "Ticket", "Workspace", "require_success"]
+__all__ = ["Inline", "Load", "NewDataset", "Source", "SubmittedJob", "Workspace", "require_success"]
 
-_PATIENCE_AT_END = 20.0
-_LOOK_SECONDS = 0.1
+_SHUTDOWN_SECONDS = 20.0
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
-    """A job: on its way here, in another process, or long ended."""
+class SubmittedJob:
+    """A job that was submitted now or, with the same idempotency key, before."""
 
     job: Job
-    look: Callable[[str], Job]
-    future: Future[Job] | None = None
+    get_job: Callable[[str], Job]
+    future: Future[Job] | None = None  # None if another process runs the job, or if it has ended
 
     def wait(self) -> Job:
-        """The ended job; raises what it failed with."""
+        """Wait until the job has succeeded, or raise its error."""
         if self.future is not None:
             return self.future.result()
         job = self.job
         while not job.has_ended:
-            time.sleep(_LOOK_SECONDS)
-            job = self.look(job.id)
+            time.sleep(_POLL_SECONDS)
+            job = self.get_job(job.id)
         return require_success(job)
 
 
 def require_success(job: Job) -> Job:
-    """A job that has ended well; raises what it failed with, or that it was cancelled."""
+    """Return the job, or raise its error if it failed or was canceled."""
     if job.error is not None:
-        raise error_from(job.error)
+        raise error_from_dict(job.error)
     if job.state == "cancelled":
-        raise cancelled(job.id)
+        raise cancelled_error(job.id)
     return job
 
 
 class Workspace:
+    """Uploads, datasets, queries and jobs over one catalog and one storage."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         os.makedirs(settings.data_path, exist_ok=True)
@@ -83,28 +83,28 @@ class Workspace:
             lease=timedelta(seconds=settings.lease_seconds),
             grace=timedelta(seconds=settings.delete_grace_seconds),
         )
-        places = Places(settings.storage)
+        storage = ServiceStorage(settings.storage)
         self.query_engine = QueryEngine(
-            DatasetTables(catalog, places),
+            DatasetTables(catalog, storage),
             spill_dir=settings.data_path / "spill",
             timeout_seconds=settings.query_timeout_seconds,
             memory_limit_bytes=settings.query_memory_bytes,
             max_rows=settings.query_max_rows,
         )
-        self.catalog, self.places = catalog, places
+        self.catalog, self.storage = catalog, storage
         self.spark = Spark(settings.spark_master)
-        self._services = Services(settings, catalog, places, self.spark, self.query_engine)
+        self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
         self._sources = Sources(self._services)
         self._conversions = Conversions(self._services, self._sources)
         self._maintenance = Maintenance(self._services)
         self._runner: JobRunner | None = None
 
-    # --------------------------------------------------------------------------------------------------- its own life
+    # ------------------------------------------------------------------------------------------------------ lifecycle
     def open(self, *, warm: bool = True) -> Workspace:
-        """Make the tables, check the storage, and begin to work; Spark and queries warm up in the background."""
+        """Migrate the catalog, check the storage, start the job runner, and warm up Spark."""
         self.catalog.migrate()
-        self.places.prepare()
-        self.places.claim(self.catalog.identity)
+        self.storage.prepare()
+        self.storage.claim(self.catalog.identity)
         settings = self.settings
         self._runner = JobRunner(self.catalog, threads=settings.concurrent_jobs, lease_seconds=settings.lease_seconds)
         self._maintenance.start()
@@ -114,9 +114,9 @@ class Workspace:
         return self
 
     def close(self) -> None:
-        """Finish what runs or give it back, then end everything that was started."""
+        """Wait for running jobs for a while, then stop everything that `open` started."""
         if self._runner is not None:
-            self._runner.close(_PATIENCE_AT_END)
+            self._runner.close(_SHUTDOWN_SECONDS)
         self._maintenance.close()
         self.query_engine.close()
         self.spark.close()
@@ -131,29 +131,29 @@ class Workspace:
         self.close()
 
     def health(self) -> dict[str, str]:
-        """What answers and what does not: `ready` or the reason."""
-        found = {"spark": self.spark.state()}
-        for name, check in (("catalog", self.catalog.check), ("storage", self.places.prepare)):
+        """Return the state of each part: `ready`, or the reason why it is not."""
+        states = {"spark": self.spark.state()}
+        for name, check in (("catalog", self.catalog.check), ("storage", self.storage.prepare)):
             try:
                 check()
-                found[name] = "ready"
+                states[name] = "ready"
             except InlayError as error:
-                found[name] = str(error)
-        return found
+                states[name] = str(error)
+        return states
 
     def about(self) -> About:
-        """What this workspace stands on, and how much it holds."""
+        """Return versions, backends and totals of the workspace."""
         return about(self._services)
 
     # -------------------------------------------------------------------------------------------------------- uploads
     def receive(
         self, content_type: str | None = None, content_encoding: str | None = None, size: int | None = None
     ) -> UploadWriter:
-        """Take bytes in. Where the size is known beforehand, too large a file is refused before its first byte."""
+        """Return a writer for a new upload, or raise if its known `size` exceeds the limit."""
         require_size(size or 0, self.settings.max_upload_bytes)
-        return UploadWriter(self.catalog, self.places, self.settings.max_upload_bytes, content_type, content_encoding)
+        return UploadWriter(self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding)
 
-    def uploads(self, status: Any = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
+    def uploads(self, status: UploadStatus = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
         return self.catalog.uploads.list(status=status, limit=limit, offset=offset)
 
     def upload(self, upload_id: str) -> Upload:
@@ -170,23 +170,26 @@ class Workspace:
         columns: Sequence[tuple[str, str]] = (),
         dataset_id: str | None = None,
     ) -> Preview:
-        """What a conversion would make of an upload's first rows, or with a dataset what a load into it would.
+        """Read the first rows of an upload, typed like `dataset_id` if set.
 
-        Here, and only here, a format may be guessed.
+        A preview detects the format if it is unknown. Creating and loading require the format.
         """
         like = None if dataset_id is None else self.catalog.datasets.get(dataset_id).schema
         return self._sources.preview(upload_id, format, options or {}, columns, like)
 
     # ------------------------------------------------------------------------------------------------------- datasets
-    def create_dataset(self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
-        """Convert a source into a new dataset."""
+    def create_dataset(
+        self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = ""
+    ) -> SubmittedJob:
+        """Create a dataset from a source."""
         request.source.check(self.settings.max_inline_bytes)
-        overrides_of(request.columns)
+        column_overrides(request.columns)
         if not request.label.strip():
-            raise InvalidArgumentError("The label is empty.", hint="Say in a few words what the data is.")
+            raise InvalidArgumentError("The label is empty.", hint="Enter a short description of the data.")
         require_text(request.label, "The label")
         if request.table_name is not None and not self.catalog.jobs.knows_key(idempotency_key, scope):
-            self.catalog.datasets.check_table_name(request.table_name)  # a repeated request has taken it itself
+            # A repeated request may name the table that it created.
+            self.catalog.datasets.check_table_name(request.table_name)
         self._sources.check_readable(request.source)
         return self._submit(
             "create", request.as_json(), lambda handle: self._conversions.create(request, handle),
@@ -197,20 +200,20 @@ class Workspace:
     def datasets(self, limit: int = 100, offset: int = 0, search: str = "") -> Page[Dataset]:
         return self.catalog.datasets.list(search=search, limit=limit, offset=offset)
 
-    def row_counts(self, dataset_ids: Sequence[str], most: int = 20) -> dict[str, Sequence[int]]:
-        """How many rows the last versions of each dataset had, the latest at the end."""
-        return self.catalog.versions.row_counts(dataset_ids, most=most)
+    def row_counts(self, dataset_ids: Sequence[str], limit: int = 20) -> dict[str, Sequence[int]]:
+        """Return the row counts of the last `limit` versions of each dataset, oldest first."""
+        return self.catalog.versions.row_counts(dataset_ids, limit=limit)
 
     def suggest_table_name(self, label: str) -> str:
-        """The table name that a new dataset with this label would get."""
+        """Return the table name that a new dataset with this label would get."""
         return self.catalog.datasets.suggest_table_name(label)
 
     def dataset(self, dataset_id: str, version: int | None = None) -> Snapshot:
         return self.catalog.versions.snapshot(dataset_id, version)
 
     def data(self, dataset_id: str, version: int | None = None) -> Data:
-        """All rows of a version, or some of them, in the order in which they are stored."""
-        return Data(self.catalog.versions.snapshot(dataset_id, version), self.places)
+        """Return the rows of a version, which are read lazily."""
+        return Data(self.catalog.versions.snapshot(dataset_id, version), self.storage)
 
     def rename_dataset(self, dataset_id: str, label: str | None = None, table_name: str | None = None) -> Dataset:
         return self.catalog.datasets.rename(dataset_id, label=label, table_name=table_name)
@@ -221,20 +224,22 @@ class Workspace:
     def rejects(
         self, dataset_id: str, version: int | None = None, limit: int = 100, offset: int = 0
     ) -> tuple[Version, list[dict[str, Any]]]:
-        """Rows that a version's source had and that did not fit."""
-        found = self.catalog.versions.get(dataset_id, version)
-        return found, read_rejects(self.places.root, found.reject_files, offset, limit)
+        """Return a version and one page of the source rows that it rejected."""
+        source = self.catalog.versions.get(dataset_id, version)
+        return source, read_rejects(self.storage.root, source.reject_files, offset, limit)
 
     def all_rejects(
         self, dataset_id: str, version: int | None = None
     ) -> tuple[Version, Iterator[list[dict[str, Any]]]]:
-        """The same, all of them, piece by piece."""
-        found = self.catalog.versions.get(dataset_id, version)
-        return found, scan_rejects(self.places.root, found.reject_files)
+        """Return a version and all the source rows that it rejected, in batches."""
+        source = self.catalog.versions.get(dataset_id, version)
+        return source, scan_rejects(self.storage.root, source.reject_files)
 
     # ---------------------------------------------------------------------------------------------- loads and versions
-    def load(self, dataset_id: str, request: Load, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
-        """Merge, append or replace; or say what that would do."""
+    def load(
+        self, dataset_id: str, request: Load, *, idempotency_key: str | None = None, scope: str = ""
+    ) -> SubmittedJob:
+        """Append, replace or merge rows; with `dry_run`, plan the load."""
         request.check()
         request.source.check(self.settings.max_inline_bytes)
         self._sources.check_readable(request.source)
@@ -246,14 +251,16 @@ class Workspace:
         )  # fmt: skip
 
     def advise_keys(self, dataset_id: str) -> KeyAdvice:
-        """Columns that a load by key could use."""
+        """Suggest key columns for a load."""
         return advise_keys(self.catalog, self.query_engine, dataset_id)
 
     def versions(self, dataset_id: str, limit: int = 100, offset: int = 0) -> Page[Version]:
         return self.catalog.versions.list(dataset_id, limit=limit, offset=offset)
 
-    def restore(self, dataset_id: str, version: int, *, idempotency_key: str | None = None, scope: str = "") -> Ticket:
-        """Make an older version the current one. No data moves."""
+    def restore(
+        self, dataset_id: str, version: int, *, idempotency_key: str | None = None, scope: str = ""
+    ) -> SubmittedJob:
+        """Create a new version with the files of an older version. No data is copied."""
         self.catalog.versions.get(dataset_id, version)
 
         def work(handle: JobHandle) -> None:
@@ -274,7 +281,9 @@ class Workspace:
     def job(self, job_id: str) -> Job:
         return self.catalog.jobs.get(job_id)
 
-    def jobs(self, state: Any = None, dataset_id: str | None = None, limit: int = 100, offset: int = 0) -> Page[Job]:
+    def jobs(
+        self, state: JobState | None = None, dataset_id: str | None = None, limit: int = 100, offset: int = 0
+    ) -> Page[Job]:
         return self.catalog.jobs.list(state=state, dataset_id=dataset_id, limit=limit, offset=offset)
 
     def cancel_job(self, job_id: str) -> Job:
@@ -287,13 +296,21 @@ class Workspace:
         self,
         kind: str,
         request: Mapping[str, Any],
-        work: Callable[[JobHandle], Mapping[str, Any] | None],
-        **how: Any,
-    ) -> Ticket:
+        work: Work,
+        *,
+        dataset_id: str,
+        upload_id: str | None = None,
+        writes: bool = True,
+        idempotency_key: str | None,
+        scope: str,
+    ) -> SubmittedJob:
         if self._runner is None:
-            raise InlayError("The workspace is not open.")
+            raise InlayError("The workspace is not open.", hint="Call open() before submitting jobs.")
         with self._runner.admission():
-            submission = self.catalog.jobs.create(kind, request, **how)
-            if not submission.is_new:
-                return Ticket(submission.job, self.job, self._runner.future(submission.job.id))
-            return Ticket(submission.job, self.job, self._runner.submit(submission.job, work))
+            submission = self.catalog.jobs.create(
+                kind, request, dataset_id=dataset_id, upload_id=upload_id, writes=writes,
+                idempotency_key=idempotency_key, scope=scope,
+            )  # fmt: skip
+            job = submission.job
+            future = self._runner.submit(job, work) if submission.is_new else self._runner.future(job.id)
+            return SubmittedJob(job, self.job, future)

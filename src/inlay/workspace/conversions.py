@@ -1,7 +1,7 @@
-"""The work of jobs that bring rows in: create a dataset, load into one, or say what a load would do.
+"""The work of jobs that create datasets, load rows into them, and plan loads.
 
-Rows are read, parsed, typed and written by Spark; here are only plans, counts and lists of files. Whatever is written
-lies where nobody looks until one catalog transaction makes it true, and is removed if that does not happen.
+Spark reads, parses, types and writes rows; this module handles plans, counts and lists of files. New files become
+visible when a catalog transaction commits them, and are removed if it fails.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from inlay.catalog import DataFile, NewVersion, Snapshot
-from inlay.engines.spark import SparkEngine
+from inlay.engines.spark.engine import SparkEngine
 from inlay.errors import CommitStateUnknownError, SchemaMismatchError
-from inlay.incremental.options import MergeOptions
-from inlay.incremental.progress import Progress, ProgressCallback
+from inlay.incremental.display import Progress, ProgressCallback
+from inlay.incremental.managed import Draft, append_draft, merge_draft
 from inlay.incremental.read import parquet_dataset
-from inlay.incremental.versions import Draft, append_draft, merge_draft
+from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion, ConvertedFile, ReadOptions
 from inlay.storage import Location, discard_tree
-from inlay.workspace.planning import Planner
-from inlay.workspace.requests import Load, NewDataset, Source, overrides_of
+from inlay.workspace.plans import Planner
+from inlay.workspace.requests import Load, NewDataset, Source, column_overrides
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 from inlay.workspace.sources import Sources
@@ -31,6 +31,8 @@ __all__ = ["Conversions"]
 
 
 class Conversions:
+    """Runs creates, loads and plans."""
+
     def __init__(self, services: Services, sources: Sources) -> None:
         self._services = services
         self._sources = sources
@@ -38,11 +40,11 @@ class Conversions:
     # ------------------------------------------------------------------------------------------------------- create
     def create(self, request: NewDataset, handle: JobHandle) -> None:
         dataset_id = str(handle.job.dataset_id)
-        location = self._services.places.dataset(dataset_id)
-        with self._undone_on_failure(location, ""):
+        location = self._services.storage.dataset(dataset_id)
+        with self._removed_on_failure(location, ""):
             converted = self._sources.convert(
                 request.source, handle, location, "v1",
-                overrides=overrides_of(request.columns), on_error=request.on_error,
+                overrides=column_overrides(request.columns), on_error=request.on_error,
             )  # fmt: skip
             version = self._version(dataset_id, "v1", "create", converted, request.source, inserted=converted.rows)
             self._services.catalog.datasets.create(
@@ -52,7 +54,7 @@ class Conversions:
                 source_type=request.source.type,
                 source_config=self._source_config(request, converted.options),
                 version=version,
-                result=_outcome(converted),
+                result=_source_counts(converted),
             )
 
     @staticmethod
@@ -69,28 +71,28 @@ class Conversions:
     # --------------------------------------------------------------------------------------------------------- load
     def load(self, request: Load, handle: JobHandle) -> None:
         snapshot = self._snapshot(handle)
-        work = self._load_whole if request.is_whole else self._load_by_key
+        work = self._load_keyless if request.is_keyless else self._load_by_key
         directory = self._directory(snapshot, handle)
-        location = self._services.places.dataset(snapshot.dataset.id)
-        with self._undone_on_failure(location, directory), _told_of_loads():
+        location = self._services.storage.dataset(snapshot.dataset.id)
+        with self._removed_on_failure(location, directory), _schema_hint():
             version, result = work(request, handle, snapshot, directory)
             self._services.catalog.versions.commit(
                 snapshot.dataset.id, snapshot.version.version, version, job_id=handle.id, result=result
             )
 
-    def _load_whole(
+    def _load_keyless(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
     ) -> tuple[NewVersion, dict[str, Any]]:
-        """Append or replace: what is converted is what the version gets."""
+        """Append to the dataset, or replace it. The version gets the converted files."""
         dataset, old = snapshot.dataset, snapshot.version
-        location = self._services.places.dataset(dataset.id)
+        location = self._services.storage.dataset(dataset.id)
         converted = self._sources.convert(
             request.source, handle, location, directory, like=dataset.schema, on_error=request.on_error
         )
         replaces = request.strategy == "replace"
         if not converted.schema.equals(dataset.schema):
-            converted = self._fitted(converted, handle, snapshot, directory, empty=replaces)
-        converted = replace(converted, schema=dataset.schema)  # the same, with what it says besides types
+            converted = self._conform(converted, handle, snapshot, directory, empty=replaces)
+        converted = replace(converted, schema=dataset.schema)  # equal, and with the metadata of the dataset
         kept = () if replaces else snapshot.files
         version = self._version(
             dataset.id, directory, request.strategy, converted, request.source,
@@ -104,18 +106,18 @@ class Conversions:
             "files_kept": len(kept),
             "bytes_written": sum(file.bytes for file in version.files[len(kept) :]),
         }
-        outcome = _outcome(converted) | {"row_count": sum(file.rows for file in version.files)}
+        outcome = _source_counts(converted) | {"row_count": sum(file.rows for file in version.files)}
         return version, outcome | counts | touched
 
-    def _fitted(
+    def _conform(
         self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str, *, empty: bool
     ) -> Conversion:
-        """Columns in another order or type are written again as the dataset has them; others are refused."""
-        location = self._services.places.dataset(snapshot.dataset.id)
+        """Rewrite converted files with the dataset's column order and types."""
+        location = self._services.storage.dataset(snapshot.dataset.id)
         draft = self._draft(snapshot, directory)
         with self._services.spark.running(handle) as spark:
             rows = parquet_dataset(location, [file.path for file in converted.files], converted.schema)
-            written = append_draft(rows, draft, SparkEngine(spark), progress=_reporting(handle), empty=empty)
+            written = append_draft(rows, draft, SparkEngine(spark), progress=_progress_callback(handle), empty=empty)
         for file in converted.files:
             location.store.remove(location.full(file.path))
         files = [ConvertedFile(*file) for file in written]
@@ -129,9 +131,9 @@ class Conversions:
             draft = self._draft(snapshot, directory)
             with self._services.spark.running(handle) as spark:
                 result = merge_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
-            rejects = self._keep_rejects(dataset.id, directory, converted, handle)
+            rejects = self._store_rejects(dataset.id, directory, converted, handle)
         files = [
-            DataFile(self._services.places.in_storage(dataset.id, path), rows, size)
+            DataFile(self._services.storage.in_storage(dataset.id, path), rows, size)
             for path, rows, size in draft.files(result)
         ]
         version = self._with_manifest(
@@ -160,43 +162,43 @@ class Conversions:
             "files_kept": len(result.preserved_files),
             "bytes_written": result.bytes_written,
         }
-        outcome = _outcome(converted) | {"row_count": result.target_count_after}
+        outcome = _source_counts(converted) | {"row_count": result.target_count_after}
         return version, outcome | counts | touched
 
     def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
-        """What the load would do to the current version; nothing is kept."""
+        """Return the plan of a load into the current version, without changing anything."""
         snapshot = self._snapshot(handle)
-        places = self._services.places
+        storage = self._services.storage
         with (
-            _told_of_loads(),
+            _schema_hint(),
             self._sources.staged(request, handle, snapshot.dataset.schema) as (converted, rows),
             self._services.spark.running(handle) as spark,
         ):
-            planner = Planner(places, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
-            if request.is_whole:
-                told = planner.whole(request.strategy, converted, places.scratch(handle.id), rows)
+            planner = Planner(storage, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
+            if request.is_keyless:
+                plan = planner.plan_keyless(request.strategy, converted, storage.scratch(handle.id), rows)
             else:
-                told = planner.by_key(_merge_options(request, handle), rows)
-        return _outcome(converted) | {"dry_run": True, "version": snapshot.version.version} | told
+                plan = planner.plan_by_key(_merge_options(request, handle), rows)
+        return _source_counts(converted) | {"dry_run": True, "version": snapshot.version.version} | plan
 
     # ----------------------------------------------------------------------------------------------------- versions
     def _snapshot(self, handle: JobHandle) -> Snapshot:
         return self._services.catalog.versions.snapshot(str(handle.job.dataset_id))
 
     def _draft(self, snapshot: Snapshot, directory: str) -> Draft:
-        places, dataset_id = self._services.places, snapshot.dataset.id
-        files = [(places.in_dataset(dataset_id, file.path), file.bytes) for file in snapshot.files]
-        return Draft(places.dataset(dataset_id), files, directory)
+        storage, dataset_id = self._services.storage, snapshot.dataset.id
+        files = [(storage.in_dataset(dataset_id, file.path), file.bytes) for file in snapshot.files]
+        return Draft(storage.dataset(dataset_id), files, directory)
 
     def _directory(self, snapshot: Snapshot, handle: JobHandle) -> str:
-        """Where the files of the next version go: a place where no other attempt at it ever writes or cleans up.
+        """Return a directory for the next version that no other attempt writes to or removes.
 
-        Attempts that ended in the catalog may go on elsewhere: as Spark tasks of a service that was killed, or in a
-        service that slept longer than its lease.
+        A failed attempt may still be running: as Spark tasks of a killed service, or in a service that slept longer
+        than its lease.
         """
-        plain = f"v{snapshot.version.version + 1}"
-        is_first = not self._services.catalog.jobs.left_off(snapshot.dataset.id, but=handle.id)
-        return plain if is_first else f"{plain}-{handle.id.removeprefix('job_')}"
+        name = f"v{snapshot.version.version + 1}"
+        is_first = not self._services.catalog.jobs.has_failed_writes(snapshot.dataset.id, excluded=handle.id)
+        return name if is_first else f"{name}-{handle.id.removeprefix('job_')}"
 
     def _version(
         self,
@@ -210,10 +212,10 @@ class Conversions:
         inserted: int = 0,
         deleted: int = 0,
     ) -> NewVersion:
-        places = self._services.places
-        added = [DataFile(places.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in converted.files if f.rows]
-        if not kept and not added:
-            added = [DataFile(places.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in converted.files]
+        storage = self._services.storage
+        filled = [file for file in converted.files if file.rows]
+        written = filled if filled or kept else converted.files  # a version has at least one file
+        added = [DataFile(storage.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in written]
         return self._with_manifest(
             dataset_id,
             directory,
@@ -227,34 +229,34 @@ class Conversions:
                 deleted=deleted,
                 source=_origin(source),
                 rejected_count=converted.rejected,
-                reject_files=[places.in_storage(dataset_id, path) for path in converted.reject_files],
+                reject_files=[storage.in_storage(dataset_id, path) for path in converted.reject_files],
             ),
         )
 
     def _with_manifest(self, dataset_id: str, directory: str, version: NewVersion) -> NewVersion:
-        """One file is its own address; several are listed in a manifest."""
-        places = self._services.places
+        """Set the URL of a version: its only file, or a manifest that lists its files."""
+        storage = self._services.storage
         if len(version.files) == 1:
-            return replace(version, parquet_url=places.address(version.files[0].path))
-        path = places.in_storage(dataset_id, f"{directory}/manifest.json")
-        listed = [{"url": places.address(f.path), "rows": f.rows, "bytes": f.bytes} for f in version.files]
-        places.remove(path)
-        places.create(path, json.dumps({"files": listed}, indent=1).encode())
-        return replace(version, parquet_url=places.address(path), manifest_path=path)
+            return replace(version, parquet_url=storage.address(version.files[0].path))
+        path = storage.in_storage(dataset_id, f"{directory}/manifest.json")
+        listed = [{"url": storage.address(f.path), "rows": f.rows, "bytes": f.bytes} for f in version.files]
+        storage.remove(path)
+        storage.create(path, json.dumps({"files": listed}, indent=1).encode())
+        return replace(version, parquet_url=storage.address(path), manifest_path=path)
 
-    def _keep_rejects(self, dataset_id: str, directory: str, converted: Conversion, handle: JobHandle) -> list[str]:
-        """Rejects of a staged source outlive it, under the version that was made without them."""
-        places, kept = self._services.places, []
+    def _store_rejects(self, dataset_id: str, directory: str, converted: Conversion, handle: JobHandle) -> list[str]:
+        """Copy the rejects of a staged source into the directory of the new version."""
+        storage, kept = self._services.storage, []
         for number, path in enumerate(converted.reject_files):
             name = f"{directory}/rejects/{handle.id}-{number:05d}.parquet"
-            target = places.in_storage(dataset_id, name)
-            places.copy(f"scratch/{handle.id}/{path}", target)
+            target = storage.in_storage(dataset_id, name)
+            storage.copy(f"scratch/{handle.id}/{path}", target)
             kept.append(target)
         return kept
 
     @contextlib.contextmanager
-    def _undone_on_failure(self, location: Location, directory: str) -> Iterator[None]:
-        """What was written for nothing is removed; where nobody knows whether it was for nothing, it stays."""
+    def _removed_on_failure(self, location: Location, directory: str) -> Iterator[None]:
+        """Delete the files of a failed commit. Keep them if the outcome of the commit is unknown."""
         try:
             yield
         except CommitStateUnknownError:
@@ -265,13 +267,14 @@ class Conversions:
 
 
 @contextlib.contextmanager
-def _told_of_loads() -> Iterator[None]:
-    """A merge may offer to change the schema; a load does not."""
+def _schema_hint() -> Iterator[None]:
+    """Replace the hint of a schema mismatch: loads, unlike merges, cannot change the schema."""
     try:
         yield
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
-            error.message, hint="A load has the columns of its dataset. Correct the file, or make a new dataset of it."
+            error.message,
+            hint="The source must have the columns of the dataset. Correct the file, or create a new dataset from it.",
         ) from error
 
 
@@ -280,13 +283,13 @@ def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:
         request.strategy,
         list(request.key_columns),
         dedup_order_by=list(request.dedup_order_by) or None,
-        progress=_reporting(handle),
+        progress=_progress_callback(handle),
     )
 
 
-def _reporting(handle: JobHandle) -> ProgressCallback:
-    def report(now: Progress) -> None:
-        handle.progress(now.phase, now.done, now.total)
+def _progress_callback(handle: JobHandle) -> ProgressCallback:
+    def report(progress: Progress) -> None:
+        handle.progress(progress.phase, progress.done, progress.total)
 
     return report
 
@@ -296,7 +299,7 @@ def _origin(source: Source) -> dict[str, Any]:
     return {"type": source.type} | {name: value for name, value in named.items() if value is not None}
 
 
-def _outcome(converted: Conversion) -> dict[str, Any]:
+def _source_counts(converted: Conversion) -> dict[str, Any]:
     return {
         "row_count": converted.rows,
         "source_count": converted.rows + converted.rejected,

@@ -1,45 +1,80 @@
-"""The rows of one version, in the order of its files."""
+"""Reads the rows of dataset versions, for queries and downloads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from inlay.catalog import DataFile, Snapshot
-from inlay.incremental.failures import failing_as
+from inlay.catalog import Catalog, DataFile, Snapshot
+from inlay.errors import NotFoundError, wrap_errors
 from inlay.incremental.read import parquet_dataset
-from inlay.query.forms import arrow_file, csv_file, parquet_file
-from inlay.workspace.places import Places
+from inlay.query import Table
+from inlay.query.result import arrow_file, csv_file, parquet_file
+from inlay.workspace.storage import ServiceStorage
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-__all__ = ["Data"]
+__all__ = ["Data", "DatasetTables"]
 
+_CACHED_VERSIONS = 128
 _BATCH_ROWS = 8192
-_BLOCK = 1 << 18
+_BLOCK_BYTES = 1 << 18
+
+
+class DatasetTables:
+    """The datasets as tables of queries.
+
+    Each query looks up the current version, so that loads, renames and deletions are visible immediately. The files of
+    a version never change, so the files of current versions are cached.
+    """
+
+    def __init__(self, catalog: Catalog, storage: ServiceStorage) -> None:
+        self._catalog, self._storage = catalog, storage
+        self._current = lru_cache(_CACHED_VERSIONS)(self._version)
+
+    def find(self, name: str, version: int | None) -> Table | None:
+        dataset = self._catalog.datasets.find(name)
+        if dataset is None:
+            return None
+        try:
+            if version is not None:
+                return self._version(dataset.id, version)
+            return self._current(dataset.id, dataset.version)
+        except NotFoundError:
+            if version is not None or dataset == self._catalog.datasets.find(name):
+                return None
+            return self.find(name, None)
+
+    def names(self) -> list[str]:
+        return list(self._catalog.datasets.table_names())
+
+    def _version(self, dataset_id: str, version: int) -> Table:
+        snapshot = self._catalog.versions.snapshot(dataset_id, version)
+        return Table(snapshot.version.schema, self._storage.addresses(snapshot.files), exact_float_bounds=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Nothing is read before it is asked for; memory holds a row group at a time."""
+    """The rows of one version in storage order, read lazily, one row group at a time."""
 
     snapshot: Snapshot
-    places: Places
+    storage: ServiceStorage
 
     @property
     def schema(self) -> pa.Schema:
         return self.snapshot.version.schema
 
     def batches(self, offset: int = 0, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Row groups that lie before the first row are not read."""
+        """Yield rows from `offset` on, without reading the row groups before it."""
         rows = self.snapshot.version.row_count if limit is None else limit
         skip, files = _files_from(self.snapshot.files, offset)
-        with failing_as("read"):
-            yield from _first(self._scan(files, skip), rows)
+        with wrap_errors("read"):
+            yield from _limit(self._scan(files, skip), rows)
 
     def to_csv(self) -> Iterator[bytes]:
         return csv_file(self.schema, self.batches())
@@ -48,33 +83,33 @@ class Data:
         return arrow_file(self.schema, self.batches())
 
     def to_parquet(self) -> Iterator[bytes]:
-        """One file, which is the data's own where it has one."""
+        """Yield one Parquet file: the data file itself if the version has only one."""
         if len(self.snapshot.files) == 1:
             return self._bytes(self.snapshot.files[0])
         return parquet_file(self.schema, self.batches())
 
     def _bytes(self, file: DataFile) -> Iterator[bytes]:
-        with failing_as("read"), self.places.root.store.open_read(self.places.root.full(file.path)) as opened:
-            while block := opened.read(_BLOCK):
+        with wrap_errors("read"), self.storage.root.store.open_read(self.storage.root.full(file.path)) as opened:
+            while block := opened.read(_BLOCK_BYTES):
                 yield block
 
     def _scan(self, files: Sequence[DataFile], skip: int) -> Iterator[pa.RecordBatch]:
         for group in self._row_groups(files):
             rows = group.row_groups[0].num_rows
             if skip < rows:
-                yield from _without(skip, group.to_batches(schema=self.schema, batch_size=_BATCH_ROWS))
+                yield from _skip_rows(skip, group.to_batches(schema=self.schema, batch_size=_BATCH_ROWS))
             skip = max(0, skip - rows)
 
     def _row_groups(self, files: Sequence[DataFile]) -> Iterator[ds.ParquetFileFragment]:
-        """One at a time: a scan over several would hold them all."""
+        """Yield row groups one by one; scanning several would hold all of them in memory."""
         for file in files:
-            [fragment] = parquet_dataset(self.places.root, [file.path], self.schema).get_fragments()
+            [fragment] = parquet_dataset(self.storage.root, [file.path], self.schema).get_fragments()
             for number in range(fragment.num_row_groups):
                 yield fragment.subset(row_group_ids=[number])
 
 
 def _files_from(files: Sequence[DataFile], offset: int) -> tuple[int, Sequence[DataFile]]:
-    """The files from the one that holds this row on, and how many of its rows lie before."""
+    """Return the number of rows to skip in the first remaining file, and the remaining files."""
     for number, file in enumerate(files):
         if offset < file.rows:
             return offset, files[number:]
@@ -82,15 +117,15 @@ def _files_from(files: Sequence[DataFile], offset: int) -> tuple[int, Sequence[D
     return 0, ()
 
 
-def _without(skip: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _skip_rows(skip: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if skip < batch.num_rows:
             yield batch.slice(skip)
         skip = max(0, skip - batch.num_rows)
 
 
-def _first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The first rows; what comes after them is not asked for."""
+def _limit(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows without reading further batches."""
     if not rows:
         return
     for batch in batches:

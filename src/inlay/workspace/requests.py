@@ -1,4 +1,4 @@
-"""What people ask the service for, checked before any work begins."""
+"""Requests to create and load datasets, and their validation before a job starts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from inlay.choices import FORMATS, InlineFormat, OnError
+from inlay.constants import FORMATS, InlineFormat, OnError
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import STRATEGIES
 from inlay.type_grammar import parse_column
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "format_of", "is_known_type", "overrides_of"]
+__all__ = ["Inline", "Load", "NewDataset", "Source", "column_overrides", "has_known_type", "upload_format"]
 
-WHOLE = ("append", "replace")  # loads that need no keys
+KEYLESS_STRATEGIES = ("append", "replace")
 _CONTENT_TYPES = {
     "text/csv": "csv",
     "application/csv": "csv",
@@ -36,25 +36,25 @@ _CONTENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """A small payload that comes with the request itself."""
+    """Data inside a request."""
 
     format: str
     content: str
 
-    def check(self, most: int) -> None:
+    def check(self, max_bytes: int) -> None:
         if self.format not in get_args(InlineFormat):
-            raise InvalidArgumentError(f"Inline data is csv or json, not {self.format!r}.")
+            raise InvalidArgumentError(f"Inline data must be csv or json, not {self.format!r}.")
         size = len(self.content.encode("utf-8", "surrogatepass"))
-        if size > most:
+        if size > max_bytes:
             raise InvalidArgumentError(
-                f"The inline data has {size:,} bytes; {most:,} are allowed.",
-                hint="Upload it with POST /v1/files and refer to it by upload_id.",
+                f"The inline data has {size:,} bytes, which exceeds the limit of {max_bytes:,} bytes.",
+                hint="Upload the data with POST /v1/files and send its upload_id.",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from: exactly one of an upload, inline data and a query."""
+    """The rows to load: exactly one of an upload, inline data and a query."""
 
     upload_id: str | None = None
     inline: Inline | None = None
@@ -66,16 +66,17 @@ class Source:
     def type(self) -> str:
         return "upload" if self.upload_id is not None else "inline" if self.inline is not None else "query"
 
-    def check(self, most_inline: int) -> None:
-        given = [name for name in ("upload_id", "inline", "sql") if getattr(self, name) is not None]
-        if len(given) != 1:
+    def check(self, max_inline_bytes: int) -> None:
+        present = [name for name in ("upload_id", "inline", "sql") if getattr(self, name) is not None]
+        if len(present) != 1:
             raise InvalidArgumentError(
-                f"A source has exactly one of upload_id, inline and sql, not {' and '.join(given) or 'none of them'}."
+                f"The source has {' and '.join(present) or 'no rows'}, but it must have exactly one of upload_id, "
+                "inline and sql."
             )
         if self.format is not None and self.format not in FORMATS:
             raise unknown("format", self.format, FORMATS)
         if self.inline is not None:
-            self.inline.check(most_inline)
+            self.inline.check(max_inline_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class NewDataset:
     label: str
     source: Source
     table_name: str | None = None
-    columns: Sequence[tuple[str, str]] = ()  # name and type of those that are not to be inferred
+    columns: Sequence[tuple[str, str]] = ()  # (name, type) of columns whose types are not inferred
     on_error: OnError = "fail"
 
     def as_json(self) -> dict[str, Any]:
@@ -100,26 +101,29 @@ class Load:
     on_error: OnError = "fail"
 
     def check(self) -> None:
-        known = (*WHOLE, *STRATEGIES)
+        known = (*KEYLESS_STRATEGIES, *STRATEGIES)
         if self.strategy not in known:
             raise unknown("strategy", self.strategy, known)
-        if self.is_whole and (self.key_columns or self.dedup_order_by):
-            raise InvalidArgumentError(f"Strategy {self.strategy!r} takes no key_columns and no dedup_order_by.")
-        if not self.is_whole and not self.key_columns:
+        if self.is_keyless and (self.key_columns or self.dedup_order_by):
             raise InvalidArgumentError(
-                f"Strategy {self.strategy!r} needs key_columns.", hint="Name the columns that identify a row."
+                f"Strategy {self.strategy!r} does not accept key_columns or dedup_order_by.",
+                hint="Omit these fields, or choose a strategy that matches rows by key.",
+            )
+        if not self.is_keyless and not self.key_columns:
+            raise InvalidArgumentError(
+                f"Strategy {self.strategy!r} requires key_columns.", hint="Name the columns that identify a row."
             )
 
     @property
-    def is_whole(self) -> bool:
-        return self.strategy in WHOLE
+    def is_keyless(self) -> bool:
+        return self.strategy in KEYLESS_STRATEGIES
 
     def as_json(self) -> dict[str, Any]:
         return _without_content(asdict(self))
 
 
 def _without_content(request: dict[str, Any]) -> dict[str, Any]:
-    """Inline data stays out of the catalog; its digest still tells two requests apart."""
+    """Replace inline data with its digest, because the catalog stores no data."""
     inline = request["source"]["inline"]
     if inline is not None:
         content = inline.pop("content").encode("utf-8", "surrogatepass")
@@ -127,30 +131,30 @@ def _without_content(request: dict[str, Any]) -> dict[str, Any]:
     return request
 
 
-def format_of(explicit: str | None, content_type: str | None) -> str:
-    """Explicit, else by the content type, else an error: a format is never guessed."""
-    found = explicit or _CONTENT_TYPES.get(_bare(content_type))
+def upload_format(explicit: str | None, content_type: str | None) -> str:
+    """Return the explicit format, or the format of the content type. Never guess."""
+    found = explicit or _CONTENT_TYPES.get(_media_type(content_type))
     if found is None:
-        said = f"its content type {content_type!r} does not say" if content_type else "it has no content type"
+        reason = f"content type {content_type!r} is not a known format" if content_type else "it has no content type"
         raise InvalidArgumentError(
-            f"The format of the upload is not known: {said}.", hint=f"Give source.format: {', '.join(FORMATS)}."
+            f"The format of the upload is unknown: {reason}.", hint=f"Set source.format to one of {', '.join(FORMATS)}."
         )
     return found
 
 
-def is_known_type(content_type: str | None) -> bool:
-    """Whether a content type says what the format is."""
-    return _bare(content_type) in _CONTENT_TYPES
+def has_known_type(content_type: str | None) -> bool:
+    """Return whether a content type determines the format."""
+    return _media_type(content_type) in _CONTENT_TYPES
 
 
-def _bare(content_type: str | None) -> str:
+def _media_type(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-def overrides_of(columns: Sequence[tuple[str, str]]) -> dict[str, pa.Field]:
+def column_overrides(columns: Sequence[tuple[str, str]]) -> dict[str, pa.Field]:
     fields: dict[str, pa.Field] = {}
     for name, text in columns:
         if name in fields:
-            raise InvalidArgumentError(f"The schema names column {name!r} twice.")
+            raise InvalidArgumentError(f"The schema contains column {name!r} twice.", hint="Remove one of them.")
         fields[name] = parse_column(name, text)
     return fields

@@ -1,4 +1,4 @@
-"""Where rows come from: uploads, inline data and queries, as bytes, and as what Spark makes of them."""
+"""Sources of rows (uploads, inline data, query results) and their conversion to Parquet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from inlay.catalog import Upload
-from inlay.choices import OnError
+from inlay.constants import OnError
 from inlay.errors import InvalidArgumentError, QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location, discard_tree
-from inlay.workspace.requests import Load, Source, format_of, is_known_type, overrides_of
+from inlay.workspace.requests import Load, Source, column_overrides, has_known_type, upload_format
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 
@@ -23,11 +23,13 @@ __all__ = ["Sources"]
 
 
 class Sources:
+    """Previews and converts the sources of a workspace."""
+
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def check_readable(self, source: Source) -> None:
-        """Refuse at once what no conversion could read: an unknown upload, format or option."""
+        """Raise if the upload, its format or an option is unknown."""
         if source.upload_id is not None:
             _options(source, self._services.catalog.uploads.get(source.upload_id))
         elif source.inline is not None:
@@ -36,20 +38,22 @@ class Sources:
     def preview(
         self,
         upload_id: str,
-        stated: str | None,
+        format: str | None,  # noqa: A002
         options: Mapping[str, Any],
         columns: Sequence[tuple[str, str]],
         like: pa.Schema | None,
     ) -> Preview:
+        """Read the first rows of a pending upload, detecting the format if nothing determines it."""
         upload = self._services.catalog.uploads.get(upload_id)
         if upload.status != "pending":
-            raise UploadConsumedError(f"The upload {upload_id!r} has been used already; its bytes are gone.")
-        is_told = stated or options or is_known_type(upload.content_type)
-        read = _options(Source(upload_id, format=stated, options=options), upload) if is_told else None
-        types = overrides_of(columns)
+            raise UploadConsumedError(
+                f"The upload {upload_id!r} is already consumed and its file is deleted.", hint="Upload the file again."
+            )
+        is_format_known = format or options or has_known_type(upload.content_type)
+        read = _options(Source(upload_id, format=format, options=options), upload) if is_format_known else None
+        types = column_overrides(columns)
         return preview(self._services.spark.session(), self._upload(upload), read, overrides=types, like=like)
 
-    # --------------------------------------------------------------------------------------------------- converted
     def convert(
         self,
         source: Source,
@@ -62,7 +66,7 @@ class Sources:
         on_error: OnError = "fail",
         rejects_directory: str | None = None,
     ) -> Conversion:
-        """Typed Parquet files of the source's rows, by a Spark job."""
+        """Convert a source to typed Parquet files with Spark."""
         with self._raw(source, handle) as (raw, options), self._services.spark.running(handle) as spark:
             return convert(
                 spark,
@@ -80,31 +84,30 @@ class Sources:
 
     @contextlib.contextmanager
     def staged(self, request: Load, handle: JobHandle, like: pa.Schema) -> Iterator[tuple[Conversion, str]]:
-        """The source's rows, typed like a dataset, in files of their own that are gone after the block."""
-        scratch = self._services.places.scratch(handle.id)
+        """Yield the conversion of a source and its address, and delete its files afterward."""
+        scratch = self._services.storage.scratch(handle.id)
         try:
             converted = self.convert(
                 request.source, handle, scratch, "source",
                 like=like, on_error=request.on_error, rejects_directory="rejects",
             )  # fmt: skip
-            yield converted, scratch.shown("source")
+            yield converted, scratch.display("source")
         finally:
             discard_tree(scratch.store, scratch.path)
 
-    # ------------------------------------------------------------------------------------------------------- bytes
     def _upload(self, upload: Upload) -> RawFile:
-        places = self._services.places
-        return RawFile(places.root, places.upload(upload.id), upload.size_bytes, upload.content_encoding)
+        storage = self._services.storage
+        return RawFile(storage.root, storage.upload(upload.id), upload.size_bytes, upload.content_encoding)
 
     @contextlib.contextmanager
     def _raw(self, source: Source, handle: JobHandle) -> Iterator[tuple[RawFile | InlineFile, ReadOptions]]:
-        """The bytes of a source, and how they are to be read."""
-        places = self._services.places
+        """Yield the file of a source and its read options."""
+        storage = self._services.storage
         if source.inline is not None:
             options = ReadOptions.of(source.inline.format, source.options)
             if options.encoding is not None:
                 raise InvalidArgumentError(
-                    "Inline content is text already: it has no encoding.", hint="Leave the option encoding out."
+                    "The option 'encoding' does not apply to inline data, which is text.", hint="Remove the option."
                 )
             yield InlineFile(source.inline.content.encode()), options
         elif source.upload_id is not None:
@@ -113,21 +116,21 @@ class Sources:
         else:
             path = f"scratch/{handle.id}/query.parquet"
             try:
-                size = self._answer(str(source.sql), path, handle)
-                yield RawFile(places.root, path, size, None), ReadOptions.of("parquet", {})
+                size = self._store_result(str(source.sql), path, handle)
+                yield RawFile(storage.root, path, size, None), ReadOptions.of("parquet", {})
             finally:
-                places.remove(path)
+                storage.remove(path)
 
-    def _answer(self, sql: str, path: str, handle: JobHandle) -> int:
-        """Keep a query's result as a file, to be taken in like any other."""
-        stopped = threading.Event()
-        with handle.interrupted_by(stopped.set):
-            result = self._services.query.run(sql, cancel=stopped)
-        with contextlib.closing(result), self._services.places.open_write(path) as file:
+    def _store_result(self, sql: str, path: str, handle: JobHandle) -> int:
+        """Run a query and store its result as a Parquet file. Returns the size of the file."""
+        cancel = threading.Event()
+        with handle.interrupted_by(cancel.set):
+            result = self._services.query.run(sql, cancel=cancel)
+        with contextlib.closing(result), self._services.storage.open_write(path) as file:
             if result.truncated:
                 raise QueryLimitError(
-                    f"The query has more than {result.row_count:,} rows, too many to load.",
-                    hint="Load it in parts, with a WHERE.",
+                    f"The query result has more than {result.row_count:,} rows, which is the limit of one load.",
+                    hint="Load the result in parts, each with its own WHERE clause.",
                 )
             size = 0
             for chunk in result.to_parquet():
@@ -137,4 +140,4 @@ class Sources:
 
 
 def _options(source: Source, upload: Upload) -> ReadOptions:
-    return ReadOptions.of(format_of(source.format, upload.content_type), source.options)
+    return ReadOptions.of(upload_format(source.format, upload.content_type), source.options)

@@ -1,4 +1,4 @@
-"""How Alembic runs the migrations: on the connection that it is given, within that one's transaction."""
+"""Alembic environment that runs the migrations in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def run() -> None:
     context.run_migrations()
 
 
-if __name__ == "env_py":  # as Alembic names this file when it runs it
+if __name__ == "env_py":  # the name under which Alembic runs this file
     run()

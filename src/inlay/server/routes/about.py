@@ -1,10 +1,9 @@
-"""About the service itself: whether it lives and is ready, what it counts, how it is used."""
+"""Routes about the service: health, readiness, metrics and documentation."""
 
 from __future__ import annotations
 
 import asyncio
 import html
-import re
 import time
 from functools import cache
 from importlib import resources
@@ -14,12 +13,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from inlay import errors
-from inlay.choices import JobState
+from inlay.constants import JobState
 from inlay.server import models
-from inlay.server.answers import json_answer
 from inlay.server.auth import Reader, is_trusted
-from inlay.server.dependencies import ServiceOf, problems
-from inlay.server.service import Service
+from inlay.server.dependencies import Service, ServiceDep, problems
+from inlay.server.responses import json_response
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
@@ -28,15 +26,15 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["service"])
 _STARTING = {"workspace": "starting"}
-_STATES = ("ready", "starting")  # what anybody may know; reasons are for those who may read
-_LOOK_AGAIN_SECONDS = 1.0
+_PUBLIC_STATES = ("ready", "starting")  # any other state is a reason, which only readers see
+_HEALTH_SECONDS = 1.0
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
     "Cache-Control": "no-cache",
 }
 
 
-@router.get("/healthz", summary="Is the process alive?")
+@router.get("/healthz", summary="Check liveness")
 async def healthz() -> models.Health:
     return models.Health(status="ok")
 
@@ -44,37 +42,37 @@ async def healthz() -> models.Health:
 @router.get(
     "/readyz",
     response_model=models.Readiness,
-    responses={503: {"model": models.Readiness, "description": "Not yet, or not any more."}},
-    summary="Can it work?",
+    responses={503: {"model": models.Readiness, "description": "The service is starting, or a part is unavailable."}},
+    summary="Check readiness",
 )
-async def readyz(request: Request, service: ServiceOf) -> Response:
-    """Whether the catalog, the storage and Spark can be used. Reasons are told to those who may read."""
-    parts = await _parts(service)
-    ready = all(state == "ready" for state in parts.values())
+async def readyz(request: Request, service: ServiceDep) -> Response:
+    """Check the catalog, the storage and Spark. Reasons of failures require the read scope."""
+    parts = await _health(service)
+    is_ready = all(state == "ready" for state in parts.values())
     if service.is_open and not await is_trusted(request):
-        parts = {name: state if state in _STATES else "not ready" for name, state in parts.items()}
-    answer = models.Readiness(status="ready" if ready else "not ready", parts=parts)
-    return json_answer(answer, 200 if ready else 503)
+        parts = {name: state if state in _PUBLIC_STATES else "not ready" for name, state in parts.items()}
+    readiness = models.Readiness(status="ready" if is_ready else "not ready", parts=parts)
+    return json_response(readiness, 200 if is_ready else 503)
 
 
-async def _parts(service: Service) -> dict[str, str]:
-    """Looked at once a second, by one at a time: it costs a write to the storage, and anybody may ask."""
+async def _health(service: Service) -> dict[str, str]:
+    """Check the parts at most once a second, because each check writes to the storage."""
     if not service.is_open:
         return _STARTING
-    is_old = time.monotonic() - service.look_began > _LOOK_AGAIN_SECONDS
-    if service.look is None or (is_old and service.look.done()):
-        service.look_began = time.monotonic()
-        service.look = asyncio.create_task(service.run(lambda w: w.health()))
-    return await asyncio.shield(service.look)
+    is_old = time.monotonic() - service.health_checked_at > _HEALTH_SECONDS
+    if service.health_check is None or (is_old and service.health_check.done()):
+        service.health_checked_at = time.monotonic()
+        service.health_check = asyncio.create_task(service.run(lambda w: w.health()))
+    return await asyncio.shield(service.health_check)
 
 
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
     responses=problems(),
-    summary="Counters for Prometheus",
+    summary="Export Prometheus metrics",
 )
-async def metrics(service: ServiceOf, _: Reader) -> Response:
+async def metrics(service: ServiceDep, _: Reader) -> Response:
     jobs = await service.run(_jobs_by_state)
     return Response(service.metrics.render(jobs), media_type=service.metrics.content_type)
 
@@ -86,12 +84,12 @@ def _jobs_by_state(workspace: Workspace) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------------- documentation
 @router.get("/docs", include_in_schema=False)
 async def docs() -> Response:
-    """The API, shown without anything from elsewhere."""
+    """Show the OpenAPI document as a page that loads nothing from other hosts."""
     return HTMLResponse(_page("docs.html"), headers=_PAGE_HEADERS)
 
 
 @router.get("/docs/errors", include_in_schema=False)
-async def docs_of_errors() -> Response:
+async def error_docs() -> Response:
     return HTMLResponse(_page("errors.html").replace("{rows}", _error_rows()), headers=_PAGE_HEADERS)
 
 
@@ -105,12 +103,10 @@ def _error_rows() -> str:
     kinds = sorted((getattr(errors, name) for name in errors.__all__), key=lambda kind: kind.code)
     return "\n".join(
         f'<tr id="{kind.code}"><td><code>{kind.code}</code></td><td>{kind.http_status}</td>'
-        f"<td>{html.escape(_meaning(kind))}</td></tr>"
+        f"<td>{html.escape(_summary(kind))}</td></tr>"
         for kind in kinds
     )
 
 
-def _meaning(kind: type[errors.InlayError]) -> str:
-    """What the tree of errors says of it, or its own words."""
-    said = re.search(rf"{kind.__name__}(?: +\(\w+\))? +([^\n]+)", errors.__doc__ or "")
-    return said[1] if said else kind.code.replace("_", " ")
+def _summary(kind: type[errors.InlayError]) -> str:
+    return (kind.__doc__ or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""SQL over datasets, answered as JSON, CSV, an Arrow stream or a Parquet file."""
+"""The route for SQL queries, with results as JSON, CSV, Arrow or Parquet."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
-from inlay.server import bodies, models
-from inlay.server.answers import choose, on_disconnect, streamed
+from inlay.server import models, requests
 from inlay.server.auth import Reader
-from inlay.server.dependencies import Accept, ServiceOf, problems
+from inlay.server.dependencies import Accept, ServiceDep, problems
+from inlay.server.responses import negotiate, on_disconnect, stream_response
 
 if TYPE_CHECKING:
     from inlay.query import QueryResult
@@ -20,7 +20,7 @@ __all__ = ["router"]
 
 log = logging.getLogger("inlay.server")
 router = APIRouter(tags=["query"])
-_FORMS = {
+_WRITERS = {
     "application/json": "to_json",
     "text/csv": "to_csv",
     "application/vnd.apache.arrow.stream": "to_arrow",
@@ -31,24 +31,24 @@ _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 @router.post(
     "/v1/query",
-    response_model=models.QueryAnswer,
+    response_model=models.QueryResult,
     responses={
-        200: {"content": dict.fromkeys(list(_FORMS)[1:], _BINARY)},
+        200: {"content": dict.fromkeys(list(_WRITERS)[1:], _BINARY)},
         **problems(406, 408, 413, 415),
     },
-    summary="Ask SQL",
+    summary="Run a query",
 )
 async def query(
-    body: bodies.QueryBody, request: Request, service: ServiceOf, _: Reader, accept: Accept = None
+    body: requests.QueryBody, request: Request, service: ServiceDep, _: Reader, accept: Accept = None
 ) -> Response:
-    """Answer one SELECT over `datasets.<table_name>`; the form is chosen by `Accept`."""
-    media = choose(accept, list(_FORMS))
+    """Run one SELECT over `datasets.<table_name>`. `Accept` chooses the format of the result."""
+    media = negotiate(accept, list(_WRITERS))
     cancel = threading.Event()
     log.debug("query: %s", body.sql)
     async with on_disconnect(request, cancel.set):
         result: QueryResult = await service.run(
             lambda w: w.query(body.sql, body.limit, body.timeout_seconds, cancel), "queries"
         )
-    told = {"X-Row-Count": str(result.row_count), "X-Truncated": str(result.truncated).lower()}
-    pieces = getattr(result, _FORMS[media])()
-    return await streamed(service, pieces, media, headers=told, close=result.close)
+    headers = {"X-Row-Count": str(result.row_count), "X-Truncated": str(result.truncated).lower()}
+    pieces = getattr(result, _WRITERS[media])()
+    return await stream_response(service, pieces, media, headers=headers, close=result.close)

@@ -1,13 +1,22 @@
-"""Ways to use a dataset from elsewhere, ready to be copied."""
+"""Code snippets that read a dataset from other programs."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["KEY_VARIABLE", "Snippet", "Target", "first_rows_sql", "snippets"]
+from nicegui import html, ui
+
+from inlay.errors import UnauthorizedError
+from inlay.server.auth import identify
+from inlay.web.shell import CopyButton, Visitor
+
+if TYPE_CHECKING:
+    from inlay.catalog import Snapshot
+
+__all__ = ["KEY_VARIABLE", "Snippet", "Target", "first_rows_sql", "show_snippets", "snippets"]
 
 KEY_VARIABLE = "INLAY_API_KEY"
 
@@ -20,9 +29,9 @@ class Snippet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A dataset at a service's address: its current version, or with `version` that one."""
+    """A dataset of a service. If `version` is None, snippets read the current version."""
 
-    url: str  # without a slash at the end
+    url: str  # without a trailing slash
     dataset_id: str
     table_name: str
     version: int | None = None
@@ -46,7 +55,7 @@ class Target:
 
 def first_rows_sql(table_name: str, version: int | None) -> str:
     table = table_name if version is None else f'"{table_name}@{version}"'
-    return f"SELECT * FROM datasets.{table} LIMIT 100"  # noqa: S608  (names of tables are plain words)
+    return f"SELECT * FROM datasets.{table} LIMIT 100"  # noqa: S608  (table names need no quotes)
 
 
 def snippets(target: Target) -> list[Snippet]:
@@ -55,7 +64,8 @@ def snippets(target: Target) -> list[Snippet]:
 
 def _sql(target: Target) -> Snippet:
     older = f'datasets."{target.table_name}@1"'
-    return Snippet("SQL", f"On the SQL page, or with `inlay query`. An older version is {older}.", target.sql)
+    note = f"Run this on the SQL page or with `inlay query`. To query an older version, use {older}."
+    return Snippet("SQL", note, target.sql)
 
 
 def _curl(target: Target) -> Snippet:
@@ -63,7 +73,7 @@ def _curl(target: Target) -> Snippet:
     body = json.dumps({"sql": target.sql})
     return Snippet(
         "curl",
-        "Answers come as CSV, JSON, Parquet or Arrow, as the Accept header says. The second line gets all rows.",
+        "The Accept header selects CSV, JSON, Parquet, or Arrow. The second command downloads all rows.",
         f"curl --fail-with-body{key} -H 'Content-Type: application/json' -H 'Accept: text/csv' \\\n"
         f"  -d {shlex.quote(body)} {shlex.quote(target.url + '/v1/query')}\n"
         f"curl --fail-with-body{key} -o {target.table_name}.parquet {shlex.quote(target.download('parquet'))}",
@@ -72,22 +82,23 @@ def _curl(target: Target) -> Snippet:
 
 def _httpx(target: Target) -> Snippet:
     return Snippet(
-        "Python: ask SQL",
-        "With httpx, or any other client for HTTP.",
+        "Python: query with SQL",
+        "This uses httpx. Any other HTTP client works as well.",
         f"{_imports(target, 'httpx')}\n\n{_headers(target)}"
         f"sql = {json.dumps(target.sql)}\n"
-        f'answer = httpx.post({json.dumps(target.url + "/v1/query")}, json={{"sql": sql}}{_given(target)})\n'
-        "answer.raise_for_status()\n"
-        'for row in answer.json()["rows"]:\n'
+        f"url = {json.dumps(target.url + '/v1/query')}\n"
+        f'response = httpx.post(url, json={{"sql": sql}}{_headers_argument(target)})\n'
+        "response.raise_for_status()\n"
+        'for row in response.json()["rows"]:\n'
         "    print(row)",
     )
 
 
 def _files(target: Target) -> Snippet:
     return Snippet(
-        "Python: the Parquet files, with pyarrow and pandas",
-        "The data is plain Parquet, for every program that can reach the storage. Versions never change: the service "
-        "says which files are the data now.",
+        "Python: read the Parquet files",
+        "Every program that can access the storage can read the plain Parquet files. The service returns the files of "
+        "a version, which never change.",
         f"{_imports(target, 'httpx', 'pyarrow as pa', 'pyarrow.parquet as pq')}\n\n{_headers(target)}"
         f"{_lookup(target)}"
         'table = pa.concat_tables([pq.read_table(file["url"]) for file in dataset["files"]])\n'
@@ -97,19 +108,18 @@ def _files(target: Target) -> Snippet:
 
 
 def _spark(target: Target) -> Snippet:
-    place = 'file["url"].replace("s3://", "s3a://")' if target.is_on_s3 else 'file["url"]'
+    url = 'file["url"].replace("s3://", "s3a://")' if target.is_on_s3 else 'file["url"]'
     return Snippet(
         "Spark",
-        "The same files, where Spark can reach the storage.",
+        "This reads the same Parquet files with Spark, which needs access to the storage.",
         f"{_imports(target, 'httpx')}\nfrom pyspark.sql import SparkSession\n\n{_headers(target)}"
         "spark = SparkSession.builder.getOrCreate()\n"
         f"{_lookup(target)}"
-        f'frame = spark.read.parquet(*[{place} for file in dataset["files"]])\n'
+        f'frame = spark.read.parquet(*[{url} for file in dataset["files"]])\n'
         "frame.show()",
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- pieces
 def _imports(target: Target, *modules: str) -> str:
     needed = ("os", *modules) if target.needs_key else modules
     text = "\n".join(f"import {module}" for module in needed)
@@ -120,9 +130,55 @@ def _headers(target: Target) -> str:
     return f'headers = {{"Authorization": f"Bearer {{os.environ[\'{KEY_VARIABLE}\']}}"}}\n' if target.needs_key else ""
 
 
-def _given(target: Target) -> str:
+def _headers_argument(target: Target) -> str:
     return ", headers=headers" if target.needs_key else ""
 
 
 def _lookup(target: Target) -> str:
-    return f"dataset = httpx.get({json.dumps(target.address)}{_given(target)}).raise_for_status().json()\n"
+    return f"dataset = httpx.get({json.dumps(target.address)}{_headers_argument(target)}).raise_for_status().json()\n"
+
+
+# ------------------------------------------------------------------------------------------------------------------ tab
+async def show_snippets(visitor: Visitor, snapshot: Snapshot) -> None:
+    target = await _target_of(visitor, snapshot)
+    if target.needs_key:
+        with html.div().classes("inlay-card inlay-key-note"):
+            ui.label("This service requires an API key.")
+            ui.label(f"Run `inlay keys create NAME` to create one, and set {KEY_VARIABLE} to it.")
+    for snippet in snippets(target):
+        _show(snippet)
+
+
+async def _target_of(visitor: Visitor, snapshot: Snapshot) -> Target:
+    is_current = snapshot.version.version == snapshot.dataset.version
+    return Target(
+        _origin(),
+        snapshot.dataset.id,
+        snapshot.dataset.table_name,
+        version=None if is_current else snapshot.version.version,
+        needs_key=await _needs_key(visitor),
+        is_on_s3=snapshot.version.parquet_url.startswith("s3://"),
+    )
+
+
+def _origin() -> str:
+    """Return the address of the service as the browser sees it, which may be the address of a proxy."""
+    client = ui.context.client
+    return (client.environ or {}).get("HTTP_ORIGIN") or str(client.request.base_url).rstrip("/")
+
+
+async def _needs_key(visitor: Visitor) -> bool:
+    try:
+        await identify(visitor.service, None)
+    except UnauthorizedError:
+        return True
+    return False
+
+
+def _show(snippet: Snippet) -> None:
+    with html.section(**{"aria-label": snippet.title}).classes("inlay-card inlay-snippet"):
+        with html.div().classes("inlay-snippet-head"):
+            html.h3(snippet.title)
+            CopyButton(snippet.code, f"Copy {snippet.title}")
+        html.p(snippet.note).classes("inlay-note")
+        html.pre(snippet.code, tabindex=0).classes("inlay-code")

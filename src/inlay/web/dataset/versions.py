@@ -1,4 +1,4 @@
-"""The versions of a dataset, newest first, with what each of them changed."""
+"""The versions of a dataset, newest first, with the changes of each."""
 
 from __future__ import annotations
 
@@ -7,103 +7,97 @@ from typing import TYPE_CHECKING
 from nicegui import html, ui
 
 from inlay.incremental import STRATEGIES
-from inlay.web import wording
-from inlay.web.dataset.actions import ask_to_restore
-from inlay.web.shell import guarded
-from inlay.web.visitor import Visitor
+from inlay.web import formatting
+from inlay.web.dataset.actions import confirm_restore
+from inlay.web.shell import Visitor, report_errors
 
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot, Version
 
 __all__ = ["show_versions"]
 
-_AT_ONCE = 50
+_PAGE_SIZE = 50
 _CHANGES = (("inserted", "good"), ("updated", "warn"), ("deleted", "bad"))
-_SOURCES = {"upload": "from a file", "inline": "from the request itself", "query": "from a query"}
-
-
-def _what_happened(version: Version) -> str:
-    if version.operation == "restore":
-        return f"Restored version {version.source.get('version')}"
-    if version.operation == "create":
-        return "Created"
-    return f"Loaded: {version.strategy}"
+_SOURCES = {"upload": "from a file", "inline": "from inline data", "query": "from a query"}
 
 
 async def show_versions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> None:
     timeline = html.ol().classes("inlay-timeline")
     older = ui.button("Show older versions", icon="expand_more").props("flat no-caps").classes("self-center")
-    shown = 0
+    offset = 0
 
     async def show_more() -> None:
-        nonlocal shown
-        page = await visitor.read(lambda w: w.versions(snapshot.dataset.id, _AT_ONCE, shown))
-        shown += len(page.items)
+        nonlocal offset
+        page = await visitor.read(lambda w: w.versions(snapshot.dataset.id, _PAGE_SIZE, offset))
+        offset += len(page.items)
         older.set_visibility(page.has_more)
-        most = max((_changes(version) for version in page.items), default=0)
+        largest = max((version.inserted + version.updated + version.deleted for version in page.items), default=0)
         with timeline:
             for version in page.items:
-                _show(visitor, snapshot, version, most, may_write=may_write)
+                _show(visitor, snapshot, version, largest, may_write=may_write)
 
-    older.on_click(guarded(show_more))
+    older.on_click(report_errors(show_more))
     await show_more()
 
 
-def _changes(version: Version) -> int:
-    return version.inserted + version.updated + version.deleted
-
-
-def _show(visitor: Visitor, snapshot: Snapshot, version: Version, most: int, *, may_write: bool) -> None:
+def _show(visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, *, may_write: bool) -> None:
+    """Show a version. `largest` is the change that fills the whole bar."""
     dataset, number = snapshot.dataset, version.version
     is_current = number == dataset.version
     with html.li(**{"aria-label": f"Version {number}"}).classes("inlay-version"):
-        html.div(f"{number}", **{"aria-hidden": "true"}).classes("inlay-version-mark" + " inlay-now" * is_current)
+        html.div(f"{number}", **{"aria-hidden": "true"}).classes("inlay-version-mark" + " inlay-current" * is_current)
         with html.div().classes("inlay-card inlay-version-card"):
             with html.div().classes("inlay-version-head"):
                 html.h3(f"Version {number}")
-                html.span(_what_happened(version)).classes("inlay-version-what")
+                html.span(_operation(version))
                 if is_current:
-                    html.span("current").classes("inlay-chip")
-                html.time(wording.ago(version.created_at), title=f"{version.created_at:%Y-%m-%d %H:%M:%S} UTC")
-            _show_changes(version, most)
+                    html.span("Current").classes("inlay-chip")
+                html.time(formatting.ago(version.created_at), title=f"{version.created_at:%Y-%m-%d %H:%M:%S} UTC")
+            _show_changes(version, largest)
             with html.div().classes("inlay-version-foot"):
-                html.span(_told(version)).classes("inlay-note")
+                html.span(_summary(version)).classes("inlay-note")
                 if version.rejected_count:
                     ui.link(
-                        f"{wording.count(version.rejected_count, 'row')} rejected",
+                        f"{formatting.count(version.rejected_count, 'row')} rejected",
                         f"/datasets/{dataset.id}/rejects?version={number}",
                     ).classes("inlay-rejected")
-                with html.div().classes("inlay-version-ways"):
-                    _show_ways(visitor, snapshot, version, may_write=may_write)
+                with html.div().classes("inlay-version-actions"):
+                    _show_actions(visitor, snapshot, version, may_write=may_write)
 
 
-def _show_ways(visitor: Visitor, snapshot: Snapshot, version: Version, *, may_write: bool) -> None:
-    number, restore = version.version, guarded(lambda: ask_to_restore(visitor, snapshot, version))
+def _operation(version: Version) -> str:
+    if version.operation == "restore":
+        return f"Restored version {version.source.get('version')}"
+    return "Created" if version.operation == "create" else f"Loaded with {version.strategy}"
+
+
+def _show_actions(visitor: Visitor, snapshot: Snapshot, version: Version, *, may_write: bool) -> None:
+    number, restore = version.version, report_errors(lambda: confirm_restore(visitor, snapshot, version))
     if number != snapshot.version.version:
-        ui.link("Look at it", f"/datasets/{version.dataset_id}?version={number}")
+        link = ui.link("View", f"/datasets/{version.dataset_id}?version={number}")
+        link.props(f'aria-label="View version {number}"')
     if may_write and number != snapshot.dataset.version:
         ui.button("Restore", on_click=restore).props(f'flat dense no-caps aria-label="Restore version {number}"')
 
 
-def _show_changes(version: Version, most: int) -> None:
-    """Bars on one scale for all versions that are shown together."""
-    told = [(name, colour, getattr(version, name)) for name, colour in _CHANGES if getattr(version, name)]
-    if not told:
+def _show_changes(version: Version, largest: int) -> None:
+    changes = [(name, color, getattr(version, name)) for name, color in _CHANGES if getattr(version, name)]
+    if not changes:
         return
     with html.div(**{"aria-hidden": "true"}).classes("inlay-changes"):
-        for name, colour, rows in told:
-            html.div(title=f"{rows:,} {name}").classes(f"inlay-change-{colour}").style(
-                f"width: max({100 * rows / most:.3f}%, 3px)"
+        for name, color, rows in changes:
+            html.div(title=f"{rows:,} {name}").classes(f"inlay-change-{color}").style(
+                f"width: max({100 * rows / largest:.3f}%, 3px)"
             )
-    with html.div().classes("inlay-change-words"):
-        for name, colour, rows in told:
-            html.span(f"{rows:,} {name}").classes(f"inlay-word-{colour}")
+    with html.div().classes("inlay-change-counts"):
+        for name, color, rows in changes:
+            html.span(f"{rows:,} {name}").classes(f"inlay-count-{color}")
 
 
-def _told(version: Version) -> str:
+def _summary(version: Version) -> str:
     source = _SOURCES.get(version.source.get("type", ""), "")
-    files = wording.count(version.file_count, "file")
-    told = [f"{wording.count(version.row_count, 'row')} in {files}, {wording.size(version.size_bytes)}", source]
+    files = formatting.count(version.file_count, "file")
+    parts = [f"{formatting.count(version.row_count, 'row')} in {files}, {formatting.size(version.size_bytes)}", source]
     if version.strategy in STRATEGIES:
-        told.append(STRATEGIES[version.strategy].summary)
-    return " · ".join(part for part in told if part)
+        parts.append(STRATEGIES[version.strategy].summary)
+    return " · ".join(part for part in parts if part)

@@ -1,9 +1,9 @@
-"""Loading rows into a dataset: choose, see what it would do, do it, and take it back if it was wrong."""
+"""The load page: choose rows and a strategy, review the changes, load them, and undo the load."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,201 +11,195 @@ from nicegui import html, ui
 
 from inlay.errors import BadRowsError, DuplicateKeyError, InlayError, JobCancelledError, UnauthorizedError
 from inlay.server import models
-from inlay.web.asking import confirm
-from inlay.web.following import follow
-from inlay.web.load.choices import Choices
-from inlay.web.load.how import HowPanel
-from inlay.web.load.plan import show_counts, show_plan
-from inlay.web.load.problems import WayOut, show_problem
-from inlay.web.load.source import SourcePanel
-from inlay.web.shell import guarded, heading, page, style_with
-from inlay.web.visitor import Visitor
-from inlay.web.wording import count
+from inlay.web.formatting import count
+from inlay.web.load.plan import Remedy, show_counts, show_plan, show_problem
+from inlay.web.load.source import SourceForm
+from inlay.web.load.strategy import LoadDraft, StrategyForm
+from inlay.web.progress import follow_job
+from inlay.web.shell import Visitor, confirm, heading, page, report_errors, run_inside, use_stylesheet
 
 if TYPE_CHECKING:
     from inlay.catalog import Job, Snapshot
-    from inlay.workspace import Load, Ticket, Workspace
+    from inlay.workspace import Load, SubmittedJob, Workspace
 
 
 @page("/datasets/{dataset_id}/load", "Load")
 async def show(visitor: Visitor, dataset_id: str, upload: str | None = None) -> None:
-    style_with("load.css")
+    use_stylesheet("load.css")
     snapshot = await visitor.read(lambda w: w.dataset(dataset_id))
-    ui.page_title(f"Load into {snapshot.dataset.label} · inlay")
-    loading = _Loading(visitor, snapshot)
-    ui.timer(0, guarded(lambda: loading.begin(upload)), once=True)
+    ui.page_title(f"Load rows into {snapshot.dataset.label} · inlay")
+    load_page = _LoadPage(visitor, snapshot)
+    ui.timer(0, report_errors(lambda: load_page.fill(upload)), once=True)
 
 
-class _Loading:
-    """The page: a form, and below it what became of what was asked."""
+class _LoadPage:
+    """A form, and below it the dry run or the result of its latest request."""
 
     def __init__(self, visitor: Visitor, snapshot: Snapshot) -> None:
         self._visitor, self._dataset = visitor, snapshot.dataset
-        self._place = f"/datasets/{self._dataset.id}"
-        self._choices = Choices()
-        self._asked: Load | None = None
-        ui.link("Back to the dataset", self._place)
-        heading(f"Load into {self._dataset.label}")
-        self._now = ui.label().classes("inlay-note")
-        self._show_now(snapshot.version.row_count, snapshot.version.version)
+        self._dataset_address = f"/datasets/{self._dataset.id}"
+        self._draft = LoadDraft()
+        self._previewed: Load | None = None
+        ui.link("Back to dataset", self._dataset_address)
+        heading(f"Load rows into {self._dataset.label}")
+        self._size = ui.label().classes("inlay-note")
+        self._show_size(snapshot.version.row_count, snapshot.version.version)
         with html.div().classes("inlay-part") as self._form:
-            with _section("1", "Where the rows come from"):
-                self._source = SourcePanel(visitor, self._dataset, self._choices, self._changed)
-            with _section("2", "What becomes of them"):
-                self._how = HowPanel(self._dataset, self._choices, self._changed)
+            with _section("1", "Choose the rows to load"):
+                self._source = SourceForm(visitor, self._dataset, self._draft, self._changed)
+            with _section("2", "Choose how to load them"):
+                self._strategy = StrategyForm(self._dataset, self._draft, self._changed)
             with html.div().classes("inlay-buttons"):
-                self._look_button = _button("See what it would do", guarded(self._look))
+                self._preview_button = _button("Preview changes", report_errors(self._preview))
                 self._hint = ui.label().classes("inlay-note").props("role=status")
         self._area = html.div().classes("inlay-part")
         self._show_readiness()
 
-    def _show_now(self, rows: int, version: int) -> None:
-        self._now.text = f"{count(rows, 'row')} in version {version}"
+    def _show_size(self, rows: int, version: int) -> None:
+        self._size.text = f"{count(rows, 'row')} in version {version}"
 
-    async def begin(self, upload: str | None) -> None:
-        """What takes longer than the frame of the page."""
-        await self._begin_source(upload)
+    async def fill(self, upload: str | None) -> None:
+        """Fill in the parts of the page that take time."""
+        await self._fill_source(upload)
         advice = await self._visitor.read(lambda w: w.advise_keys(self._dataset.id), "queries")
-        self._how.take_advice(advice, changes=self._asked is None)
+        self._strategy.show_advice(advice, apply=self._previewed is None)
         self._show_readiness()
 
-    async def _begin_source(self, upload: str | None) -> None:
+    async def _fill_source(self, upload: str | None) -> None:
         if upload is None:
-            await self._source.offer()
+            await self._source.show_choices()
             return
         try:
             await self._source.use_upload(upload)
         except InlayError:
-            await self._source.offer()
+            await self._source.show_choices()
             raise
 
-    # ------------------------------------------------------------------------------------------------------ the dry run
+    # ---------------------------------------------------------------------------------------------------------- preview
     async def _changed(self) -> None:
-        """What was said about other choices does not hold any more."""
-        if self._choices.request(dry_run=True) != self._asked:
+        """Remove the preview, because it shows earlier choices."""
+        if self._draft.request(dry_run=True) != self._previewed:
             self._area.clear()
         self._show_readiness()
 
     def _show_readiness(self) -> None:
-        self._look_button.set_enabled(self._choices.missing is None)
-        self._hint.text = self._choices.missing or ""
+        self._preview_button.set_enabled(self._draft.missing is None)
+        self._hint.text = self._draft.missing or ""
 
-    async def _look(self) -> None:
-        asked = self._choices.request(dry_run=True)
-        job = await self._follow(lambda w: w.load(self._dataset.id, asked))
+    async def _preview(self) -> None:
+        request = self._draft.request(dry_run=True)
+        job = await self._follow(lambda w: w.load(self._dataset.id, request))
         if job is None:
             return
         plan = models.LoadPlan.of(job)
-        with self._area, _section("3", "What it would do"):
+        with self._area, _section("3", "Review the changes"):
             show_plan(plan)
             with html.div().classes("inlay-buttons"):
-                text = f"Load, and delete {count(plan.deleted, 'row')}" if plan.deleted else "Load"
-                button = _button(text, self._acting(lambda: self._load(asked, plan)))
+                text = f"Load and delete {count(plan.deleted, 'row')}" if plan.deleted else "Load"
+                button = _button(text, run_inside(self._area, lambda: self._load(request, plan)))
                 button.props("icon=check" + (" color=negative" if plan.deleted else ""))
-                html.span(f"makes version {plan.version + 1}; version {plan.version} stays").classes("inlay-note")
+                note = f"This creates version {plan.version + 1} and keeps version {plan.version}."
+                html.span(note).classes("inlay-note")
 
-    async def _follow(self, ask: Callable[[Workspace], Ticket]) -> Job | None:
-        """The job when it has succeeded. When it has not, everything stays as it was chosen."""
-        self._asked = self._choices.request(dry_run=True)
+    async def _follow(self, start: Callable[[Workspace], SubmittedJob]) -> Job | None:
+        """Start a job and follow it. Returns None if it fails; the form then keeps all choices."""
+        self._previewed = self._draft.request(dry_run=True)
         self._area.clear()
         self._form.props("inert")
         with self._area:
             try:
-                ticket = await self._visitor.write(ask)
-                return await follow(self._visitor, ticket.job)
+                submitted = await self._visitor.write(start)
+                return await follow_job(self._visitor, submitted.job)
             except UnauthorizedError:
                 raise
             except JobCancelledError as error:
                 html.p(error.message, role="status")
             except InlayError as error:
-                show_problem(error, self._way_out(error))
+                show_problem(error, self._remedy(error))
             finally:
                 self._form.props(remove="inert")
         return None
 
-    def _way_out(self, error: InlayError) -> WayOut | None:
-        known = {
+    def _remedy(self, error: InlayError) -> Remedy | None:
+        remedies = {
             BadRowsError.code: (
-                "Correct them in the file, or set these rows aside: they stay with their reasons, the rest is loaded.",
-                "Set these rows aside and look again",
-                self._how.set_aside,
+                "Fix these rows in the file, or reject them and load the rest. inlay keeps the reason for each.",
+                "Reject these rows and preview again",
+                self._strategy.reject_invalid_rows,
             ),
             DuplicateKeyError.code: (
-                "Choose more key columns, remove the duplicates, or keep the last row of each key.",
-                "Keep the last row of each key and look again",
-                self._how.deduplicate,
+                "Choose more key columns, remove the duplicates from the source, or keep the last row of each key.",
+                "Keep the last row of each key and preview again",
+                self._strategy.deduplicate,
             ),
         }
-        if error.code not in known:
+        if error.code not in remedies:
             return None
-        advice, button, change = known[error.code]
+        advice, button, change = remedies[error.code]
 
-        async def look_again() -> None:
+        async def apply() -> None:
             await change()
-            await self._look()
+            await self._preview()
 
-        return WayOut(advice, button, self._acting(look_again))
+        return Remedy(advice, button, run_inside(self._area, apply))
 
-    def _acting(self, act: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """A handler that outlives the button it belongs to."""
-
-        async def run() -> None:
-            with self._area:
-                await guarded(act)()
-
-        return run
-
-    # --------------------------------------------------------------------------------------------------------- the load
-    async def _load(self, asked: Load, plan: models.LoadPlan) -> None:
-        """Do what was looked at, whatever the form says by now, unless the dataset is another one by now."""
-        if await self._newest() != plan.version:
+    # ------------------------------------------------------------------------------------------------------------- load
+    async def _load(self, request: Load, plan: models.LoadPlan) -> None:
+        """Run the previewed load, whatever the form says now, unless the dataset has a newer version."""
+        if await self._latest_version() != plan.version:
             self._area.clear()
             with self._area:
                 html.p(
-                    "Somebody else changed the dataset after this look. Look again: nothing was loaded.", role="alert"
+                    "Someone changed the dataset after this preview. Nothing was loaded. Preview the changes again.",
+                    role="alert",
                 )
             return
-        job = await self._follow(lambda w: w.load(self._dataset.id, replace(asked, dry_run=False)))
+        job = await self._follow(lambda w: w.load(self._dataset.id, replace(request, dry_run=False)))
         if job is None:
             return
-        done = models.LoadResult.of(job)
+        result = models.LoadResult.of(job)
         self._form.set_visibility(False)
-        self._show_now(done.row_count, done.version)
-        with self._area, _done(f"Loaded as version {done.version}"):
-            show_counts(done)
-            if done.version != plan.version + 1:
-                html.p("Somebody else changed the dataset after the dry run. These are the numbers of what was done.")
+        self._show_size(result.row_count, result.version)
+        with self._area, _done(f"Loaded as version {result.version}"):
+            show_counts(result)
+            if result.version != plan.version + 1:
+                html.p("Someone changed the dataset after the preview. These are the counts of the load itself.")
             with html.div().classes("inlay-buttons"):
-                _button("See the dataset", lambda: ui.navigate.to(self._place))
-                _button("Load more", lambda: ui.navigate.to(f"{self._place}/load")).props("flat")
-                back = self._acting(lambda: self._undo(done.version))
-                undo = _button(f"Undo: go back to version {done.version - 1}", back)
-                undo.props("outline icon=undo")
+                self._view_button()
+                _button("Load more rows", lambda: ui.navigate.to(f"{self._dataset_address}/load")).props("flat")
+                undo = run_inside(self._area, lambda: self._undo(result.version))
+                _button(f"Undo and restore version {result.version - 1}", undo).props("outline icon=undo")
+
+    def _view_button(self) -> None:
+        _button("View dataset", lambda: ui.navigate.to(self._dataset_address))
 
     async def _undo(self, loaded: int) -> None:
-        version, newest = loaded - 1, await self._newest()
-        note = "What was loaded stays as a version."
-        if newest != loaded:
-            note = f"Somebody else made version {newest} meanwhile: that is taken back as well. {note}"
-        if not await confirm(f"Go back to version {version}?", note, "Go back"):
+        version, latest = loaded - 1, await self._latest_version()
+        note = f"The loaded rows remain available as version {loaded}."
+        if latest != loaded:
+            note = f"This also undoes version {latest}, which someone created after your load. {note}"
+        if not await confirm(f"Restore version {version}?", note, "Restore"):
             return
         job = await self._follow(lambda w: w.restore(self._dataset.id, version))
         if job is None:
             return
         snapshot = await self._visitor.read(lambda w: w.dataset(self._dataset.id))
-        made = snapshot.version.version
-        self._show_now(snapshot.version.row_count, made)
-        with self._area, _done(f"Back to version {version}"):
-            html.p(f"Version {made} has the rows of version {version}. What was loaded stays as version {loaded}.")
+        current = snapshot.version.version
+        self._show_size(snapshot.version.row_count, current)
+        with self._area, _done(f"Restored version {version}"):
+            html.p(
+                f"Version {current} has the rows of version {version}. "
+                f"The loaded rows remain available as version {loaded}."
+            )
             with html.div().classes("inlay-buttons"):
-                _button("See the dataset", lambda: ui.navigate.to(self._place))
+                self._view_button()
 
-    async def _newest(self) -> int:
+    async def _latest_version(self) -> int:
         return (await self._visitor.read(lambda w: w.catalog.datasets.get(self._dataset.id))).version
 
 
-def _button(text: str, act: Callable[[], Any]) -> ui.button:
-    return ui.button(text, on_click=act).props("no-caps unelevated")
+def _button(text: str, on_click: Callable[[], Any]) -> ui.button:
+    return ui.button(text, on_click=on_click).props("no-caps unelevated")
 
 
 @contextlib.contextmanager

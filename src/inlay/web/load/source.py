@@ -1,4 +1,4 @@
-"""Where the rows of a load come from: a file, an upload that waits, or a query; and how its first rows look."""
+"""The source of a load: a file, a pending upload, or a query, with its first rows."""
 
 from __future__ import annotations
 
@@ -10,208 +10,195 @@ from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
 from inlay.server import models
-from inlay.web.bad_cells import bad_cells_table
-from inlay.web.load.choices import Choices, fit_of
-from inlay.web.load.problems import show_problem, show_warnings
-from inlay.web.load.tables import rows_table
-from inlay.web.reading import ReadingForm
-from inlay.web.shell import guarded
-from inlay.web.uploader import Uploaded, Uploader, name_of
-from inlay.web.visitor import Visitor
-from inlay.web.wording import ago, count, size
+from inlay.web.formatting import ago, count, size
+from inlay.web.load.plan import show_problem, show_warnings
+from inlay.web.shell import Visitor, run_inside
+from inlay.web.upload_form import FormatForm, Uploaded, Uploader, file_name
+from inlay.web.widgets import bad_cells_table, rows_table
 
 if TYPE_CHECKING:
     from inlay.catalog import Dataset, Upload
     from inlay.pipeline import Preview
+    from inlay.web.load.strategy import LoadDraft
     from inlay.workspace import Workspace
 
-__all__ = ["SourcePanel"]
+__all__ = ["SourceForm", "compare_columns"]
 
 T = TypeVar("T")
-_WAITING = 8
-_ROWS = 6
-_BAD_CELLS = 5
-_NAMES = 10
+_MAX_UPLOADS = 8
+_MAX_ROWS = 6
+_MAX_BAD_CELLS = 5
+_MAX_NAMES = 10
 
 
-class SourcePanel:
-    """Fills in the source of the choices; `on_change` is called whenever it becomes another one."""
+class SourceForm:
+    """A form that edits the source of a draft and calls `on_change` when the source changes."""
 
     def __init__(
-        self, visitor: Visitor, dataset: Dataset, choices: Choices, on_change: Callable[[], Awaitable[None]]
+        self, visitor: Visitor, dataset: Dataset, draft: LoadDraft, on_change: Callable[[], Awaitable[None]]
     ) -> None:
-        self._visitor, self._dataset, self._choices, self._on_change = visitor, dataset, choices, on_change
+        self._visitor, self._dataset, self._draft, self._on_change = visitor, dataset, draft, on_change
         self._box = html.div().classes("inlay-part")
-        self._reading: ReadingForm | None = None
-        self._turn = 0  # looks are overtaken by later ones
+        self._format: FormatForm | None = None
+        self._latest = 0  # The number of the latest read, which supersedes all earlier ones.
 
-    # ----------------------------------------------------------------------------------------------------- choosing one
-    async def offer(self) -> None:
-        """All that rows can come from."""
-        waiting = await self._visitor.read(lambda w: w.uploads("pending", _WAITING))
-        self._choices.upload_id = self._choices.sql = None
-        self._turn += 1
+    # ---------------------------------------------------------------------------------------------------------- choices
+    async def show_choices(self) -> None:
+        """Show a drop zone, the pending uploads, and a field for a query."""
+        uploads = await self._visitor.read(lambda w: w.uploads("pending", _MAX_UPLOADS))
+        self._draft.upload_id = self._draft.sql = None
+        self._latest += 1
         self._box.clear()
         with self._box:
-            Uploader(self._dropped, multiple=False, text="Drop a file with the rows here, or click to choose")
-            if waiting.items:
-                html.h3("Or a file that waits to be used").classes("inlay-subtitle")
-                with html.ul().classes("inlay-waiting"):
-                    for upload in waiting.items:
-                        self._waiting(upload)
-            with ui.expansion("Or rows that a query finds").classes("inlay-expansion"):
+            Uploader(self._uploaded, multiple=False)
+            if uploads.items:
+                html.h3("Or use a pending upload").classes("inlay-subtitle")
+                with html.ul().classes("inlay-uploads"):
+                    for upload in uploads.items:
+                        self._show_upload(upload)
+            with ui.expansion("Or use a query").classes("inlay-expansion"):
                 self._query_field()
         await self._on_change()
 
-    def _waiting(self, upload: Upload) -> None:
-        name = name_of(upload.content_type) or upload.id
+    def _show_upload(self, upload: Upload) -> None:
+        name = file_name(upload.content_type) or upload.id
         with html.li():
             html.span(name).classes("inlay-file-name")
             html.span(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
-            button = ui.button("Use", on_click=self._acting(lambda: self.use_upload(upload.id)))
+            button = ui.button("Use", on_click=run_inside(self._box, lambda: self.use_upload(upload.id)))
             button.props("flat dense no-caps").props["aria-label"] = f"Use {name}"
 
     def _query_field(self) -> None:
-        field = ui.textarea("SELECT", placeholder=f"SELECT * FROM datasets.{self._dataset.table_name}")  # noqa: S608
+        field = ui.textarea("SQL query", placeholder=f"SELECT * FROM datasets.{self._dataset.table_name}")  # noqa: S608
         field.classes("w-full inlay-mono").props("outlined autogrow")
-        use = self._acting(lambda: self._use_query(field.value or "", looked))
+        use = run_inside(self._box, lambda: self._use_query(field.value or "", status))
         ui.button("Use this query", on_click=use).props("outline no-caps")
-        looked = html.div()
+        status = html.div()
 
-    async def _dropped(self, file: Uploaded) -> None:
-        await self._acting(lambda: self.use_upload(file.id))()
+    async def _uploaded(self, file: Uploaded) -> None:
+        await run_inside(self._box, lambda: self.use_upload(file.id))()
 
-    def _acting(self, act: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        """A handler that outlives the element it belongs to."""
-
-        async def run() -> None:
-            with self._box:
-                await guarded(act)()
-
-        return run
-
-    # ---------------------------------------------------------------------------------------------------------- a file
+    # ------------------------------------------------------------------------------------------------------------- file
     async def use_upload(self, upload_id: str) -> None:
         upload = await self._visitor.read(lambda w: w.upload(upload_id))
-        self._choices.upload_id, self._choices.sql = upload_id, None
-        self._reading = None
+        self._draft.upload_id, self._draft.sql = upload_id, None
+        self._format = None
         self._box.clear()
         with self._box:
-            self._chosen("description", name_of(upload.content_type) or upload.id, size(upload.size_bytes))
+            self._show_chosen("description", file_name(upload.content_type) or upload.id, size(upload.size_bytes))
             self._fields = html.div()
-            self._shown = html.div().classes("inlay-part")
-        await self._look()
+            self._rows = html.div().classes("inlay-part")
+        await self._preview()
 
-    def _chosen(self, icon: str, name: str, note: str) -> None:
+    def _show_chosen(self, icon: str, name: str, note: str) -> None:
         with html.div().classes("inlay-chosen"):
             ui.icon(icon).props("aria-hidden=true")
             html.span(name).classes("inlay-file-name")
             html.span(note).classes("inlay-note")
-            ui.button("Choose another", on_click=self._acting(self.offer)).props("flat dense no-caps")
+            ui.button("Change source", on_click=run_inside(self._box, self.show_choices)).props("flat dense no-caps")
 
-    async def _look(self) -> None:
-        """The first rows as the load would read them; how it reads them is settled then."""
-        upload_id, dataset_id = str(self._choices.upload_id), self._dataset.id
-        stated, options = self._stated
-        self._choices.read_as(stated, options)
+    async def _preview(self) -> None:
+        """Show the first rows, and fix the detected format so that the load reads the same rows."""
+        upload_id, dataset_id = str(self._draft.upload_id), self._dataset.id
+        format_, options = (None, {}) if self._format is None else (self._format.chosen_format, self._format.changes)
+        self._draft.set_format(format_, options)
         await self._on_change()
-        found = await self._seen(
-            self._shown, lambda w: w.preview(upload_id, stated, self._choices.options, dataset_id=dataset_id)
+        preview = await self._read(
+            self._rows, lambda w: w.preview(upload_id, format_, self._draft.options, dataset_id=dataset_id)
         )
-        if found is None:
-            self._show_reading("csv", {})
+        if preview is None:
+            self._show_format("csv", {})
             return
-        told = models.Preview.of(found)
-        self._choices.read_as(told.format, told.options)
-        self._show_reading(told.format, told.options)
-        self._shown.clear()
-        with self._shown:
-            self._show_fit([column.name for column in told.columns])
-            show_warnings(told.warnings)
-            _show_misfits(found)
-            columns = [(column.name, column.type) for column in told.columns]
-            rows_table("The first rows", columns, told.rows[:_ROWS])
+        model = models.Preview.of(preview)
+        self._draft.set_format(model.format, model.options)
+        self._show_format(model.format, model.options)
+        self._rows.clear()
+        with self._rows:
+            self._compare_columns([column.name for column in model.columns])
+            show_warnings(model.warnings)
+            _show_invalid_rows(preview)
+            columns = [(column.name, column.type) for column in model.columns]
+            rows_table("First rows", columns, model.rows[:_MAX_ROWS])
 
-    async def _seen(self, box: ui.element, look: Callable[[Workspace], T]) -> T | None:
-        """What a look at the source finds. None: it failed, which the box says, or another one has begun."""
-        self._turn += 1
-        turn = self._turn
-        _wait(box)
+    async def _read(self, box: ui.element, read: Callable[[Workspace], T]) -> T | None:
+        """Read from the source. Returns None if a later read supersedes it, or if it fails, which `box` shows."""
+        self._latest += 1
+        number = self._latest
+        _show_busy(box)
         try:
-            found = await self._visitor.read(look, "queries")
+            found = await self._visitor.read(read, "queries")
         except UnauthorizedError:
             raise
         except InlayError as error:
-            if turn == self._turn:
+            if number == self._latest:
                 box.clear()
                 with box:
                     show_problem(error)
             return None
-        return found if turn == self._turn else None
+        return found if number == self._latest else None
 
-    @property
-    def _stated(self) -> tuple[str | None, dict[str, Any]]:
-        """How a person wants it to be read; the rest is found out."""
-        return (None, {}) if self._reading is None else (self._reading.stated_format, self._reading.changes)
-
-    def _show_reading(self, format_: str, options: Mapping[str, Any]) -> None:
-        if self._reading is None:
+    def _show_format(self, format_: str, options: Mapping[str, Any]) -> None:
+        if self._format is None:
             with self._fields:
-                self._reading = ReadingForm(format_, self._look)
+                self._format = FormatForm(format_, self._preview)
         if options:
-            self._reading.show(format_, options)
+            self._format.show(format_, options)
 
-    # --------------------------------------------------------------------------------------------------------- a query
-    async def _use_query(self, sql: str, looked: ui.element) -> None:
-        found = await self._seen(looked, lambda w: _first_rows(w, sql))
+    # ------------------------------------------------------------------------------------------------------------ query
+    async def _use_query(self, sql: str, status: ui.element) -> None:
+        found = await self._read(status, lambda w: _first_rows(w, sql))
         if found is None:
             return
         columns, rows = found
-        self._choices.sql, self._choices.upload_id = sql, None
-        self._choices.read_as(None, {})
+        self._draft.sql, self._draft.upload_id = sql, None
+        self._draft.set_format(None, {})
         self._box.clear()
         with self._box:
-            self._chosen("terminal", "A query", "")
+            self._show_chosen("terminal", "Query", "")
             html.pre(sql).classes("inlay-mono inlay-query")
-            self._show_fit([name for name, _ in columns])
-            rows_table("The first rows", columns, rows)
+            self._compare_columns([name for name, _ in columns])
+            rows_table("First rows", columns, rows)
         await self._on_change()
 
-    def _show_fit(self, names: Sequence[str]) -> None:
-        """What the source lacks and what it has too much is known before any work."""
-        fit = fit_of(names, self._dataset.schema.names)
-        if not fit.missing and not fit.extra:
+    def _compare_columns(self, names: Sequence[str]) -> None:
+        missing, extra = compare_columns(names, self._dataset.schema.names)
+        if not missing and not extra:
             return
         with html.div(role="alert").classes("inlay-warning"):
-            if fit.missing:
-                html.p(f"The source lacks {count(len(fit.missing), 'column')} of the dataset: {_listed(fit.missing)}.")
-            if fit.extra:
-                html.p(f"The dataset lacks {count(len(fit.extra), 'column')} of the source: {_listed(fit.extra)}.")
-            html.p("A load has the columns of its dataset, neither more nor less.")
-            if self._choices.upload_id is not None:
-                ui.link("Make a new dataset of the file instead", f"/uploads/{self._choices.upload_id}")
+            if missing:
+                html.p(f"The source lacks {count(len(missing), 'column')} of the dataset: {_join(missing)}.")
+            if extra:
+                html.p(f"The dataset lacks {count(len(extra), 'column')} of the source: {_join(extra)}.")
+            html.p("The source must have exactly the columns of the dataset.")
+            if self._draft.upload_id is not None:
+                ui.link("Create a new dataset from the file instead", f"/uploads/{self._draft.upload_id}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+def compare_columns(source: Sequence[str], dataset: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that the source lacks, and those that the dataset lacks."""
+    return [name for name in dataset if name not in source], [name for name in source if name not in dataset]
+
+
+def _join(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _first_rows(workspace: Workspace, sql: str) -> tuple[list[tuple[str, str]], list[list[Any]]]:
-    with workspace.query(sql, limit=_ROWS) as result:
-        told = json.loads(b"".join(result.to_json()))
-    return [(column["name"], column["type"]) for column in told["columns"]], told["rows"]
+    with workspace.query(sql, limit=_MAX_ROWS) as result:
+        content = json.loads(b"".join(result.to_json()))
+    return [(column["name"], column["type"]) for column in content["columns"]], content["rows"]
 
 
-def _wait(box: ui.element) -> None:
+def _show_busy(box: ui.element) -> None:
     box.clear()
-    with box, html.div(role="status").classes("inlay-waits"):
+    with box, html.div(role="status").classes("inlay-busy"):
         ui.spinner(size="1.2em").props("aria-hidden=true")
         html.span("Reading the first rows")
 
 
-def _show_misfits(found: Preview) -> None:
-    """Rows that would not be loaded, of those that were looked at."""
-    if found.rows_rejected:
+def _show_invalid_rows(preview: Preview) -> None:
+    if preview.rows_rejected:
         with html.div().classes("inlay-warning"):
-            html.p(f"{found.rows_rejected:,} of the first {count(found.rows_seen, 'row')} would not fit.")
-            bad_cells_table([bad._asdict() for bad in found.bad_cells[:_BAD_CELLS]])
+            html.p(f"Invalid rows: {preview.rows_rejected:,} of the first {count(preview.rows_seen, 'row')}.")
+            bad_cells_table([bad._asdict() for bad in preview.bad_cells[:_MAX_BAD_CELLS]])

@@ -1,4 +1,4 @@
-"""A catalog has an id of its own, by which it knows its storage."""
+"""Add the id of the catalog, which its storage records."""
 
 from __future__ import annotations
 

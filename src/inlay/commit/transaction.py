@@ -1,0 +1,507 @@
+"""Transactions on a dataset's files: stage, commit, recover, and read one consistent snapshot.
+
+`IncrementalFileManager` is one writer's transaction. The journal of the dataset (`commit/local.py` on a local disk,
+`commit/object_store.py` on an object store) makes its commit atomic: readers see all of its changes or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from inlay.commit.local import LocalJournal
+from inlay.commit.object_store import ObjectJournal
+from inlay.commit.sidecar import Record, RecoveryReport
+from inlay.constants import LOCK_TIMEOUT
+from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
+    ConcurrentModificationError,
+    InvalidArgumentError,
+    LockTimeoutError,
+    wrap_errors,
+)
+from inlay.parquet.footer_cache import FooterCache
+from inlay.parquet.layout import data_files
+from inlay.storage import FileStat, Filesystem, Location, locate
+
+__all__ = [
+    "IncrementalFileManager",
+    "RecoveryReport",
+    "StagedFile",
+    "Transaction",
+    "hold_snapshot",
+    "list_dataset_files",
+    "open_journal",
+    "read_consistently",
+    "recover",
+]
+
+_READ_ATTEMPTS = 20
+_SHORT_WAIT = 0.1
+T = TypeVar("T")
+Journal: TypeAlias = LocalJournal | ObjectJournal
+
+
+class StagedFile(NamedTuple):
+    """A file that is written to a staging path and committed to a path in the dataset."""
+
+    stage: str  # absolute in the dataset's store
+    path: str  # relative to the dataset
+
+
+class Transaction(Protocol):
+    """A transaction on a dataset's files, of a plain dataset or of one in the catalog."""
+
+    def snapshot(self) -> list[FileStat]:
+        """List the data files. The commit fails if they change afterward."""
+
+    def stage_replacement(self, path: str) -> StagedFile:
+        """Reserve a staging path for a file that replaces an existing file."""
+
+    def stage_new_file(self, directory: str) -> StagedFile:
+        """Reserve a staging path for a new file in a directory of the dataset."""
+
+    def commit(self, puts: Sequence[StagedFile], removes: Sequence[str]) -> None: ...
+
+
+def open_journal(location: Location) -> Journal:
+    return LocalJournal(location) if location.store.is_local else ObjectJournal(location)
+
+
+class IncrementalFileManager:
+    """A transaction on one dataset that replaces, adds and removes files atomically.
+
+    Opening a dataset takes its writer lock (on a local disk) and completes commits that a crash interrupted. Leaving
+    the `with` block deletes staged files and releases the lock.
+
+    Args:
+        filesystem: The fsspec or pyarrow filesystem that holds the dataset. By default the path or URL selects it.
+        lock_timeout: The seconds to wait for another writer of the dataset.
+
+    Example:
+        >>> import inlay
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+        1
+        >>> [path] = inlay.list_dataset_files("sales")
+        >>> with inlay.incremental.IncrementalFileManager() as manager:
+        ...     staging = manager.create_staging_directory("sales")
+        ...     pq.write_table(pa.table({"id": [1, 2]}), f"{staging}/new.parquet")
+        ...     manager.atomic_replace_files([f"{staging}/new.parquet"], [path])
+        >>> inlay.read_parquet("sales").num_rows
+        2
+    """
+
+    def __init__(self, filesystem: Filesystem | None = None, *, lock_timeout: float = LOCK_TIMEOUT) -> None:
+        self._filesystem = filesystem
+        self._lock_timeout = lock_timeout
+        self._journal: Journal | None = None
+        self._staging: str | None = None
+        self._snapshot: list[FileStat] | None = None
+        self._staged_count = 0
+        self._added_count = 0
+        self._renamed: Counter[str] = Counter()
+        self.id = uuid.uuid4().hex
+
+    def open(self, location: Location) -> None:
+        """Take the writer lock, and complete or discard commits that a crash interrupted.
+
+        Args:
+            location: The location of the dataset.
+
+        Raises:
+            LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+        """
+        self._journal = open_journal(location)
+        self._journal.acquire(self._lock_timeout)
+        try:
+            self._journal.recover(sweep=True)
+        except BaseException:
+            self._journal.release()
+            raise
+
+    def __enter__(self) -> IncrementalFileManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, (CommitPendingError, CommitStateUnknownError)):
+            self._staging = None  # The commit needs the staged files, or may need them.
+        conflict = self._conflict() if isinstance(error, OSError) and self._is_overtaken() else None
+        self.cleanup_staging_files()
+        if conflict is not None:
+            raise conflict from error
+
+    @property
+    def location(self) -> Location:
+        return self._opened.location
+
+    @property
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            raise InvalidArgumentError("No dataset is open.", hint="Call create_staging_directory(base_path) first.")
+        return self._journal
+
+    def snapshot(self) -> list[FileStat]:
+        """List the data files. The commit fails if another program changes them afterward.
+
+        Returns:
+            Path, size, modification time and inode or ETag of each data file, sorted by path.
+        """
+        self._snapshot = data_files(self.location)
+        return self._snapshot
+
+    def stage_path(self) -> str:
+        """Reserve a path for a staged file.
+
+        Returns:
+            An absolute path in the dataset's store.
+        """
+        if self._staging is None:
+            self._staging = self._opened.create_staging()
+        self._staged_count += 1
+        return self._opened.staged_path(f"{self._staging}/{self._staged_count}.stage")
+
+    def stage_replacement(self, path: str) -> StagedFile:
+        """Reserve a staging path for a file that replaces an existing file.
+
+        Args:
+            path: The path of the existing file, relative to the dataset.
+
+        Returns:
+            The staging path, and the path of the file after the commit.
+        """
+        return StagedFile(self.stage_path(), self.replacement_name(path))
+
+    def stage_new_file(self, directory: str) -> StagedFile:
+        """Reserve a staging path for a new file with a unique name.
+
+        Args:
+            directory: The directory of the new file, relative to the dataset.
+
+        Returns:
+            The staging path, and the path of the file after the commit.
+        """
+        name = f"part-{self.id[:12]}-{self._added_count:05d}.parquet"
+        self._added_count += 1
+        return StagedFile(self.stage_path(), posixpath.join(directory, name))
+
+    def replacement_name(self, path: str) -> str:
+        """Choose the name of the file that replaces an existing file.
+
+        Args:
+            path: The path of the existing file, relative to the dataset.
+
+        Returns:
+            The same path on a local disk, or a new path on an object store, where no file is overwritten.
+        """
+        if self.location.store.is_local:
+            return path
+        stem, extension = posixpath.splitext(path)
+        name = f"{stem.rsplit('-inlay-', 1)[0]}-inlay-{self.id[:12]}"
+        self._renamed[name] += 1  # Two files can have the same stem if someone restored an old file.
+        suffix = f"-{self._renamed[name]}" if self._renamed[name] > 1 else ""
+        return f"{name}{suffix}{extension}"
+
+    def commit(self, puts: Sequence[tuple[str, str]], removes: Sequence[str] = ()) -> None:
+        """Put staged files in place and remove files, atomically.
+
+        Args:
+            puts: Pairs of a staging path and a target path relative to the dataset.
+            removes: Paths to remove, relative to the dataset.
+
+        Raises:
+            ConcurrentModificationError: The data files changed since `snapshot`, or another writer committed first.
+            CommitPendingError: The change is committed, but not all files are in place yet.
+            CommitStateUnknownError: The storage failed at the commit point, and the outcome is unknown.
+        """
+        journal = self._opened
+        touched = [*(target for _, target in puts), *removes]
+        if len(set(touched)) != len(touched):
+            raise InvalidArgumentError("A commit can change each file only once.")
+        prefix = journal.staged_path("")
+        prepared = [journal.prepare(staged[len(prefix) :], target) for staged, target in puts]
+        if self._snapshot is not None and data_files(self.location) != self._snapshot:
+            raise self._conflict()
+        journal.commit(Record(self.id, prepared, list(removes)))
+        self._snapshot = None
+        self.id = uuid.uuid4().hex
+
+    def _is_overtaken(self) -> bool:
+        """Return whether another writer of an object store changed the data files since `snapshot`."""
+        if self._journal is None or self._snapshot is None or self.location.store.is_local:
+            return False
+        with contextlib.suppress(OSError):
+            return data_files(self.location) != self._snapshot
+        return False
+
+    def _conflict(self) -> ConcurrentModificationError:
+        return ConcurrentModificationError(
+            f"Files of {self.location.uri!r} changed during the operation. Nothing was written.",
+            hint="Retry when no other program writes to this dataset.",
+        )
+
+    def create_staging_directory(self, base_path: str | os.PathLike[str]) -> str:
+        """Open a dataset and create a staging directory on its filesystem.
+
+        Args:
+            base_path: The path of the dataset.
+
+        Returns:
+            The path of the staging directory, in the sidecar of the dataset.
+
+        Raises:
+            LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+        """
+        if self._journal is None:
+            self.open(locate(base_path, self._filesystem))
+        if self._staging is None:
+            self._staging = self._opened.create_staging()
+        return self._opened.staged_path(self._staging)
+
+    def atomic_replace_files(
+        self, source_files: list[str], target_files: list[str], filesystem: Filesystem | None = None
+    ) -> None:
+        """Replace each target file with the source file at the same position: all files or none.
+
+        Args:
+            source_files: Paths of staged files. Files outside the staging directory are copied.
+            target_files: Paths of files in the dataset, as many as source files.
+            filesystem: The filesystem to use if no dataset is open yet.
+
+        Raises:
+            ConcurrentModificationError: Another writer changed the dataset.
+            CommitPendingError: The change is committed, but not all files are in place yet.
+            CommitStateUnknownError: The storage failed at the commit point, and the outcome is unknown.
+        """
+        if len(source_files) != len(target_files):
+            raise InvalidArgumentError(
+                f"{len(source_files)} source files cannot replace {len(target_files)} target files."
+            )
+        if not source_files:
+            return
+        if self._journal is None:
+            self._filesystem = filesystem or self._filesystem
+            base = posixpath.commonpath([posixpath.dirname(name) for name in target_files])
+            self.open(locate(base, self._filesystem))
+        self.commit(
+            [(self._staged(s), self.location.relative(t)) for s, t in zip(source_files, target_files, strict=True)]
+        )
+
+    def _staged(self, source: str) -> str:
+        """Return the path of a staged source file. Copy files from elsewhere to the staging directory."""
+        store, path = self.location.store, locate(source, self._filesystem).path
+        if path.startswith(self._opened.staged_path("")):
+            return path
+        staged = self.stage_path()
+        with store.open_read(path) as original, store.open_write(staged) as copy:
+            shutil.copyfileobj(original, copy)
+        return staged
+
+    def cleanup_staging_files(self) -> None:
+        """Delete staged files and release the writer lock."""
+        if self._journal is None:
+            return
+        if self._staging is not None:
+            self._journal.discard_staging(self._staging)
+            self._staging = None
+        self._journal.release()
+        self._journal = None
+
+
+def recover(
+    path: str | os.PathLike[str],
+    *,
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lock_timeout: float = LOCK_TIMEOUT,
+) -> RecoveryReport:
+    """Complete an interrupted commit and delete the staged files of crashed writers.
+
+    Every other call on a dataset does this too. `recover` also reports what it did.
+
+    Args:
+        path: The path or URL of the dataset.
+        filesystem: The fsspec or pyarrow filesystem that holds the dataset. By default the path or URL selects it.
+        storage_options: Options for the fsspec filesystem that the URL selects, such as credentials.
+        lock_timeout: The seconds to wait for another writer of the dataset.
+
+    Returns:
+        The completed commit, its files and the deleted staging directories. The report is false if nothing was done.
+
+    Raises:
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+        CorruptJournalError: The record of the pending commit is damaged, or a file that it needs is missing.
+        DatasetIOError: The filesystem failed, so the pending commit is still not complete.
+
+    Example:
+        >>> import inlay
+        >>> inlay.recover("sales")
+        RecoveryReport(completed=None, files=[], swept=[])
+    """
+    location = locate_dataset(path, filesystem, storage_options)
+    journal = open_journal(location)
+    if isinstance(journal, LocalJournal) and not journal.has_sidecar():
+        return RecoveryReport()
+    journal.acquire(lock_timeout)
+    try:
+        return journal.recover(sweep=True)
+    finally:
+        journal.release()
+
+
+def locate_dataset(
+    path: str | os.PathLike[str],
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Location:
+    """Return the location of a dataset that exists or will be created. Reject the path of a file."""
+    location = locate(path, filesystem, storage_options)
+    with wrap_errors("opening of the dataset"):
+        is_file = location.store.stat(location.path) is not None and not location.store.is_directory(location.path)
+    if is_file:
+        raise InvalidArgumentError(
+            f"{location.uri!r} is a file. A dataset is a directory of Parquet files.",
+            hint="Pass the path of the directory.",
+        )
+    return location
+
+
+def footer_cache(location: Location) -> FooterCache:
+    """Return the footer cache in the sidecar of a dataset, or in the user's cache directory.
+
+    A read never creates a sidecar, so a dataset without one uses the user's cache directory.
+    """
+    return FooterCache(open_journal(location).cache_path or _private_cache(location))
+
+
+def _private_cache(location: Location) -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = hashlib.sha256(f"{type(location.store).__name__} {location.path}".encode()).hexdigest()
+    return os.path.join(home, "inlay", "footers", f"{name[:32]}.db")
+
+
+def list_dataset_files(dataset_path: str | os.PathLike[str], filesystem: Filesystem | None = None) -> list[str]:
+    """List the Parquet files of a dataset, after completing a commit that a crash interrupted.
+
+    Args:
+        dataset_path: The path or URL of the dataset.
+        filesystem: The fsspec or pyarrow filesystem that holds the dataset. By default the path or URL selects it.
+
+    Returns:
+        The sorted paths of the files, each beginning with `dataset_path`.
+
+    Raises:
+        ConcurrentModificationError: Other programs change the dataset faster than inlay can list it.
+        InvalidArgumentError: `dataset_path` is a file.
+
+    Example:
+        >>> import inlay
+        >>> result = inlay.write_dataset({"id": [1]}, "sales")
+        >>> len(inlay.list_dataset_files("sales"))
+        1
+    """
+    location = locate_dataset(dataset_path, filesystem)
+    return read_consistently(location, lambda files: [location.display(file.path) for file in files])
+
+
+def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -> T:
+    """Call `read` with the data files of one snapshot, and repeat it if a commit interferes."""
+    journal = open_journal(location)
+    for attempt in range(_READ_ATTEMPTS):
+        with _settled(journal, attempt) as (settled, protected):
+            if not settled:
+                continue
+            files = data_files(location)
+            try:
+                result = read(files)
+            except (OSError, ValueError):
+                if protected or attempt + 1 == _READ_ATTEMPTS or not _has_changed(journal, files):
+                    raise
+                continue
+            if protected or not _has_changed(journal, files):
+                return result
+    raise _no_snapshot(journal)
+
+
+@contextlib.contextmanager
+def hold_snapshot(location: Location) -> Iterator[list[FileStat]]:
+    """Yield the data files of one snapshot, which stays valid inside the block.
+
+    On a local disk, commits wait until the block ends. On an object store they cannot wait, so the end of the block
+    raises `ConcurrentModificationError` if the dataset has changed.
+    """
+    journal = open_journal(location)
+    for attempt in range(_READ_ATTEMPTS):
+        with _settled(journal, attempt) as (settled, protected):
+            if not settled:
+                continue
+            files = data_files(location)
+            yield files
+            if not protected and _has_changed(journal, files):
+                raise ConcurrentModificationError(f"{location.uri!r} changed during the read.", hint="Read it again.")
+            return
+    raise _no_snapshot(journal)
+
+
+@contextlib.contextmanager
+def _settled(journal: Journal, attempt: int) -> Iterator[tuple[bool, bool]]:
+    """Yield `(settled, protected)`: no commit is pending, and none can start inside the block."""
+    _finish_pending(journal)
+    with journal.read_lock() as protected:
+        # A commit can be pending if it began before the lock was taken, or if this user cannot complete it.
+        pending = journal.has_pending_commit()
+        if pending and not journal.is_writable():
+            time.sleep(min(0.01 * 2**attempt, 0.5))
+        yield not pending, protected
+
+
+def _no_snapshot(journal: Journal) -> ConcurrentModificationError:
+    uri = journal.location.uri
+    if journal.has_pending_commit() and not journal.is_writable():
+        return ConcurrentModificationError(
+            f"A commit to {uri!r} is pending, and you do not have the write permission to complete it.",
+            hint="Run `inlay recover DATASET` as a user with write access.",
+        )
+    return ConcurrentModificationError(
+        f"{uri!r} changes faster than inlay can read it.", hint="Retry when fewer programs write to this dataset."
+    )
+
+
+def _has_changed(journal: Journal, files: list[FileStat]) -> bool:
+    """Return whether the listing `files` may show a commit that is only partly in place.
+
+    The journal is checked first: such a commit is either still pending, or the new listing differs.
+    """
+    return journal.has_pending_commit() or data_files(journal.location) != files
+
+
+def _finish_pending(journal: Journal) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while journal.has_pending_commit() and journal.is_writable():
+        try:
+            journal.acquire(_SHORT_WAIT)  # Usually the commit's own writer completes it during this wait.
+        except LockTimeoutError:
+            if time.monotonic() >= deadline:
+                raise
+            continue
+        except PermissionError:
+            if journal.is_writable():
+                raise
+            return  # Only a user with write access can complete it.
+        try:
+            journal.recover(sweep=False)
+        finally:
+            journal.release()

@@ -1,0 +1,17 @@
+"""Literal types, limits and defaults that several layers share."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+FileFormat = Literal["csv", "json", "parquet"]
+FORMATS: Final[tuple[str, ...]] = get_args(FileFormat)
+InlineFormat = Literal["csv", "json"]
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+ACTIVE: Final = ("queued", "running")  # states of a job that has not ended
+OnError = Literal["fail", "quarantine"]
+Scope = Literal["read", "write"]
+
+LOCK_TIMEOUT = 300.0  # seconds
+MAX_ROWS_PER_FILE = 5_000_000
+TARGET_FILE_SIZE = 128 << 20  # bytes

@@ -1,0 +1,114 @@
+"""Engines that run kernels on a thread pool of this machine, and the pyarrow engine."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, StageResults, Target, TaskProgress
+from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
+from inlay.engines.matching import match_files, open_target
+from inlay.engines.source import ArrowSource, load_source, open_batches
+from inlay.parquet.footers import Footer, read_many
+from inlay.storage import FileStat, Location
+
+__all__ = ["ArrowEngine", "LocalEngine"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class LocalEngine:
+    """An engine without `match`, on a thread pool. Its memory holds a few row groups."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or len(os.sched_getaffinity(0))
+
+    def with_progress(self, on_tasks: TaskProgress) -> Self:  # noqa: ARG002  (nothing runs remotely)
+        return self
+
+    def bind(self, location: Location, operation: str) -> Self:  # noqa: ARG002  (works on every location)
+        return self
+
+    def open(
+        self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
+    ) -> pa.Table | pa.RecordBatchReader:
+        return open_batches(data, like, storage_options)
+
+    def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
+        return load_source(data, conform, key_columns)
+
+    def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
+        return read_many(location, files, columns)
+
+    def stage(
+        self,
+        location: Location,
+        source: ArrowSource,
+        edits: Sequence[FileEdit],
+        appends: Sequence[Append],
+        *,
+        dry_run: bool = False,
+    ) -> StageResults:
+        yield from self._rewrite(location, source, edits, dry_run=dry_run)
+        with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
+            yield from _bounded_map(
+                pool, self.workers, lambda append: append_rows(location, append, source.take), appends
+            )
+
+    def _rewrite(
+        self, location: Location, source: ArrowSource, edits: Sequence[FileEdit], *, dry_run: bool
+    ) -> StageResults:
+        """Rewrite files in parallel, and row groups too if there are fewer files than threads."""
+        outer = min(self.workers, len(edits)) or 1
+        inner = max(1, self.workers // outer)
+        with ThreadPoolExecutor(outer, "inlay-file") as pool, ThreadPoolExecutor(inner, "inlay-group") as groups:
+
+            def map_groups(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+                return map(function, items) if inner == 1 else _bounded_map(groups, inner, function, items)
+
+            yield from _bounded_map(
+                pool, outer, lambda edit: rewrite_file(location, edit, source.take, map_groups, dry_run=dry_run), edits
+            )
+
+    def combine(self, location: Location, combines: Sequence[Combine]) -> StageResults:
+        with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
+            yield from _bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
+
+    def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
+        return (pick_rows(location, pick, schema) for pick in picks)
+
+
+class ArrowEngine(LocalEngine):
+    """The pyarrow engine."""
+
+    name = "pyarrow"
+
+    def match(
+        self, location: Location, source: ArrowSource, key_columns: Sequence[str], targets: Sequence[Target]
+    ) -> Iterator[FileMatch]:
+        with ThreadPoolExecutor(self.workers, "inlay-match") as pool:
+            opened = list(pool.map(lambda target: open_target(location, target), targets))
+            map_batches = functools.partial(_bounded_map, pool, self.workers)
+            yield from match_files(location, source, key_columns, opened, map_batches)
+
+
+def _bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Map in order, with at most `workers` results waiting to be consumed."""
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()

@@ -1,0 +1,197 @@
+"""Read Parquet uploads: keep every Arrow type, and write row groups with inlay's settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from inlay.errors import SchemaMismatchError, UnreadableUploadError
+from inlay.parquet.footers import int96_columns, int96_units
+from inlay.parquet.writer import rows_per_bytes
+from inlay.pipeline.decode import Content, RawFile
+from inlay.pipeline.inference import column_names
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.reader import SAMPLE_ROWS, Column, Parsed, Survey, repetitive
+from inlay.pipeline.records import Split
+from inlay.schema import family, lossless_cast, map_leaf_types, without_schema_copies
+from inlay.type_grammar import column_type_name, with_length
+
+__all__ = ["ParquetRows", "survey"]
+
+
+_BATCH_ROWS = 16_384
+_BATCH_BYTES = 16 << 20
+_SIZING_ROWS = 64
+_SPLIT_BYTES = 64 << 20  # decoded bytes; smaller row groups share a task
+
+
+def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:  # noqa: ARG001
+    """Survey a Parquet file. Splits are runs of row groups."""
+    try:
+        unit = _unit_of_int96(content, only_first=split_bytes is None)
+        with _parquet(content, unit) as file:
+            names, warnings = column_names(file.schema_arrow.names)
+            schema = _renamed(file.schema_arrow, names)
+            sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+            sample = next(_batches(file, [0], SAMPLE_ROWS), None) if file.num_row_groups else None
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from error
+    return Survey(
+        content=content,
+        options=options,
+        reader=ParquetRows(names, unit, schema.metadata),
+        kinds={},
+        splits=_splits(sizes, min(_SPLIT_BYTES, split_bytes or _SPLIT_BYTES)),
+        repetitive=[] if sample is None else repetitive(sample, names),
+        warnings=warnings,
+        schema=schema,
+    )
+
+
+@contextlib.contextmanager
+def _parquet(content: Content, unit: str) -> Iterator[pq.ParquetFile]:
+    with (
+        _open(content) as source,
+        pq.ParquetFile(
+            source,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            coerce_int96_timestamp_unit=unit,
+            page_checksum_verification=True,
+        ) as file,
+    ):
+        yield file
+
+
+def _open(content: Content) -> pa.NativeFile:
+    if isinstance(content.source, RawFile):
+        return content.source.location.store.open_arrow(content.source.location.full(content.source.path))
+    return pa.BufferReader(content.source.content)
+
+
+def _unreadable(error: Exception) -> UnreadableUploadError:
+    return UnreadableUploadError(f"Invalid Parquet file: {str(error).splitlines()[0]}")
+
+
+def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return the schema of the converted file, without text lengths and dictionaries.
+
+    The lengths are unchecked, and a dictionary only has room for the values of its own file.
+    """
+    fields = [
+        with_length(field.with_name(name).with_type(_decoded(field.type)), None)
+        for field, name in zip(schema, names, strict=True)
+    ]
+    return pa.schema(fields, without_schema_copies(schema.metadata))
+
+
+def _decoded(type_: pa.DataType) -> pa.DataType:
+    """Remove dictionaries from a type at any depth."""
+    return map_leaf_types(type_, lambda leaf: leaf.value_type if pa.types.is_dictionary(leaf) else leaf)
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    fields = [field.with_type(_decoded(field.type)) for field in table.schema]
+    schema = pa.schema(fields, table.schema.metadata)
+    return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def _splits(sizes: Sequence[int], limit: int) -> list[Split]:
+    """Group adjacent row groups into splits. `start` and `end` count row groups."""
+    splits: list[Split] = []
+    held = 0
+    for number, size in enumerate(sizes):
+        if splits and held + size <= limit:
+            splits[-1] = splits[-1]._replace(end=number + 1)
+            held += size
+        else:
+            splits.append(Split(len(splits), number, number + 1, 0))
+            held = size
+    return splits
+
+
+def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator[pa.Table]:
+    """Yield row groups in batches. Arrow reads some nested types only as whole row groups."""
+    for group in groups:
+        started = False
+        try:
+            for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
+                started = True
+                yield pa.Table.from_batches([batch])
+        except pa.ArrowNotImplementedError:
+            if started:
+                raise
+            yield file.read_row_group(group, use_threads=False)
+
+
+def _batch_rows(file: pq.ParquetFile, group: int) -> int:
+    """Choose the rows of a batch by the decoded size of the first rows."""
+    first = next(map(_without_dictionaries, _batches(file, [group], _SIZING_ROWS)), None)
+    return _BATCH_ROWS if first is None else min(_BATCH_ROWS, rows_per_bytes(_BATCH_BYTES, first))
+
+
+def _unit_of_int96(content: Content, *, only_first: bool) -> str:
+    """Return the unit that holds every INT96 timestamp of the file exactly."""
+    with _parquet(content, "ns") as fine, _parquet(content, "ms") as coarse:
+        groups = range(min(1, fine.num_row_groups) if only_first else fine.num_row_groups)
+        units = int96_units(fine, coarse, groups, int96_columns(fine.schema))
+    if len(units) > 1 or "none" in units:
+        raise UnreadableUploadError(
+            "A 64-bit timestamp cannot hold the file's INT96 timestamps: they combine nanoseconds with years "
+            "outside 1677 to 2262, or exceed 290,000 years.",
+            hint="Write the timestamps as microseconds.",
+        )
+    return "us" if "us" in units else "ns"
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """The reader of row groups, in batches of limited size."""
+
+    names: list[str]
+    int96: str  # unit of INT96 timestamps
+    metadata: dict[bytes, bytes] | None
+
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
+        return Parsed(self._tables(content, columns, split), [], {})
+
+    def _tables(self, content: Content, columns: Sequence[Column], split: Split) -> Iterator[pa.Table]:
+        groups = list(range(split.start, split.end))
+        try:
+            with _parquet(content, self.int96) as file:
+                for group in groups:
+                    for table in _batches(file, [group], _batch_rows(file, group)):
+                        named = table.rename_columns(self.names).replace_schema_metadata(self.metadata)
+                        yield _checked(_without_dictionaries(named), columns)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(error) from error
+
+
+def _checked(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """Check limits of the target's columns that a Parquet type cannot express."""
+    for column in columns:
+        values = table.column(column.name)
+        if column.length is not None and family(values.type) == "text":
+            _check_length(values, column, column.length)
+        elif _is_in_seconds(column.type) and family(values.type) == family(column.type):
+            lossless_cast(values, column.type, column.name)
+    return table
+
+
+def _check_length(values: pa.ChunkedArray, column: Column, length: int) -> None:
+    longest = pc.max(pc.utf8_length(values.cast(pa.large_string()))).as_py() or 0
+    if longest > length:
+        raise SchemaMismatchError(
+            f"A value of column {column.name!r} has {longest:,} characters,"
+            f" but the column is {column_type_name(column.field)}."
+        )
+
+
+def _is_in_seconds(type_: pa.DataType) -> bool:
+    """Return True for units of seconds, which Parquet stores as milliseconds."""
+    return type_ in (pa.timestamp("s"), pa.time32("s")) or (pa.types.is_timestamp(type_) and bool(type_.unit == "s"))

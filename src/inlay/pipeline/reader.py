@@ -1,0 +1,254 @@
+"""The protocol of readers: columns, splits, parsed rows and rejects of a conversion."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from inlay.pipeline.cells import Reading, reason
+from inlay.pipeline.decode import Content, check_utf8
+from inlay.pipeline.inference import Kind, join, type_of
+from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline.records import Split
+from inlay.storage import Location
+from inlay.type_grammar import length_of, with_length
+
+__all__ = [
+    "MAX_BAD_CELLS",
+    "REJECT_SCHEMA",
+    "REPETITIVE",
+    "SAMPLE_BYTES",
+    "SAMPLE_ROWS",
+    "BadCell",
+    "Column",
+    "Parsed",
+    "Reader",
+    "Reject",
+    "Survey",
+    "read_rejects",
+    "read_sample",
+    "reject_tables",
+    "repetitive",
+    "scan_rejects",
+    "schema_of",
+]
+
+
+MAX_BAD_CELLS = 100  # invalid cells that an error lists
+_MAX_VALUE = 1_000
+_MAX_RAW = 100_000
+_BATCH_ROWS = 1_000
+REJECT_SCHEMA = pa.schema(
+    [
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("column", pa.string()),
+        pa.field("value", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("raw", pa.string()),
+    ]
+)
+
+
+class BadCell(NamedTuple):
+    """An invalid cell. If `column` is None, the whole row is invalid."""
+
+    line: int
+    column: str | None
+    value: str | None
+    reason: str
+
+    @classmethod
+    def of(cls, line: int, column: str | None, value: str | None, reason: str) -> BadCell:
+        text = None if value is None else value.encode("utf-8", "backslashreplace").decode()
+        return cls(int(line), column, _shortened(text, _MAX_VALUE), reason)
+
+
+class Reject(NamedTuple):
+    """A rejected row: its invalid cells, its text, and its number in the split."""
+
+    cells: list[BadCell]
+    raw: str
+    row: int
+
+
+def reject_tables(rejects: Iterable[Reject]) -> Iterator[pa.Table]:
+    """Yield tables with one row per reject, described by its first invalid cell."""
+    remaining = iter(rejects)
+    while batch := list(itertools.islice(remaining, _BATCH_ROWS)):
+        yield _reject_table(batch)
+
+
+def _reject_table(rejects: Sequence[Reject]) -> pa.Table:
+    rows = [(*reject.cells[0][:3], _reason(reject.cells), _shortened(reject.raw, _MAX_RAW)) for reject in rejects]
+    columns = list(zip(*rows, strict=True)) or [()] * len(REJECT_SCHEMA)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, REJECT_SCHEMA, strict=True)], schema=REJECT_SCHEMA)
+
+
+def read_rejects(location: Location, files: Sequence[str], offset: int = 0, limit: int = 100) -> list[dict[str, Any]]:
+    """Return a page of rejects in source order, without reading earlier row groups."""
+    rows: list[dict[str, Any]] = []
+    for table in _groups(location, files, offset, limit):
+        rows += table.to_pylist()
+    return rows
+
+
+def scan_rejects(location: Location, files: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield all rejects in batches, with one row group in memory."""
+    for table in _groups(location, files, 0, sys.maxsize):
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+            yield batch.to_pylist()
+
+
+def _groups(location: Location, files: Sequence[str], offset: int, limit: int) -> Iterator[pa.Table]:
+    for path in files:
+        with location.store.open_arrow(location.full(path)) as source, pq.ParquetFile(source) as file:
+            for number in range(file.num_row_groups):
+                rows = file.metadata.row_group(number).num_rows
+                if limit > 0 and offset < rows:
+                    table = file.read_row_group(number).slice(offset, limit)
+                    limit -= table.num_rows
+                    yield table
+                offset = max(0, offset - rows)
+
+
+def _reason(cells: Sequence[BadCell]) -> str:
+    others = ", ".join(str(cell.column) for cell in cells[1:5])
+    more = ", ..." if len(cells) > 5 else ""
+    return cells[0].reason + (f"; also invalid: {others}{more}" if others else "")
+
+
+def _shortened(text: str | None, limit: int) -> str | None:
+    return text if text is None or len(text) <= limit else text[:limit] + "..."
+
+
+SAMPLE_ROWS = 10_000
+REPETITIVE = 0.2  # largest share of distinct values for which a dictionary saves space
+SAMPLE_BYTES = (1 << 20, 4 << 20, 16 << 20)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to read. An override or the target fixes its type; otherwise values may widen it."""
+
+    name: str
+    kind: Kind
+    type: pa.DataType
+    fixed: bool = False
+    nullable: bool = True
+    length: int | None = None  # maximum number of characters of its text
+    is_expected: bool = False  # an override for a field that the sample lacks
+
+    @classmethod
+    def inferred(cls, name: str, kind: Kind) -> Column:
+        return cls(name, kind, type_of(kind))
+
+    @classmethod
+    def chosen(cls, field: pa.Field, kind: Kind) -> Column:
+        return cls(field.name, kind, field.type, True, field.nullable, length_of(field))
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.type, self.kind.form, self.fixed, self.length)
+
+    @property
+    def field(self) -> pa.Field:
+        return with_length(pa.field(self.name, self.type, self.nullable), self.length)
+
+    def reason(self, value: object) -> str:
+        """Explain why a value is invalid."""
+        if value is None:
+            return "NULL in a column that does not allow it"
+        return reason(self.type) if self.length is None else f"longer than {self.length} characters"
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the type, or a part of it, is not determined yet."""
+        return self.kind.is_open and not self.fixed
+
+    def widened(self, kind: Kind) -> Column:
+        return Column.inferred(self.name, join(self.kind, kind))
+
+    @property
+    def warning(self) -> str | None:
+        """Explain why an inferred column is text, if that may surprise the user."""
+        if self.fixed or not self.type.equals(pa.string()):
+            return None
+        if self.kind.note:
+            return f"Column {self.name!r} {self.kind.note}."
+        return f"Column {self.name!r} is text, because its values have different types." if self.kind.mixed else None
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([column.field for column in columns])
+
+
+class Rejects(Sized, Iterable[Reject], Protocol):
+    """A sized iterable that may create its rejects on demand."""
+
+
+class Parsed(NamedTuple):
+    """The rows and rejects of a split, or the kinds of values that its columns cannot hold yet.
+
+    `met` maps column names to kinds, and also contains the expected columns that the split has.
+    """
+
+    tables: Iterable[pa.Table] | None
+    rejects: Rejects
+    met: dict[str, Kind]
+
+
+class Reader(Protocol):
+    """A reader of the splits of one file."""
+
+    def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed: ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The result of surveying a file."""
+
+    content: Content
+    options: ReadOptions
+    reader: Reader
+    kinds: dict[str, Kind]  # by column, in order
+    splits: list[Split]
+    repetitive: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    sample: Split | None = None  # the sampled rows
+    schema: pa.Schema | None = None  # of a file that carries its own schema
+
+
+def read_sample(content: Content, limits: Limits) -> tuple[bytes, bool]:
+    """Return the beginning of the text up to a line end, and whether it is the whole text."""
+    data, end = b"", content.skip
+    for size in (*SAMPLE_BYTES, limits.record_bytes):
+        end = min(content.size, content.skip + size)
+        data = content.read(content.skip, end)
+        if end < content.size:
+            data = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+        lines = data.count(b"\n") or data.count(b"\r")
+        if end == content.size or lines > SAMPLE_ROWS or (lines > 1 and size >= SAMPLE_BYTES[-1]):
+            break
+    check_utf8(data, content.skip)
+    return data, end == content.size
+
+
+def repetitive(sample: pa.Table, names: Sequence[str]) -> list[str]:
+    """Name the columns with few distinct values. Nested columns never count."""
+    found = []
+    for name, column in zip(names, sample.columns, strict=True):
+        filled = len(column) - column.null_count
+        try:
+            distinct = pc.count_distinct(column).as_py()
+        except (pa.ArrowNotImplementedError, pa.ArrowKeyError):
+            continue
+        if filled and distinct <= max(1, filled * REPETITIVE):
+            found.append(name)
+    return found

@@ -1,0 +1,236 @@
+"""JSON request bodies of the HTTP API; the OpenAPI document is generated from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from inlay.constants import FileFormat, InlineFormat, OnError
+
+if TYPE_CHECKING:
+    from inlay.workspace import Inline as InlineRequest
+    from inlay.workspace import Load, NewDataset, Source
+
+
+Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
+
+
+def _strings(document: Any) -> Iterator[str]:
+    """Yield every string in a JSON document, including object keys."""
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, (list, tuple)):
+        for each in document:
+            yield from _strings(each)
+    elif isinstance(document, dict):
+        yield from _strings([*document, *document.values()])
+
+
+class RequestBody(BaseModel):
+    """Base of all request bodies. Rejects unknown fields and values of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reject_lone_surrogates(cls, body: Any) -> Any:
+        # JSON escapes can spell half a surrogate pair, which UTF-8 cannot encode.
+        for text in _strings(body):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"half a surrogate pair in {text[:50]!r}") from error
+        return body
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _list_fields(cls, body: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """List the valid fields in the error for an unknown field."""
+        try:
+            return validate(body)
+        except ValidationError as error:
+            fields = [field.alias or name for name, field in cls.model_fields.items()]
+            details = [_with_fields(each, fields) for each in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data(error.title, details) from None
+
+
+def _with_fields(error: ErrorDetails, fields: list[str]) -> InitErrorDetails:
+    kind, message = error["type"], error["msg"]
+    if kind == "extra_forbidden" and len(error["loc"]) == 1:
+        kind, message = "unknown_field", f"Unknown field. Valid fields: {', '.join(fields)}"
+    custom = PydanticCustomError(kind, "{message}", {"message": message})
+    return InitErrorDetails(type=custom, loc=error["loc"], input=error["input"])
+
+
+class Inline(RequestBody):
+    """Data inside the request, at most 1 MiB."""
+
+    format: InlineFormat
+    content: Annotated[str, Field(examples=["code,name\nUS,United States\nCA,Canada\n"])]
+
+    def request(self) -> InlineRequest:
+        from inlay.workspace import Inline
+
+        return Inline(self.format, self.content)
+
+
+_Options = Annotated[
+    dict[str, Any],
+    Field(
+        description="Read options; inlay detects the options that are left out. CSV: delimiter, header, quote, escape, "
+        "null_values, encoding, day_first. JSON: layout (lines, array, objects), encoding, day_first.",
+        examples=[{"delimiter": ";"}],
+    ),
+]
+
+
+class SourceBody(RequestBody):
+    """The rows to load: exactly one of `upload_id`, `inline` and `sql`."""
+
+    upload_id: Annotated[
+        str | None, Field(description="A pending upload.", examples=["upld_4x7mzq2k5w3nvyrt6ahb2dce"])
+    ] = None
+    inline: Inline | None = None
+    sql: Annotated[str | None, Field(description="A SELECT over `datasets.<table_name>`.")] = None
+    format: Annotated[
+        FileFormat | None, Field(description="Format of the upload. Default: derived from its content type.")
+    ] = None
+    options: _Options = {}
+
+    def request(self) -> Source:
+        from inlay.workspace import Source
+
+        inline = self.inline.request() if self.inline is not None else None
+        return Source(self.upload_id, inline, self.sql, self.format, self.options)
+
+
+class ColumnBody(RequestBody):
+    name: str
+    type: Annotated[str, Field(examples=["decimal(10,2)", "timestamp", "text"])]
+
+
+class SchemaBody(RequestBody):
+    """Explicit column types. inlay infers the types of all other columns."""
+
+    columns: list[ColumnBody]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(column.name, column.type) for column in self.columns]
+
+
+_Label = Annotated[str, Field(min_length=1, max_length=1000, examples=["Q1 Sales Report"])]
+_OnError = Annotated[
+    OnError,
+    Field(
+        description="`fail`: one invalid row fails the request, and nothing changes. "
+        "`quarantine`: valid rows are loaded, invalid rows are listed under `rejects`."
+    ),
+]
+
+
+class DatasetBody(RequestBody):
+    label: _Label
+    table_name: Annotated[
+        str | None, Field(description="Table name in SQL. Default: derived from the label.", examples=["q1_sales"])
+    ] = None
+    source: SourceBody
+    schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
+    on_error: _OnError = "fail"
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "label": "Q1 Sales Report",
+                    "table_name": "q1_sales",
+                    "source": {
+                        "upload_id": "upld_4x7mzq2k5w3nvyrt6ahb2dce",
+                        "format": "csv",
+                        "options": {"delimiter": ",", "header": True, "null_values": ["", "NULL"]},
+                    },
+                    "schema": {"columns": [{"name": "revenue", "type": "decimal(10,2)"}]},
+                },
+                {
+                    "label": "Country Codes",
+                    "source": {"inline": {"format": "csv", "content": "code,name\nUS,United States\nCA,Canada\n"}},
+                },
+            ]
+        }
+    )
+
+    def request(self) -> NewDataset:
+        from inlay.workspace import NewDataset
+
+        columns = self.schema_.pairs() if self.schema_ is not None else []
+        return NewDataset(self.label, self.source.request(), self.table_name, columns, self.on_error)
+
+
+class ChangeBody(RequestBody):
+    """A new label, a new table name, or both."""
+
+    label: _Label | None = None
+    table_name: Annotated[str | None, Field(examples=["quarterly_sales"])] = None
+
+
+class LoadBody(RequestBody):
+    source: SourceBody
+    strategy: Annotated[
+        Strategy,
+        Field(description="`append` and `replace` load all rows. Every other strategy requires `key_columns`."),
+    ]
+    key_columns: Annotated[list[str], Field(examples=[["id"]])] = []
+    dedup_order_by: Annotated[
+        str | list[str],
+        Field(
+            description="Order columns for `deduplicate`: of the source rows with the same key, the last row in "
+            "this order is loaded."
+        ),
+    ] = []
+    dry_run: Annotated[bool, Field(description="Return the plan of the load and change nothing.")] = False
+    on_error: _OnError = "fail"
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "source": {"upload_id": "upld_4x7mzq2k5w3nvyrt6ahb2dce", "format": "csv"},
+                    "strategy": "upsert",
+                    "key_columns": ["id"],
+                }
+            ]
+        }
+    )
+
+    def request(self) -> Load:
+        from inlay.workspace import Load
+
+        order = [self.dedup_order_by] if isinstance(self.dedup_order_by, str) else self.dedup_order_by
+        return Load(self.source.request(), self.strategy, self.key_columns, order, self.dry_run, self.on_error)
+
+
+class RestoreBody(RequestBody):
+    version: Annotated[int, Field(ge=1, description="The version to restore.", examples=[1])]
+
+
+class PreviewBody(RequestBody):
+    """Format, options and types to read an upload with. inlay detects those left out."""
+
+    format: FileFormat | None = None
+    options: _Options = {}
+    schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
+    dataset_id: Annotated[
+        str | None, Field(description="Preview a load into this dataset, with the types of its columns.")
+    ] = None
+
+
+class QueryBody(RequestBody):
+    sql: Annotated[str, Field(examples=["SELECT count(*) FROM datasets.q1_sales"])]
+    limit: Annotated[
+        int | None, Field(ge=0, description="Maximum number of rows. `truncated` tells whether there are more.")
+    ] = None
+    timeout_seconds: Annotated[
+        float | None, Field(gt=0, description="Timeout in seconds. Cannot exceed the limit of the service.")
+    ] = None

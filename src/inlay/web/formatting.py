@@ -1,0 +1,56 @@
+"""Formats numbers, sizes and times for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["ago", "count", "duration", "plural", "size"]
+
+
+_STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (30, "day"), (12, "month"))
+
+
+def size(number: int) -> str:
+    """Format a number of bytes: 999 bytes, 1.5 MB, 120 GB."""
+    amount, unit = float(number), "bytes"
+    for larger in ("KB", "MB", "GB", "TB", "PB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return (
+        f"{number:,} {plural(number, 'byte')}" if unit == "bytes" else f"{amount:.{0 if amount >= 100 else 1}f} {unit}"
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """Format a count with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {plural(number, noun)}"
+
+
+def plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """Format a past moment: just now, 5 minutes ago, 2 days ago."""
+    amount = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
+    if amount < 10:
+        return "just now"
+    for limit, noun in _STEPS:
+        if amount < limit:
+            return f"{count(amount, noun)} ago"
+        amount //= limit
+    return f"{count(amount, 'year')} ago"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 35 ms, 2.4 s, 42 s, 3 min 5 s, 2 h."""
+    milliseconds, whole = round(seconds * 1000), round(seconds)
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    if whole < 60:
+        return f"{milliseconds / 1000:.1f} s" if milliseconds < 9950 else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")

@@ -1,0 +1,14 @@
+"""Coroutines in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, object]) -> object:
+    """Run a coroutine in its own thread, because the driver of the browser may run an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

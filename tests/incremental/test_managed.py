@@ -1,0 +1,212 @@
+"""Drafts: merges into an explicit list of files that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from inlay.commit.transaction import StagedFile
+from inlay.engines import get_engine
+from inlay.errors import DatasetIOError, DuplicateKeyError, SchemaMismatchError
+from inlay.incremental.managed import Draft, append_draft, check_append, merge_draft, plan_draft
+from inlay.incremental.validate import MergeOptions
+from inlay.parquet import footer_cache
+from inlay.storage import LocalStore, locate
+from tests import lake
+from tests.attentive import Listening, Unanswered
+
+
+class Managed:
+    """A managed dataset with its versions in a list."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        lake.write(
+            root / "v1", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([5, 6], ["e", "f"])}
+        )
+        (root / "v1/stray.parquet").write_bytes(b"of nobody")
+        self.versions = [["v1/a.parquet", "v1/b.parquet"]]
+
+    def draft(self) -> Draft:
+        files = [(path, (self.root / path).stat().st_size) for path in self.versions[-1]]
+        return Draft(locate(self.root), files, f"v{len(self.versions) + 1}")
+
+    def rows(self, version: int = -1) -> list[tuple[int, str]]:
+        tables = [pq.read_table(self.root / path, partitioning=None) for path in self.versions[version]]
+        return [(row["id"], row["v"]) for row in pa.concat_tables(tables).to_pylist()]
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Managed:
+    return Managed(tmp_path / "data_x")
+
+
+def options(strategy: str) -> MergeOptions:
+    return MergeOptions.check(strategy, ["id"])
+
+
+def test_a_draft_keeps_unchanged_files(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([2, 9], ["B", "i"]), draft, options("upsert"), get_engine("pyarrow"))
+    assert (result.updated, result.inserted, result.target_count_after) == (1, 1, 5)
+    files = draft.files(result)
+    assert [path for path, _, _ in files] == ["v2/part-00000.parquet", "v1/b.parquet", "v2/part-00001.parquet"]
+    assert [rows for _, rows, _ in files] == [2, 2, 1]
+    assert [size for _, _, size in files] == [(managed.root / path).stat().st_size for path, _, _ in files]
+    managed.versions.append([path for path, _, _ in files])
+    assert managed.rows() == [(1, "a"), (2, "B"), (5, "e"), (6, "f"), (9, "i")]
+    assert managed.rows(0) == [(1, "a"), (2, "b"), (5, "e"), (6, "f")]
+
+
+def test_a_file_without_rows_leaves_the_next_version_only(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([5, 6], ["e", "F"]), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.updated, result.unchanged, result.deleted) == (2, 1, 2)
+    assert [path for path, _, _ in draft.files(result)] == ["v2/part-00000.parquet"]
+    assert managed.rows(0) == [(1, "a"), (2, "b"), (5, "e"), (6, "f")]
+
+
+def test_a_merge_without_changes_writes_nothing(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([1], ["a"]), draft, options("upsert"), get_engine("pyarrow"))
+    assert (result.updated, result.unchanged) == (1, 1)
+    assert [path for path, _, _ in draft.files(result)] == managed.versions[0]
+    assert [path.name for path in (managed.root / "v2").glob("*")] == []
+
+
+def test_a_plan_writes_nothing(managed: Managed) -> None:
+    plan, changes = plan_draft(
+        lake.table([2, 9], ["B", "i"]), managed.draft(), options("upsert"), get_engine("pyarrow"), limit=5
+    )
+    assert [table.num_rows for table in (changes.inserted, changes.old, changes.new, changes.deleted)] == [1, 1, 1, 0]
+    assert (plan.updated, plan.inserted, plan.deleted) == (1, 1, 0)
+    assert [Path(path).name for path in plan.affected_files] == ["a.parquet"]
+    assert not (managed.root / "v2").exists()
+
+
+def test_a_rejected_merge_writes_nothing(managed: Managed) -> None:
+    engine, twice = get_engine("pyarrow"), lake.table([2, 2], ["x", "y"])
+    for call in (merge_draft, partial(plan_draft, limit=5)):
+        with pytest.raises(DuplicateKeyError):
+            call(twice, managed.draft(), options("upsert"), engine)
+    assert not (managed.root / "v2").exists()
+
+
+def test_rows_are_appended_in_the_types_of_the_dataset(managed: Managed) -> None:
+    draft = managed.draft()
+    rows = pa.table({"v": ["z"], "id": pa.array([7], pa.int16())})
+    [(path, count, size)] = append_draft(rows, draft, get_engine("pyarrow"))
+    assert (path, count, size) == ("v2/part-00000.parquet", 1, (managed.root / path).stat().st_size)
+    first = pq.read_schema(managed.root / "v1/a.parquet")
+    assert pq.read_schema(managed.root / path).equals(first)
+
+
+@pytest.mark.parametrize("rows", [{"id": [7]}, {"id": [7], "v": ["z"], "w": [1]}, {"id": ["seven"], "v": ["z"]}])
+def test_rows_that_do_not_fit_are_rejected(managed: Managed, rows: dict[str, list[object]]) -> None:
+    with pytest.raises(SchemaMismatchError) as refused:
+        append_draft(pa.table(rows), managed.draft(), get_engine("pyarrow"))
+    with pytest.raises(SchemaMismatchError) as foreseen:
+        check_append(pa.table(rows), managed.draft(), get_engine("pyarrow"))
+    assert foreseen.value.message == refused.value.message
+    assert not (managed.root / "v2").exists()
+
+
+def test_check_append_writes_nothing(managed: Managed) -> None:
+    check_append(lake.table([7], ["z"]), managed.draft(), get_engine("pyarrow"))
+    assert not (managed.root / "v2").exists()
+
+
+def test_a_version_that_only_loses_files_writes_none(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([5, 6], ["e", "f"]), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.deleted, result.unchanged, result.target_count_after) == (2, 2, 2)
+    assert [path for path, _, _ in draft.files(result)] == ["v1/b.parquet"]
+    assert [path.name for path in (managed.root / "v2").glob("*")] == []
+
+
+def test_a_version_without_rows_still_has_a_schema(managed: Managed) -> None:
+    draft = managed.draft()
+    result = merge_draft(lake.table([], []), draft, options("full_merge"), get_engine("pyarrow"))
+    assert (result.deleted, result.target_count_after) == (4, 0)
+    [(path, rows, _)] = draft.files(result)
+    assert rows == 0
+    assert pq.read_schema(managed.root / path).equals(pq.read_schema(managed.root / "v1/a.parquet"))
+
+
+def test_versions_can_be_on_object_stores(memory: MemoryFileSystem) -> None:
+    first = append_draft(lake.table([1, 2]), Draft(locate("/versions/x", memory), [], "v1"), get_engine("pyarrow"))
+    draft = Draft(locate("/versions/x", memory), [(path, size) for path, _, size in first], "v2")
+    result = merge_draft(lake.table([2, 3]), draft, options("insert"), get_engine("pyarrow"))
+    assert [path for path, _, _ in draft.files(result)] == ["v1/part-00000.parquet", "v2/part-00000.parquet"]
+    assert sorted(memory.find("/versions")) == [f"/versions/x/v{n}/part-00000.parquet" for n in (1, 2)]
+
+
+def test_new_files_are_synced_before_a_version_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    for name in ("sync_file", "sync_directory"):
+        monkeypatch.setattr(LocalStore, name, lambda _, path: synced.append(path.removeprefix(str(tmp_path))))
+    merged = lake.write(tmp_path / "x", {"v1/day=1/a.parquet": lake.table([1])})
+    draft = Draft(locate(merged), [("v1/day=1/a.parquet", 1)], "v2")
+    draft.commit([StagedFile(f"{merged}/v2/day=2/b.parquet", "v2/day=2/b.parquet")], [])
+    assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/day=2", "/x/v2", "/x", ""]
+
+
+def test_appended_files_are_synced(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(LocalStore, "sync_file", lambda _, path: synced.append(path))
+    append_draft(lake.table([7]), managed.draft(), get_engine("pyarrow"))
+    assert synced == [str(managed.root / "v2/part-00000.parquet")]
+
+
+CALLS: dict[str, Callable[[Draft, Any], Any]] = {
+    "merge": lambda draft, engine: merge_draft(lake.table([7]), draft, options("upsert"), engine),
+    "plan": lambda draft, engine: plan_draft(lake.table([7]), draft, options("upsert"), engine, limit=1),
+    "append": lambda draft, engine: append_draft(lake.table([7]), draft, engine),
+    "plan of an append": lambda draft, engine: check_append(lake.table([7]), draft, engine),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_error_names_the_operation(managed: Managed, name: str) -> None:
+    operation = name.split(maxsplit=1)[0]
+    with pytest.raises(DatasetIOError, match=rf"^The {operation} failed and nothing changed: .*no answer") as caught:
+        CALLS[name](managed.draft(), Unanswered())
+    merging = ("upsert", ["id"]) if name in ("merge", "plan") else (None, [])
+    assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (operation, *merging)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_engines_are_bound_to_the_operation(
+    managed: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(footer_cache, "_WORTH_CACHING", 1)
+    engine = Listening()
+    CALLS[name](managed.draft(), engine)
+    operation = "append" if "append" in name else "upsert"
+    assert engine.told == {
+        "bind": (str(managed.root), operation), "footers": 2, "open": (["id", "v"], None),
+    }  # fmt: skip
+    assert not (tmp_path / "cache").exists(), "the service knows its files"
+
+
+def test_new_files_of_a_version_have_distinct_names(managed: Managed) -> None:
+    draft = managed.draft()
+    slots = [draft.stage_replacement("v1/a.parquet"), draft.stage_new_file(""), draft.stage_new_file("")]
+    assert [slot.path for slot in slots] == [f"v2/part-0000{n}.parquet" for n in range(3)]
+    assert [slot.stage for slot in slots] == [str(managed.root / slot.path) for slot in slots]
+
+
+def test_no_rows_make_a_file_only_with_empty(managed: Managed) -> None:
+    engine, steps = get_engine("pyarrow"), []
+    assert append_draft(lake.table([], []), managed.draft(), engine) == []
+    [(path, rows, _)] = append_draft(lake.table([], []), managed.draft(), engine, empty=True, progress=steps.append)
+    assert (path, rows) == ("v2/part-00000.parquet", 0)
+    assert [(step.phase, step.done, step.total) for step in steps] == [("append", 1, 1)]
