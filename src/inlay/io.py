@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
-import pyarrow as pa
-
-from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
+from inlay import incremental
 from inlay.engines import get_engine
 from inlay.engines.base import Engine
 from inlay.errors import InvalidArgumentError, unknown
-from inlay.incremental import (
-    MergePlan,
-    MergeResult,
-    MergeStats,
-    MergeStrategy,
-    WriteResult,
-    compact,
-    compute_merge_stats,
-    merge,
-    plan_merge,
-    read_parquet,
-    write_dataset,
-)
+from inlay.incremental import MergeResult, MergeStats, MergeStrategy, WriteResult, compute_merge_stats
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import get_strategy
 from inlay.incremental.validate import SchemaMode
 from inlay.storage import Filesystem
 
 if TYPE_CHECKING:
-    import pyarrow.dataset as ds
     from duckdb import DuckDBPyConnection
     from pyspark.sql import SparkSession
 
@@ -43,14 +31,59 @@ __all__ = [
     "merge_parquet_dataset_pyarrow",
 ]
 
-
-def _passed(arguments: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """Return the arguments of a method, from `locals()` in its first line, that are not None."""
-    return {k: v for k, v in arguments.items() if v is not None and k not in ("self", "__class__", *without)}
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-# The arguments of write_parquet_dataset that choose between a merge and a write.
-_CHOICES = ("data", "path", "mode", "strategy", "rewrite_mode", "key_columns", "use_merge")
+def _method(function: Callable[P, R]) -> Callable[Concatenate[_DatasetIO, P], R]:
+    """Turn a function of inlay into a method that passes the engine and the storage of its object."""
+    original = inspect.signature(function)
+    parameters = [each for each in original.parameters.values() if each.name != "engine"]
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = original.replace(parameters=[owner, *parameters])
+    description = inspect.cleandoc(function.__doc__ or "")
+    returns = re.search(r"\nReturns:\n.*?(?=\n\n)", description, re.DOTALL)
+
+    @functools.wraps(function)
+    def method(self: _DatasetIO, /, *arguments: P.args, **options: P.kwargs) -> R:
+        passed = signature.bind(self, *arguments, **options).arguments
+        del passed["self"]
+        storage = {name: value for name, value in self._storage.items() if passed.get(name) is None}
+        if "engine" in original.parameters:
+            passed["engine"] = self._engine(use_merge=passed.pop("use_merge", None))
+        return function(**passed | storage)  # type: ignore[call-arg]  # bound by name above
+
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    method.__doc__ = (
+        f"{description.partition(chr(10))[0]}\n\nSee `inlay.{function.__name__}` for all arguments and errors.\n"
+        f"{returns[0] if returns else ''}"
+    )
+    return method
+
+
+class _MergeOptions(TypedDict, total=False):
+    partition_columns: str | Sequence[str] | None
+    filesystem: Filesystem | None
+    compression: str | None
+    max_rows_per_file: int
+    row_group_size: int | None
+    partition_by: str | Sequence[str] | None
+    storage_options: Mapping[str, Any] | None
+    schema_mode: SchemaMode
+    dedup_order_by: str | Sequence[str] | None
+    progress: ProgressCallback | bool | None
+    lock_timeout: float
+    use_merge: bool | None
+
+
+def _show_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Show the arguments of `merge` in the signature of a function that passes them on as `**options`."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = inspect.signature(incremental.merge).parameters
+    more = [options[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in _MergeOptions.__annotations__]
+    function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return function
 
 
 def _stats(result: MergeResult) -> MergeStats:
@@ -77,135 +110,13 @@ class _DatasetIO:
     def _engine(self, **settings: Any) -> Engine:
         return get_engine(self.engine, **settings)
 
-    def _arguments(self, passed: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        return {"engine": self._engine(**settings), **self._storage, **passed}
+    merge = _method(incremental.merge)
+    plan_merge = _method(incremental.plan_merge)
+    write_dataset = _method(incremental.write_dataset)
+    compact = _method(incremental.compact)
+    read_parquet = _method(incremental.read_parquet)
 
-    def merge(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        strategy: MergeStrategy,
-        key_columns: str | Sequence[str],
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        *,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-    ) -> MergeResult:
-        """Merge source rows into a Parquet dataset.
-
-        See `inlay.merge` for all arguments and errors.
-
-        Returns:
-            The exact numbers of inserted, updated and deleted rows, and the operation on each file.
-        """
-        return merge(**self._arguments(_passed(locals())))
-
-    def plan_merge(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        strategy: MergeStrategy,
-        key_columns: str | Sequence[str],
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        *,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-    ) -> MergePlan:
-        """Plan a merge without writing anything.
-
-        See `inlay.merge` for all arguments and errors.
-
-        Returns:
-            The number of rows to insert, update and delete, and for each file its operation and the reason.
-        """
-        return plan_merge(**self._arguments(_passed(locals())))
-
-    def write_dataset(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        *,
-        mode: Literal["append", "overwrite"] = "append",
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-    ) -> WriteResult:
-        """Write rows to a dataset as new files.
-
-        See `inlay.write_dataset` for all arguments and errors.
-
-        Args:
-            data: The rows to write; the `source` of `inlay.write_dataset`.
-
-        Returns:
-            The new files and the removed files.
-        """
-        arguments = _passed(locals())
-        return write_dataset(arguments.pop("data"), **self._arguments(arguments))
-
-    def compact(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        target_file_size: int = TARGET_FILE_SIZE,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        sort_by: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        row_group_size: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-    ) -> WriteResult:
-        """Combine the small files of a dataset.
-
-        See `inlay.compact` for all arguments and errors.
-
-        Returns:
-            The new files and the files that they replace.
-        """
-        return compact(**self._arguments(_passed(locals())))
-
-    def read_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        columns: Sequence[str] | None = None,
-        filter: ds.Expression | None = None,  # noqa: A002
-        filesystem: Filesystem | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> pa.Table:
-        """Read a dataset into memory.
-
-        See `inlay.read_parquet` for all arguments and errors.
-
-        Returns:
-            The rows, file by file in path order.
-        """
-        return read_parquet(**self._storage | _passed(locals()))
-
+    @_show_options
     def write_parquet_dataset(
         self,
         data: Any,
@@ -214,18 +125,7 @@ class _DatasetIO:
         strategy: MergeStrategy | None = None,
         rewrite_mode: Literal["incremental", "full"] = "full",
         key_columns: str | Sequence[str] | None = None,
-        *,
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
+        **options: Unpack[_MergeOptions],
     ) -> MergeResult | WriteResult:
         """Merge rows if `strategy` is set; otherwise write them as new files.
 
@@ -243,48 +143,25 @@ class _DatasetIO:
         Raises:
             InvalidArgumentError: `rewrite_mode` is unknown, or `strategy` or `key_columns` is missing.
         """
-        options = _passed(locals(), *_CHOICES)
-        return self._merge_or_write(data, path, mode, strategy, rewrite_mode, key_columns, options, {})
-
-    def _merge_or_write(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        mode: Literal["append", "overwrite"],
-        strategy: MergeStrategy | None,
-        rewrite_mode: str,
-        key_columns: str | Sequence[str] | None,
-        options: Mapping[str, Any],
-        merge_options: Mapping[str, Any],
-    ) -> MergeResult | WriteResult:
         if rewrite_mode not in ("incremental", "full"):
             raise unknown("rewrite_mode", rewrite_mode, ["incremental", "full"])
         if strategy is None:
             if rewrite_mode == "incremental":
                 raise InvalidArgumentError('rewrite_mode="incremental" needs a strategy and key_columns.')
-            return self.write_dataset(data, path, mode=mode, **options)
+            options.pop("use_merge", None)  # a write matches no keys
+            return self.write_dataset(data, path, mode=mode, **options)  # type: ignore[misc]  # checked by the call
         if key_columns is None:
             raise InvalidArgumentError(f"strategy={strategy!r} needs key_columns.")
-        return self.merge(data, path, strategy, key_columns, **options, **merge_options)
+        return self.merge(data, path, strategy, key_columns, **options)
 
+    @_show_options
     def merge_parquet_dataset(
         self,
         data: Any,
         path: str | os.PathLike[str],
         key_columns: str | Sequence[str],
         strategy: MergeStrategy = "upsert",
-        *,
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
+        **options: Unpack[_MergeOptions],
     ) -> MergeStats:
         """Merge source rows and return only the row counts.
 
@@ -293,7 +170,7 @@ class _DatasetIO:
         Returns:
             The number of inserted, updated and deleted rows, and the number of rows after the merge.
         """
-        return _stats(self.merge(**_passed(locals())))
+        return _stats(self.merge(data, path, strategy, key_columns, **options))
 
 
 class PyArrowDatasetIO(_DatasetIO):
@@ -374,149 +251,6 @@ class DuckDBDatasetIO(_DatasetIO):
     def _engine(self, **settings: Any) -> Engine:
         return get_engine(self.engine, **self._settings, **settings)
 
-    def merge(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        strategy: MergeStrategy,
-        key_columns: str | Sequence[str],
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        *,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-        use_merge: bool | None = None,
-    ) -> MergeResult:
-        """Merge source rows into a Parquet dataset.
-
-        See `inlay.merge` for the other arguments and errors.
-
-        Args:
-            use_merge: How DuckDB matches keys. True uses its MERGE statement (DuckDB 1.4 or newer), False uses
-                UNION ALL, and None uses MERGE if DuckDB has it. The result is the same.
-
-        Returns:
-            The exact numbers of inserted, updated and deleted rows, and the operation on each file.
-
-        Raises:
-            DatasetMergeError: `use_merge` is True and DuckDB is older than 1.4.
-        """
-        return merge(**self._arguments(_passed(locals(), "use_merge"), use_merge=use_merge))
-
-    def plan_merge(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        strategy: MergeStrategy,
-        key_columns: str | Sequence[str],
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        *,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-        use_merge: bool | None = None,
-    ) -> MergePlan:
-        """Plan a merge without writing anything.
-
-        See `inlay.merge` for the other arguments and errors.
-
-        Args:
-            use_merge: See `DuckDBDatasetIO.merge`.
-
-        Returns:
-            The number of rows to insert, update and delete, and for each file its operation and the reason.
-        """
-        return plan_merge(**self._arguments(_passed(locals(), "use_merge"), use_merge=use_merge))
-
-    def write_parquet_dataset(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        mode: Literal["append", "overwrite"] = "append",
-        strategy: MergeStrategy | None = None,
-        rewrite_mode: Literal["incremental", "full"] = "full",
-        key_columns: str | Sequence[str] | None = None,
-        *,
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-        use_merge: bool | None = None,
-    ) -> MergeResult | WriteResult:
-        """Merge rows if `strategy` is set; otherwise write them as new files.
-
-        See `inlay.merge` and `inlay.write_dataset` for the other arguments and errors.
-
-        Args:
-            mode: Without a strategy: `"append"` or `"overwrite"`.
-            strategy: The strategy of a merge. None writes the rows without comparing keys.
-            rewrite_mode: `"incremental"` requires a strategy. A merge is always incremental.
-            key_columns: The key columns of a merge.
-            use_merge: For a merge: see `DuckDBDatasetIO.merge`.
-
-        Returns:
-            The result of the merge or write.
-
-        Raises:
-            InvalidArgumentError: `rewrite_mode` is unknown, or `strategy` or `key_columns` is missing.
-        """
-        options = _passed(locals(), *_CHOICES)
-        only_merge = {"use_merge": use_merge}
-        return self._merge_or_write(data, path, mode, strategy, rewrite_mode, key_columns, options, only_merge)
-
-    def merge_parquet_dataset(
-        self,
-        data: Any,
-        path: str | os.PathLike[str],
-        key_columns: str | Sequence[str],
-        strategy: MergeStrategy = "upsert",
-        *,
-        partition_columns: str | Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        compression: str | None = None,
-        max_rows_per_file: int = MAX_ROWS_PER_FILE,
-        row_group_size: int | None = None,
-        partition_by: str | Sequence[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        schema_mode: SchemaMode = "strict",
-        dedup_order_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | bool | None = None,
-        lock_timeout: float = LOCK_TIMEOUT,
-        use_merge: bool | None = None,
-    ) -> MergeStats:
-        """Merge source rows and return only the row counts.
-
-        See `inlay.merge` for all arguments and errors.
-
-        Args:
-            use_merge: See `DuckDBDatasetIO.merge`.
-
-        Returns:
-            The number of inserted, updated and deleted rows, and the number of rows after the merge.
-        """
-        return _stats(self.merge(**_passed(locals())))
-
 
 DuckDBParquetHandler = DuckDBDatasetIO
 
@@ -558,23 +292,13 @@ class SparkDatasetIO(_DatasetIO):
         return get_engine(self.engine, spark=self._spark, **settings)
 
 
+@_show_options
 def merge_parquet_dataset_pyarrow(
     data: Any,
     path: str | os.PathLike[str],
     key_columns: str | Sequence[str],
     strategy: MergeStrategy = "upsert",
-    *,
-    partition_columns: str | Sequence[str] | None = None,
-    filesystem: Filesystem | None = None,
-    compression: str | None = None,
-    max_rows_per_file: int = MAX_ROWS_PER_FILE,
-    row_group_size: int | None = None,
-    partition_by: str | Sequence[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema_mode: SchemaMode = "strict",
-    dedup_order_by: str | Sequence[str] | None = None,
-    progress: ProgressCallback | bool | None = None,
-    lock_timeout: float = LOCK_TIMEOUT,
+    **options: Unpack[_MergeOptions],
 ) -> MergeStats:
     """Merge source rows with the pyarrow engine and return only the row counts.
 
@@ -588,4 +312,4 @@ def merge_parquet_dataset_pyarrow(
         >>> inlay.merge_parquet_dataset_pyarrow({"id": [1, 2]}, "people", key_columns="id", strategy="insert")
         {'inserted': 2, 'updated': 0, 'deleted': 0, 'total': 2}
     """
-    return PyArrowDatasetIO().merge_parquet_dataset(**_passed(locals()))
+    return PyArrowDatasetIO().merge_parquet_dataset(data, path, key_columns, strategy, **options)

@@ -471,6 +471,14 @@ def merged_in_a_child(path, rows, limit, use_merge):
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("use_merge", [True, False])
+def test_use_merge_selects_how_duckdb_matches_keys(tmp_path, caplog, use_merge):
+    with caplog.at_level(logging.INFO):
+        for call in (inlay.plan_merge, inlay.merge):
+            call({"id": [1]}, tmp_path / "d", "upsert", "id", engine="duckdb", use_merge=use_merge)
+    assert ("Using DuckDB MERGE" in caplog.text) == use_merge
+
+
 @USE_MERGE
 def test_memory_is_bounded(tmp_path, use_merge):
     """Match all rows of a file in random order, with too little memory for the keys."""

@@ -12,6 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
 from inlay.commit.transaction import IncrementalFileManager
+from inlay.engines import get_engine
 from inlay.errors import DatasetIOError, DatasetMergeError, InlayError, InvalidArgumentError, LockTimeoutError
 from inlay.incremental import ParquetMetadataAnalyzer, plan_incremental_rewrite, read
 from inlay.parquet import footer_cache
@@ -182,3 +183,16 @@ def test_an_error_names_the_operation(memory: MemoryFileSystem, monkeypatch: pyt
     merging = ("upsert", ["id"]) if name in ("merge", "plan") else (None, [])
     assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (operation, *merging)
     assert len(caught.value.files) == 1
+
+
+@pytest.mark.parametrize("other", ["auto", "pyarrow", get_engine("pyarrow")], ids=["auto", "pyarrow", "object"])
+def test_use_merge_is_rejected_by_other_engines(tmp_path: Path, other: Any) -> None:
+    for call in (inlay.plan_merge, inlay.merge):
+        with pytest.raises(InvalidArgumentError, match="use_merge needs the DuckDB engine"):
+            call({"id": [1]}, tmp_path / "d", "upsert", "id", engine=other, use_merge=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_use_merge_is_rejected_by_classes_of_other_engines(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="use_merge needs the DuckDB engine"):
+        inlay.PyArrowDatasetIO().merge({"id": [1]}, tmp_path / "d", "upsert", "id", use_merge=True)

@@ -7,7 +7,7 @@ import os
 from typing import Any, cast
 
 from inlay.engines.base import Engine
-from inlay.errors import EngineNotInstalledError, unknown
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError, unknown
 
 __all__ = ["get_engine"]
 
@@ -24,9 +24,13 @@ def get_engine(name: str | Engine = "auto", data: object = None, **settings: Any
 
     `auto` is `spark` if `data` is a Spark DataFrame or INLAY_SPARK_MASTER is set, otherwise `pyarrow`.
     """
-    if not isinstance(name, str):
-        return name
     chosen = _default_engine(data) if name == "auto" else name
+    if settings.get("use_merge") is None:
+        settings.pop("use_merge", None)
+    elif chosen != "duckdb":
+        raise InvalidArgumentError("use_merge needs the DuckDB engine.", hint='Pass engine="duckdb".')
+    if not isinstance(chosen, str):
+        return chosen
     if chosen not in _ENGINES:
         raise unknown("engine", name, ["auto", *_ENGINES])
     module, class_, package = _ENGINES[chosen]

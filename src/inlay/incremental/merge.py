@@ -71,6 +71,7 @@ def merge(
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
+    use_merge: bool | None = None,
 ) -> MergeResult:
     """Merge source rows into a Parquet dataset, rewriting only the row groups that change.
 
@@ -129,6 +130,8 @@ def merge(
               `"append"` and `"commit"`. Return False from the callback to cancel the merge.
         lock_timeout: How many seconds to wait for another writer on a local disk. On object stores, writers don't
             wait: a merge that finds a newer commit plans again, in at most 5 attempts.
+        use_merge: For engine `"duckdb"` only: how DuckDB matches keys. True uses its MERGE statement (DuckDB 1.4 or
+            newer), False uses UNION ALL, and None uses MERGE if DuckDB has it. The result is the same.
 
     Returns:
         The exact numbers of inserted, updated and deleted rows, and the operation on each file.
@@ -174,7 +177,7 @@ def merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, on_progress,
         )  # fmt: skip
-        with _open_run("merge", options, engine, data, path, filesystem, storage_options) as run:
+        with _open_run("merge", options, engine, use_merge, data, path, filesystem, storage_options) as run:
             result = _execute_with_retries(run, lock_timeout)
         run.report_committed()
     return result
@@ -198,6 +201,7 @@ def plan_merge(
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,  # noqa: ARG001  (a dry run takes no lock)
+    use_merge: bool | None = None,
 ) -> MergePlan:
     """Plan a merge without writing anything: exact counts, and the operation on each file.
 
@@ -220,6 +224,7 @@ def plan_merge(
         dedup_order_by: For strategy `"deduplicate"`: the columns that determine the source row to keep.
         progress: True for a progress bar, or a callback.
         lock_timeout: Ignored: a plan takes no lock.
+        use_merge: For engine `"duckdb"`: whether DuckDB uses its MERGE statement.
 
     Returns:
         The number of rows to insert, update and delete, and for each file its operation and the reason.
@@ -242,7 +247,7 @@ def plan_merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, on_progress,
         )  # fmt: skip
-        with _open_run("plan", options, engine, data, path, filesystem, storage_options) as run:
+        with _open_run("plan", options, engine, use_merge, data, path, filesystem, storage_options) as run:
             return read_consistently(run.location, run.dry_run)
 
 
@@ -251,6 +256,7 @@ def _open_run(
     operation: str,
     options: MergeOptions,
     engine: str | Engine,
+    use_merge: bool | None,
     data: Any,
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
@@ -259,7 +265,9 @@ def _open_run(
     location = locate_dataset(path, filesystem, storage_options)
     with (
         wrap_errors(operation, options.strategy.name, options.key_columns),
-        contextlib.closing(MergeRun(options, get_engine(engine, data), location, data, storage_options)) as run,
+        contextlib.closing(
+            MergeRun(options, get_engine(engine, data, use_merge=use_merge), location, data, storage_options)
+        ) as run,
     ):
         yield run
 
