@@ -208,16 +208,17 @@ def test_load_prints_exact_counts(cli: Any, service: Api, people: Any, tmp_path:
 
 
 @pytest.mark.spark
+# Short runs use every strategy over HTTP; the command passes its name on.
 @pytest.mark.parametrize(
     ("strategy", "counts"),
     [
         ("append", (2, 0, 0, 5)),
-        ("replace", (2, 0, 3, 2)),
-        ("insert", (1, 0, 0, 4)),
-        ("update", (0, 1, 0, 3)),
+        pytest.param("replace", (2, 0, 3, 2), marks=pytest.mark.long),
+        pytest.param("insert", (1, 0, 0, 4), marks=pytest.mark.long),
+        pytest.param("update", (0, 1, 0, 3), marks=pytest.mark.long),
         ("upsert", (1, 1, 0, 4)),
-        ("full_merge", (1, 1, 2, 2)),
-        ("deduplicate", (1, 1, 0, 4)),
+        pytest.param("full_merge", (1, 1, 2, 2), marks=pytest.mark.long),
+        pytest.param("deduplicate", (1, 1, 0, 4), marks=pytest.mark.long),
     ],
 )
 def test_every_strategy_and_its_dry_run(
@@ -622,8 +623,8 @@ def directly(folder: Path, *arguments: str, **more: str) -> Answer:
 @pytest.mark.spark
 def test_every_command_works_on_a_data_directory_without_a_service(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(PEOPLE)
-    shared = {"INLAY_SPARK_MASTER": cluster.local_connect_url()}  # only the first command starts a JVM of its own
-    made = directly(tmp_path, "upload", "people.csv", "--label", "People", "--json")
+    shared = {"INLAY_SPARK_MASTER": cluster.local_connect_url()}  # tests/server/test_process.py starts a JVM
+    made = directly(tmp_path, "upload", "people.csv", "--label", "People", "--json", **shared)
     assert (made.code, made.err) == (0, "")
     assert made.json["table_name"] == "people"
     found = directly(tmp_path, "query", "SELECT name FROM datasets.people ORDER BY id", "--format", "csv", **shared)

@@ -237,7 +237,10 @@ def soak(engine: str, place: Place, folder: Path, environment: dict[str, str], s
         drama.merger.kill()
 
 
-ENGINES = ("pyarrow", "duckdb", pytest.param("spark", marks=pytest.mark.spark))
+# Short runs soak each engine on one kind of storage.
+LONG, SPARK = pytest.mark.long, pytest.mark.spark
+ON_DISK = ("pyarrow", "duckdb", pytest.param("spark", marks=[SPARK, LONG]))
+ON_S3 = ("pyarrow", pytest.param("duckdb", marks=LONG), pytest.param("spark", marks=SPARK))
 
 
 @pytest.fixture
@@ -246,7 +249,7 @@ def surroundings(request: pytest.FixtureRequest, name: str) -> dict[str, str]:
     return {"INLAY_SPARK_MASTER": request.getfixturevalue("connect")} if name == "spark" else {}
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ON_DISK)
 def test_merges_on_a_disk(
     name: str, surroundings: dict[str, str], tmp_path: Path, thorough: bool, tally: Tally
 ) -> None:
@@ -254,7 +257,7 @@ def test_merges_on_a_disk(
         soak(name, place, tmp_path, surroundings, _seconds(thorough), tally)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ON_S3)
 def test_merges_on_s3(
     s3: S3Server,  # noqa: F811
     name: str,

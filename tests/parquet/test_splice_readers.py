@@ -42,9 +42,9 @@ def test_every_reader_sees_the_rows(original: Path, operation: str, tmp_path: Pa
 def test_predicates_find_the_rows(original: Path, operation: str, tmp_path: Path) -> None:
     """Predicates use statistics, page index and bloom filters, at the edges and in the middle of row groups."""
     target = tmp_path / "spliced.parquet"
-    expected = splice_file(original, operation, target)
+    expected = rows_of(splice_file(original, operation, target))
     for low in (0, GROUP - 5, GROUP + 777, 2 * GROUP - 120, 2 * GROUP, ROWS - 5):
-        wanted = [row for row in rows_of(expected) if low <= row["id"] < low + 10]
+        wanted = [row for row in expected if low <= row["id"] < low + 10]
         found = ask_datafusion(target, f"SELECT * FROM t WHERE id >= {low} AND id < {low + 10}")
         assert rows_of(found) == wanted
         for row in wanted[:2]:

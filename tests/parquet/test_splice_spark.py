@@ -56,7 +56,10 @@ def test_spark_keeps_its_own_metadata(spark_file: Path, tmp_path: Path) -> None:
     assert metadata.created_by == pq.ParquetFile(spark_file).metadata.created_by
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+# Short runs read one operation with Spark; test_splice_readers.py reads all of them with the other readers.
+@pytest.mark.parametrize(
+    "operation", [pytest.param(name, marks=[pytest.mark.long] * (name != "replace_columns")) for name in OPERATIONS]
+)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_spark_reads_files_of_others(
     parquet_spark: Any, originals: dict[str, Path], writer: str, operation: str, tmp_path: Path

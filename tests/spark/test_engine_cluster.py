@@ -78,8 +78,8 @@ def until_rewriting(driver):
     raise AssertionError(cluster.without_stacks(driver.stderr.read())[-3000:])
 
 
-# Short runs test only the death of a worker, which ends its executor too.
-@pytest.mark.parametrize("victim", [pytest.param("executor", marks=pytest.mark.long), "worker"])
+@pytest.mark.long  # short runs kill an executor in test_large_source_cluster.py
+@pytest.mark.parametrize("victim", ["executor", "worker"])
 def test_a_merge_survives_the_death_of(tmp_path, victim):
     path = target(tmp_path / "d")
     with cluster.standalone_cluster() as running:
@@ -102,6 +102,7 @@ def test_a_merge_survives_the_death_of(tmp_path, victim):
     assert nothing_left(path)
 
 
+@pytest.mark.long  # short runs kill merging processes in tests/faults; a driver leaves the same staged files
 def test_a_driver_that_dies_changes_nothing(spark, tmp_path, standalone):
     path = target(tmp_path / "d")
     driver = cluster.start_driver(MERGE, path, standalone.master, "2.0", folder=tmp_path)

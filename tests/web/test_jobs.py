@@ -17,6 +17,7 @@ def create(api: httpx.Client, label: str, **source: object) -> httpx.Response:
     return api.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"})
 
 
+@pytest.mark.long  # short runs cancel jobs in the list below
 def test_running_job_is_shown_and_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
     page = visit.go("/jobs")
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")

@@ -165,6 +165,7 @@ def test_correction_is_previewed_loaded_and_undone(visit: Visit, api: httpx.Clie
     assert api.get(f"/v1/datasets/{dataset['id']}").json()["version"] == 3
 
 
+@pytest.mark.long  # short runs check errors of the same form in test_preview.py
 @pytest.mark.spark
 def test_errors_offer_a_remedy_and_keep_the_choices(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name,n\n1,a,1\n2,b,2\n")
@@ -197,6 +198,7 @@ def test_errors_offer_a_remedy_and_keep_the_choices(visit: Visit, api: httpx.Cli
     expect(page.get_by_role("alert")).to_contain_text("already consumed")
 
 
+@pytest.mark.long  # short runs load a file on this page, and the rows of a query over HTTP
 @pytest.mark.spark
 def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name\n" + "".join(f"{number},a\n" for number in range(1, 1501)))

@@ -53,6 +53,7 @@ def test_skip_link_focuses_the_content(visit: Visit) -> None:
     expect(page.locator(".inlay-content")).to_be_focused()
 
 
+@pytest.mark.long  # short runs check sign-in and navigation of the same frame
 def test_dark_theme_is_remembered(visit: Visit) -> None:
     page = visit.go("/")
     page.get_by_role("button", name="Change theme").click()
@@ -122,6 +123,7 @@ def test_unknown_address_shows_an_error_and_a_link(visit: Visit) -> None:
     page.wait_for_url(visit.url + "/")
 
 
+@pytest.mark.long  # short runs check the same over HTTP in tests/server/test_http.py
 def test_unexpected_error_shows_no_details(tmp_path: Path, open_window: Opener) -> None:
     stand = Stand(tmp_path, cluster.local_connect_url(), settings={})
     with ServiceProcess(stand, program=("-c", BROKEN)).opened() as own:

@@ -129,6 +129,7 @@ def test_long_query_can_be_cancelled(visit: Visit) -> None:
     expect(page.get_by_role("gridcell", name="42")).to_be_visible()
 
 
+@pytest.mark.long  # short runs export results over HTTP
 def test_truncated_result_can_be_exported_in_full(visit: Visit, api: httpx.Client, tmp_path: Path) -> None:
     page = visit.go("/sql")
     sql = "SELECT value AS n, 'a\"b,c' AS text, CAST(NULL AS double) AS nothing FROM generate_series(1, 25000)"
@@ -153,6 +154,7 @@ def test_truncated_result_can_be_exported_in_full(visit: Visit, api: httpx.Clien
         assert stream.read_all().equals(pq.read_table(tmp_path / "query.parquet"))
 
 
+@pytest.mark.long  # short runs run queries on this page in the test above
 def test_link_runs_its_query_and_history_restores_queries(
     visit: Visit, open_window: Opener, service: ServiceProcess
 ) -> None:
@@ -228,6 +230,7 @@ def test_sql_page_works_without_a_mouse(visit: Visit) -> None:
     expect(page.locator(".inlay-chart svg")).to_be_visible()
 
 
+@pytest.mark.long  # short runs check the width of the page on a phone
 def test_table_list_collapses_on_a_phone(service: ServiceProcess, open_window: Opener, sales: str) -> None:
     visit = open_window(service.url, color_scheme="dark", has_touch=True)
     page = visit.go("/sql")
@@ -239,6 +242,7 @@ def test_table_list_collapses_on_a_phone(service: ServiceProcess, open_window: O
     visit.shoot("sql-dark")
 
 
+@pytest.mark.long  # restarts a service; short runs restart services in tests/faults
 def test_page_survives_a_restart_of_the_service(tmp_path: Path, open_window: Opener) -> None:
     with ServiceProcess(Stand(tmp_path, cluster.local_connect_url(), settings={})).opened() as own:
         visit = open_window(own.url)

@@ -70,6 +70,7 @@ def test_unavailable_storage_is_shown_until_it_recovers(tmp_path: Path, open_win
         expect(storage).to_contain_text("Ready")
 
 
+@pytest.mark.long  # short runs show unavailable storage, which takes the same way to the page
 @pytest.mark.spark
 def test_unavailable_catalog_is_shown_to_authenticated_visitors(tmp_path: Path, open_window: Opener) -> None:
     postgres = MortalPostgres.start()

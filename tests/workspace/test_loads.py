@@ -230,7 +230,6 @@ rows_of = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc")), max_siz
 
 @settings(max_examples=8)
 @given(target=rows_of, source=rows_of, strategy=st.sampled_from(sorted(oracle.TRUTH)))
-@pytest.mark.on_servers
 def test_loads_and_merges_have_equal_results(
     workspace: Workspace, target: list[Any], source: list[Any], strategy: str
 ) -> None:
@@ -375,7 +374,6 @@ def test_a_rejected_load_changes_nothing(
     assert content(workspace, dataset) == [row(1, "a")]
 
 
-@pytest.mark.on_servers
 def test_concurrent_loads_of_one_dataset_run_in_sequence(workspace: Workspace) -> None:
     dataset = made(workspace, [row(0, "a")])
     with ThreadPoolExecutor(4) as pool:
@@ -447,7 +445,6 @@ def test_every_version_can_be_queried_and_restored(workspace: Workspace) -> None
         workspace.restore(dataset.id, 9)
 
 
-@pytest.mark.on_servers
 def test_a_query_never_mixes_two_versions(workspace: Workspace) -> None:
     """Each load changes two files; a sum over both always belongs to one version."""
     dataset = made(workspace, [row(1, "a", 0)])
