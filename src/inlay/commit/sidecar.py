@@ -96,7 +96,7 @@ def claim(directory: str) -> int | None:
 
 def is_claimed(directory: str) -> bool:
     try:
-        descriptor = os.open(os.path.join(directory, _CLAIM), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(directory, _CLAIM), os.O_RDWR)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:  # The directory belongs to another user, so this process could not delete it either.
@@ -132,8 +132,9 @@ def is_cross_device(source: str, target: str) -> bool:
     try:
         os.rename(os.path.join(source, name), os.path.join(target, name))
     except OSError as error:
-        return error.errno == errno.EXDEV or ends[0].st_dev != ends[1].st_dev
-    return False
+        if error.errno == errno.EXDEV:
+            return True
+    return ends[0].st_dev != ends[1].st_dev
 
 
 def stat_or_none(path: str) -> os.stat_result | None:
