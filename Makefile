@@ -1,34 +1,34 @@
-# Three commands matter: `make serve`, `make quick` between edits and `make test`. All others: `make help`.
+# The main commands are `make serve`, `make quick` (between edits) and `make test`. `make help` lists all commands.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The first of these that runs and is 3.11 or newer; another one: make setup PYTHON=...
+# The first of these interpreters that is 3.11 or newer. To use another one: make setup PYTHON=...
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1); print(sys.executable)' 2>/dev/null && break; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-# Compiled modules are kept whatever the environment says: tests start thousands of processes.
+# Always write compiled modules, because tests start thousands of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
-# Options for the tests that may run side by side, and for all of them: make test PYTEST_ARGS='-x -k splice'
-# Three on two cores: many tests wait for other processes.
-PYTEST_PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Options for parallel runs and for all runs: make test PYTEST_ARGS='-x -k splice'
+# Four workers on two cores, because many tests wait for other processes.
+PYTEST_PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 
-# $(call create,DIRECTORY): an empty virtual environment
+# $(call create,DIRECTORY): create an empty virtual environment
 define create
-	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 found; give one with PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found. Set one with PYTHON=..." >&2; exit 1; }
 	$(if $(UV),"$(UV)" venv --quiet --allow-existing --no-python-downloads --python "$(PYTHON)" $(1),\
 	test -x $(1)/bin/pip || { PYTHON="$(PYTHON)" scripts/need venv; "$(PYTHON)" -m venv $(1); })
 endef
-# $(call install,DIRECTORY,ARGUMENTS): install into it, with uv or with its own pip
+# $(call install,DIRECTORY,ARGUMENTS): install packages into a virtual environment, with uv or with its own pip
 install = $(if $(UV),"$(UV)" pip install --quiet --python $(1)/bin/python,$(1)/bin/python -m pip install --quiet --disable-pip-version-check) $(2)
-# Every lock is complete, so pip resolves nothing: a version published after the lock cannot change or break the install.
+# Every lock is complete, so pip does not resolve versions. A later release cannot change or break the installation.
 LOCKED := --no-deps --require-hashes
 # $(call check,DIRECTORY): fail if an installed package lacks a requirement
 check = $(if $(UV),"$(UV)" pip check --python $(1)/bin/python,$(1)/bin/python -m pip check --disable-pip-version-check)
@@ -38,10 +38,10 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/.project ## Make .venv with every extra and the test tools, from the lock (instant when nothing changed)
+setup: .venv/.project ## Create .venv with all extras and the test tools from the lock (instant if nothing changed)
 	@:
 
-# Everything is built without isolation: what builds it comes from the lock too, so every file is hashed.
+# Packages are built without isolation, because the build tools are also in a lock. So the locks hash every file.
 .venv/.locked: requirements/lock.txt
 .venv-serve/.locked: requirements/serve.txt
 %/.locked: requirements/build.txt
@@ -70,46 +70,45 @@ serve: .venv-serve/.project ## Run the service on http://127.0.0.1:8000: make se
 	.venv-serve/bin/inlay serve $(SERVE_ARGS)
 
 .PHONY: setup-test
-setup-test: .venv/.spark-classes ## Install the Debian packages that tests need, if we may, or say what is missing
+setup-test: .venv/.spark-classes ## Install the Debian packages that tests need (as root or with sudo), or list the missing ones
 	@scripts/need chromium curl strace
 
-# Spark's classes for the many JVMs of the tests: made once, each of them then starts in half of the time.
+# An archive of Spark's classes, with which the many JVMs of the tests start in half of the time.
 .venv/.spark-classes: .venv/.locked tests/spark/class_archive.py | .venv/.project
 	$(BIN)/python -m tests.spark.class_archive
 	@touch $@
 
-# The tests of meaning on the pyarrow engine: semantics, validation, pruning, planning, splice, writer, local commit,
-# schema and the command line. Left out: other engines, other readers, services, and files whose tests wait for
-# processes.
+# Tests on the pyarrow engine: semantics, validation, pruning, planning, splice, writer, local commit, schema and the
+# command line. Other engines, other readers, services, and files whose tests wait for processes are excluded.
 QUICK := $(addprefix tests/,incremental commit parquet engines requirements cli test_schema.py test_type_grammar.py \
 	test_settings.py test_misspelled.py test_storage.py)
 NOT_QUICK := $(addprefix --ignore-glob=*/,*duckdb*.py test_splice_readers.py test_progress_bar.py cli/test_service.py)
-# One file starts faster in one process.
+# A single file starts faster in one process.
 QUICK_TESTS = $(if $(T),$(T),-n 2 --dist worksteal $(QUICK) $(NOT_QUICK))
 .PHONY: quick quick-tests
-quick: setup ## Check style, types, imports and meaning on pyarrow (under 2 minutes): make quick T=tests/test_schema.py
+quick: setup ## Lint and run the quick tests on pyarrow (under 2 minutes): make quick T=tests/test_schema.py
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint quick-tests
 
 quick-tests: setup
 	$(PYTEST) -q -p no:schemathesis --engines pyarrow -m "not spark and not faults" $(QUICK_TESTS) $(PYTEST_ARGS)
 
 .PHONY: test
-test: setup setup-test lint ## Set up, lint and run the tests, quick profiles (at most 10 minutes on 2 cores)
+test: setup setup-test lint ## Set up, lint and run the tests with short profiles (at most 10 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=quick
 
-# These releases are what pyproject.toml allows, and the project is installed beside them.
+# Checks that pyproject.toml allows these releases. The project is installed in the same environment.
 .venv-compat-%/.checked: .venv-compat-%/.project
 	$(call check,$(@D))
 	@touch $@
 
-# `scripts/compat` finds the interpreters, and makes the environments.
+# `scripts/compat` finds the interpreters and creates the environments.
 .PHONY: compat
-compat: ## Run the tests of meaning on the oldest and newest Python, pyarrow and pandas that are supported
+compat: ## Run the quick tests on the oldest and newest supported Python, pyarrow and pandas
 	@scripts/compat -q --engines pyarrow -m "not spark and not faults" -n 2 --dist worksteal \
 		$(QUICK) $(NOT_QUICK) --ignore-glob=*/test_004_uploads.py $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: setup setup-test .venv-bench/.locked .venv-ducklake/.locked lint compat ## The same with the long profiles, and compat (at most 75 minutes on 2 cores)
+test-all: setup setup-test .venv-bench/.locked .venv-ducklake/.locked lint compat ## Set up, lint, run all tests with long profiles, and run compat (at most 75 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=thorough INLAY_TEST_LONG=1
 
 # All tests run in one pytest run: each worker process collects them once and starts one Spark session for its tests.
@@ -119,23 +118,23 @@ pytest: export INLAY_TEST_LONG ?=
 pytest:
 	$(PYTEST) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-# What a merge relies on most: every branch is taken by a test that needs no other process to do so.
+# The core code of merges. Tests that need no other process must take every branch of it.
 COVERED := inlay.incremental inlay.commit inlay.parquet.splice
 COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace test_object_stores.py test_storage.py)
 .PHONY: coverage
-coverage: setup setup-test ## Run the tests that cover merges, and fail if a branch of their code is not taken
+coverage: setup setup-test ## Run the tests of merges, and fail if they do not take every branch of the code of merges
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \
 		$(COVERING) $(PYTEST_ARGS)
 
 .PHONY: mutants
-mutants: setup setup-test ## Change that code in thousands of ways, and fail if tests neither notice one nor explain it
+mutants: setup setup-test ## Try thousands of changes to the code of merges, and fail if one is neither noticed nor explained
 	$(BIN)/python -m tests.mutants.run --modules $(COVERED) --tests $(COVERING) $(MUTANT_ARGS)
 
-# Ten tests in two processes, each for a fifth of the time.
+# Ten tests run in two processes, so that each test gets a fifth of the time.
 SOAK_SECONDS ?= 3600
 SOAKED := test_soak.py test_merge_soak.py test_service_kills.py
 .PHONY: soak
-soak: setup setup-test ## Let random things happen to everything for an hour: make soak SOAK_SECONDS=600
+soak: setup setup-test ## Inject random faults into all components for an hour: make soak SOAK_SECONDS=600
 	@mkdir -p .cache && rm -f .cache/soak.jsonl
 	INLAY_TEST_LONG=1 INLAY_SOAK_SECONDS=$$(($(SOAK_SECONDS) / 5)) INLAY_FAULT_COUNTS=$(CURDIR)/.cache/soak.jsonl \
 		$(PYTEST) -n 2 -rP $(addprefix tests/faults/,$(SOAKED)) $(PYTEST_ARGS)
@@ -153,26 +152,26 @@ format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# `generate.py` first: what comes from the code is as the code is. Warnings, such as a link to nowhere, are errors.
+# `generate.py` first updates the generated pages. Warnings, such as a broken link, are errors.
 .PHONY: docs
 docs: setup ## Build the documentation into site/, without the network
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --strict --clean
 
 .PHONY: bench
-bench: setup .venv-bench/.locked .venv-ducklake/.locked ## Run the benchmarks side by side with their peers: make bench BENCH_ARGS='...'
+bench: setup .venv-bench/.locked .venv-ducklake/.locked ## Run the benchmarks next to other tools: make bench BENCH_ARGS='...'
 	INLAY_BENCH_PYTHON=$(abspath $(BENCH_BIN)/python) INLAY_BENCH_DUCKLAKE_PYTHON=$(abspath .venv-ducklake/bin/python) \
 		$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 .PHONY: bench-convert
-bench-convert: setup ## Run the conversion benchmark side by side with other tools: make bench-convert BENCH_ARGS='--mb 500'
+bench-convert: setup ## Run the conversion benchmark next to other tools: make bench-convert BENCH_ARGS='--mb 500'
 	$(BIN)/python -m benchmarks.convert $(BENCH_ARGS)
 
 .PHONY: bench-queries
-bench-queries: setup ## Ask a running service fifty queries from twenty clients at once: make bench-queries BENCH_ARGS='--rounds 2'
+bench-queries: setup ## Send fifty queries from twenty concurrent clients to a service: make bench-queries BENCH_ARGS='--rounds 2'
 	$(BIN)/python -m benchmarks.queries $(BENCH_ARGS)
 
-# Needs uv. Nothing of the machine that runs it may reach the files: no index, no path, no header.
+# Needs uv. The options keep settings of this machine out of the locks: no index URL, no path, no header.
 COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)
 .PHONY: lock
@@ -186,6 +185,6 @@ lock: ## Renew the locks in requirements/ (needs uv; make lock COMPILE_ARGS=--up
 	$(COMPILE) requirements/compat-newest.in --output-file requirements/compat-newest.txt
 
 .PHONY: clean
-clean: ## Remove the virtual environments and every cache
+clean: ## Remove the virtual environments and all caches
 	rm -rf .venv .venv-serve .venv-bench .venv-ducklake .venv-compat-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov site .cache dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

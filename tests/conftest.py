@@ -1,4 +1,4 @@
-"""Profiles, engines and the long tests: what every test file shares."""
+"""Hypothesis profiles, engines, long tests and fixtures that all test files share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.spark.cluster import Cluster
 
-# Every engine that the suite knows, with the marks of its tests.
+# Every engine of the test suite, with the marks of its tests.
 ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "pyarrow": (),
     "duckdb": (),
@@ -29,9 +29,9 @@ ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "spark": (pytest.mark.spark,),
 }
 
-# Examples of Arrow data are slow to build under load: no deadline, and slowness is no failure.
+# Arrow data is slow to build on a busy machine, so slow examples are no failure.
 _SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=25, **_SHARED)
+hypothesis.settings.register_profile("quick", max_examples=15, **_SHARED)
 hypothesis.settings.register_profile("thorough", max_examples=200, **_SHARED)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "quick")
 
@@ -52,7 +52,7 @@ def _chosen_engines(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _chosen_engines(config)  # a wrong name fails before anything is collected
+    _chosen_engines(config)  # so that an unknown name fails before the collection
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and their modules stay to the end: no collection of garbage need walk them."""
+    """Freeze all tests and modules, so that the garbage collector does not traverse them."""
     gc.collect()
     gc.freeze()
 
@@ -73,7 +73,10 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """Run one browser for all tests of a process. Its driver keeps an event loop running in the main thread."""
+    """Run one browser for all tests of a process.
+
+    Its driver keeps an event loop running in the main thread.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -100,7 +103,7 @@ def replace_sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float]
 
 @pytest.fixture
 def memory() -> Iterator[MemoryFileSystem]:
-    """The object store of fsspec that lives in this process, with nothing in it before and after."""
+    """Return fsspec's in-memory object store, which is empty before and after a test."""
     filesystem = MemoryFileSystem()
     filesystem.rm("/", recursive=True)
     yield filesystem
@@ -109,20 +112,20 @@ def memory() -> Iterator[MemoryFileSystem]:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Any:
-    """An engine, by name or as an object; a test that asks for it runs once on each."""
+    """Return an engine, as a name or an object. A test with this fixture runs once per engine."""
     name: str = request.param
     if name == "duckdb-union":
         return get_engine("duckdb", use_merge=False)
     if name == "spark":
         from tests.spark import cluster
 
-        cluster.local_session()  # with the settings of the tests, before the engine starts one without
+        cluster.local_session()  # with the settings of the tests; the engine would start a session without them
     return name
 
 
 @pytest.fixture(scope="session")
 def standalone() -> Iterator[Cluster]:
-    """A standalone cluster for all tests that do it no harm."""
+    """Run a standalone cluster, shared by all tests that do not damage it."""
     from tests.spark import cluster
 
     with cluster.standalone_cluster() as running:
@@ -131,7 +134,7 @@ def standalone() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def connect() -> str:
-    """The address of a Connect server for all tests that do it no harm."""
+    """Return the URL of a Connect server, shared by all tests that do not damage it."""
     from tests.spark import cluster
 
     return cluster.local_connect_url()

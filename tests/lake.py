@@ -1,4 +1,4 @@
-"""Small datasets on disk for the tests: write them, read them as plain rows, photograph their files."""
+"""Small datasets on disk: write files, read plain rows, and record the state of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DAY = 86_400_000_000_000
 
 
 def plain(scalar: pa.Scalar) -> Any:
-    """Convert a scalar to Python without loss: times to nanoseconds, structs to dicts, maps to lists of pairs."""
+    """Convert a scalar to a Python value without loss.
+
+    Times become nanoseconds, structs become dicts, and maps become lists of pairs.
+    """
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -57,7 +60,7 @@ def same_rows(left: list[oracle.Row], right: list[oracle.Row], *, ordered: bool 
 def read_file(path: str | Path) -> pa.Table:
     """Read one file without the partition columns of its path.
 
-    By row groups, since pyarrow cannot read a list of dictionaries across several.
+    This reads one row group at a time, because pyarrow cannot read a list of dictionaries across row groups.
     """
     with pq.ParquetFile(path) as file:
         groups = [file.read_row_group(i) for i in range(file.num_row_groups)]
@@ -96,14 +99,14 @@ def all_rows(root: str | Path) -> list[oracle.Row]:
 
 def photograph(root: str | Path) -> dict[str, tuple[bytes, int, int]]:
     """Return the bytes, mtime and inode of every file and directory below `root`."""
-    seen: dict[str, tuple[bytes, int, int]] = {}
+    states: dict[str, tuple[bytes, int, int]] = {}
     for folder, _, files in os.walk(root):
-        seen[os.path.relpath(folder, root) + "/"] = (b"", 0, 0)
+        states[os.path.relpath(folder, root) + "/"] = (b"", 0, 0)
         for file in files:
             path = os.path.join(folder, file)
             info = os.stat(path)
-            seen[os.path.relpath(path, root)] = (Path(path).read_bytes(), info.st_mtime_ns, info.st_ino)
-    return seen
+            states[os.path.relpath(path, root)] = (Path(path).read_bytes(), info.st_mtime_ns, info.st_ino)
+    return states
 
 
 def chunk_range(path: str | Path, row_group: int, column: int) -> slice:
@@ -125,8 +128,8 @@ def spoil(path: Path, *row_groups: int) -> None:
     meta = footer(path)
     for group in row_groups or range(meta.num_row_groups):
         for column in range(meta.num_columns):
-            where = chunk_range(path, group, column)
-            data[where] = b"\xff" * (where.stop - where.start)
+            pages = chunk_range(path, group, column)
+            data[pages] = b"\xff" * (pages.stop - pages.start)
     path.write_bytes(data)
 
 

@@ -1,10 +1,10 @@
-"""The pages of the documentation, and how their snippets run: in order, as a reader would run them.
+"""Runs the snippets of the documentation's pages in order, as a reader would run them.
 
-python   in one namespace for the page
-sh       lines of `inlay`, in this process; a comment may say which exit code they end with
-bash     in one shell for the page, with a running service
-sql      asked of that service, which answers with CSV
-output   what the snippet before it printed; ... stands for anything
+python   runs in one namespace for the page
+sh       runs lines of `inlay` in this process; a comment "exits with N" sets the expected exit code
+bash     runs in one environment for the page, with a running service
+sql      is a query to that service, whose response is CSV
+output   is the expected output of the snippet before it; ... matches any text
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN_ALONE, RUN_WITH_A_SERVICE = ("python", "sh", "output"), ("bash", "sql")
 NOT_RUN = ("text", "toml", "ini", "nginx", "pyi", "pycon")
-ADDRESS = "http://127.0.0.1:8000"  # where a service is unless it is told otherwise
+ADDRESS = "http://127.0.0.1:8000"  # the default address of a service
 
 
 def load_generator() -> Any:
@@ -67,30 +67,30 @@ def needs_a_service(path: Path) -> bool:
 
 
 @dataclass
-class Reader:
-    """Somebody who follows a page in a directory of their own, which is the current one."""
+class PageRunner:
+    """Runs the snippets of a page in the current directory."""
 
     path: Path
     url: str = ""
-    variables: dict[str, str] = field(default_factory=dict)  # of the reader's shell, also those that a page sets
-    programs: list[str] = field(default_factory=list)  # directories of theirs
+    variables: dict[str, str] = field(default_factory=dict)  # of bash snippets; snippets can add variables
+    program_directories: list[str] = field(default_factory=list)  # additional directories of programs
     _names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__docs__"})
 
     def __post_init__(self) -> None:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("INLAY_")}
-        path = os.pathsep.join([str(Path(sys.executable).parent), *self.programs, os.environ["PATH"]])
-        self.variables = ours | {"PATH": path, "INLAY_URL": self.url, "COLUMNS": "120"} | self.variables
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("INLAY_")}
+        path = os.pathsep.join([str(Path(sys.executable).parent), *self.program_directories, os.environ["PATH"]])
+        self.variables = inherited | {"PATH": path, "INLAY_URL": self.url, "COLUMNS": "120"} | self.variables
 
-    def read(self) -> None:
+    def run(self) -> None:
         printed = ""
         for snippet in snippets(self.path):
             if snippet.kind == "output":
-                shown = f"{printed.rstrip()}\n"
-                same = doctest.OutputChecker().check_output(snippet.body, shown, doctest.ELLIPSIS)
+                found = f"{printed.rstrip()}\n"
+                same = doctest.OutputChecker().check_output(snippet.body, found, doctest.ELLIPSIS)
                 assert same, f"{name_of(self.path)}:{snippet.line}: printed\n{printed}"
             elif snippet.kind not in NOT_RUN:
-                here = snippet._replace(body=snippet.body.replace(ADDRESS, self.url or ADDRESS))
-                printed = getattr(self, f"_run_{snippet.kind}")(here)
+                addressed = snippet._replace(body=snippet.body.replace(ADDRESS, self.url or ADDRESS))
+                printed = getattr(self, f"_run_{snippet.kind}")(addressed)
 
     def _run_python(self, snippet: Snippet) -> str:
         code = compile("\n" * (snippet.line - 1) + snippet.body, str(self.path), "exec")
@@ -108,9 +108,9 @@ class Reader:
         return printed.getvalue()
 
     def _run_bash(self, snippet: Snippet) -> str:
-        """What a block leaves in variables is there for the next one."""
-        kept = Path("variables-of-the-page")
-        script = f"set -a\n{snippet.body}\nset +a\nenv -0 > {kept}"
+        """Run a block and keep its variables for the next block."""
+        exported = Path("variables-of-the-page")
+        script = f"set -a\n{snippet.body}\nset +a\nenv -0 > {exported}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             check=False,
@@ -119,21 +119,21 @@ class Reader:
             text=True,
         )
         assert done.returncode == 0, f"{name_of(self.path)}:{snippet.line}:\n{done.stdout}{done.stderr}"
-        self.variables = dict(entry.split("=", 1) for entry in kept.read_text().split("\0") if entry)
-        kept.unlink()
+        self.variables = dict(entry.split("=", 1) for entry in exported.read_text().split("\0") if entry)
+        exported.unlink()
         return done.stdout
 
     def _run_sql(self, snippet: Snippet) -> str:
-        answer = httpx.post(
+        response = httpx.post(
             f"{self.url}/v1/query", json={"sql": snippet.body}, headers={"Accept": "text/csv"}, timeout=60
         )
-        assert answer.status_code == 200, f"{name_of(self.path)}:{snippet.line}: {answer.text}"
-        return answer.text.replace("\r\n", "\n")
+        assert response.status_code == 200, f"{name_of(self.path)}:{snippet.line}: {response.text}"
+        return response.text.replace("\r\n", "\n")
 
 
-# ------------------------------------------------------------------------------------- commands that no test can run
-def shown_commands(path: Path) -> Iterator[list[str]]:
-    """The `inlay` and `make` commands of snippets that are only shown."""
+# ------------------------------------------------------------------------------------- commands that tests do not run
+def untested_commands(path: Path) -> Iterator[list[str]]:
+    """Yield the `inlay` and `make` commands of snippets that tests do not run."""
     for snippet in snippets(path):
         if snippet.kind in NOT_RUN:
             for line in snippet.body.replace("\\\n", " ").splitlines():

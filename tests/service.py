@@ -1,4 +1,4 @@
-"""A running service for the tests: uvicorn on a free port of loopback, over real storage, catalog and Spark."""
+"""A running service for tests, with real storage, catalog and Spark."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.spark import cluster
 
-STANDS = ("sqlite-disk", "postgresql-s3")
-PATIENCE = 120.0
+BACKENDS = ("sqlite-disk", "postgresql-s3")
+TIMEOUT_SECONDS = 120.0
 
 
 @dataclass
 class Api:
-    """A client of a running service, with the words of its use cases."""
+    """A client of a running service, with a method for each kind of request."""
 
     url: str
     workspace: Workspace
@@ -35,14 +35,14 @@ class Api:
     http: httpx.Client
 
     def upload(self, content: bytes | str, content_type: str | None = "text/csv", **headers: str) -> str:
-        """The id of a new upload."""
-        told = {"Content-Type": content_type} if content_type else {}
+        """Upload content and return the id of the upload."""
+        type_header = {"Content-Type": content_type} if content_type else {}
         data = content.encode() if isinstance(content, str) else content
-        answer = self.http.post("/v1/files", content=data, headers=told | headers)
-        return str(expect(answer, 201)["id"])
+        response = self.http.post("/v1/files", content=data, headers=type_header | headers)
+        return str(expect(response, 201)["id"])
 
     def create(self, source: str | dict[str, Any], label: str = "some data", **more: Any) -> dict[str, Any]:
-        """A new dataset, of CSV text or of a source."""
+        """Create a dataset from CSV text or from a source."""
         return expect(self.try_to_create(source, label, **more), 201)
 
     def try_to_create(self, source: str | dict[str, Any], label: str = "some data", **more: Any) -> httpx.Response:
@@ -69,8 +69,8 @@ class Api:
         return expect(self.http.get(path, params=params), 200)
 
     def wait(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The job when it has ended."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait for the end of a job and return the job."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while job["state"] in ("queued", "running"):
             assert time.monotonic() < deadline, job
             time.sleep(0.05)
@@ -78,30 +78,30 @@ class Api:
         return job
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while self.http.get("/readyz").status_code != 200:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
     def files(self) -> set[str]:
-        """Everything in the storage."""
-        return {file.path for top in ("uploads", "datasets") for file in self.workspace.storage.files_below(top)}
+        """Return the paths of all files in the storage."""
+        return {file.path for folder in ("uploads", "datasets") for file in self.workspace.storage.files_below(folder)}
 
 
 def source_of(source: str | dict[str, Any]) -> dict[str, Any]:
     return source if isinstance(source, dict) else {"inline": {"format": "csv", "content": source}}
 
 
-def expect(answer: httpx.Response, status: int) -> Any:
-    """The JSON of an answer that has this status."""
-    assert answer.status_code == status, answer.text
-    return answer.json() if answer.content else None
+def expect(response: httpx.Response, status: int) -> Any:
+    """Check the status of a response and return its JSON."""
+    assert response.status_code == status, response.text
+    return response.json() if response.content else None
 
 
-def expect_problem(answer: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:
-    """The problem document of an answer, which is whole."""
-    assert answer.headers["content-type"] == "application/problem+json", answer.text
-    problem: dict[str, Any] = expect(answer, status)
+def expect_problem(response: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:
+    """Check that a response is a complete problem document and return it."""
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    problem: dict[str, Any] = expect(response, status)
     assert {"type", "title", "status", "detail", "code"} <= set(problem)
     assert problem["status"] == status
     assert problem["type"] == f"/docs/errors#{problem['code']}"
@@ -111,7 +111,7 @@ def expect_problem(answer: httpx.Response, status: int, code: str | None = None)
 
 @contextlib.contextmanager
 def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) -> Iterator[Api]:
-    """Serve the workspace in a thread of this process. Its Spark session is the process's, and stays."""
+    """Serve the workspace in a thread, and keep the Spark session, which all tests share."""
     workspace.spark.close = lambda: None  # type: ignore[method-assign]
     if not spark:
         workspace.spark.warm = lambda: None  # type: ignore[method-assign]
@@ -124,7 +124,7 @@ def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) ->
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS) as client:
             yield Api(url, workspace, app.state.service, client)
     finally:
         server.should_exit = True
@@ -132,21 +132,21 @@ def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) ->
         listener.close()
 
 
-def settings_for(stand: str, request: pytest.FixtureRequest, directory: Path, **more: Any) -> Settings:
-    """What a service stands on: SQLite and a disk, or PostgreSQL and S3."""
-    where = {"data_dir": str(directory), "spark_master": "local[2]"}
-    if stand == "postgresql-s3":
+def settings_for(backend: str, request: pytest.FixtureRequest, directory: Path, **more: Any) -> Settings:
+    """Return the settings of a service on SQLite and a disk, or on PostgreSQL and S3."""
+    locations = {"data_dir": str(directory), "spark_master": "local[2]"}
+    if backend == "postgresql-s3":
         server = request.getfixturevalue("postgres")
-        where |= {
+        locations |= {
             "catalog_url": server.url(server.create_database()),
             "storage_url": request.getfixturevalue("s3").bucket() + "/inlay",
         }
-    return Settings(**where, **({"delete_grace_seconds": 0.0, "lease_seconds": 5.0} | more))
+    return Settings(**locations, **({"delete_grace_seconds": 0.0, "lease_seconds": 5.0} | more))
 
 
-@pytest.fixture(scope="module", params=STANDS)
+@pytest.fixture(scope="module", params=BACKENDS)
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service with Spark; tests make datasets of their own in it."""
+    """Run a service with Spark, in which each test creates its own datasets."""
     cluster.local_session()
     settings = settings_for(request.param, request, tmp_path_factory.mktemp("service"), max_upload_bytes=4 << 20)
     with running(Workspace(settings)) as found:
@@ -155,14 +155,14 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def plain_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service on a disk whose Spark is never asked for."""
+    """Run a service on a disk that never starts Spark."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("plain")), spark_master="local[2]")
     with running(Workspace(settings), spark=False) as found:
         yield found
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Server-sent events: name and data."""
+    """Parse server-sent events into names and data."""
     name = ""
     for line in lines:
         if line.startswith("event: "):

@@ -23,13 +23,13 @@ from tests.pages import (
     ROOT,
     RUN_ALONE,
     RUN_WITH_A_SERVICE,
-    Reader,
+    PageRunner,
     load_generator,
     name_of,
     needs_a_service,
     runs,
-    shown_commands,
     snippets,
+    untested_commands,
 )
 
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -47,7 +47,7 @@ def reference(name: str) -> str:
 @pytest.mark.parametrize("path", [page for page in DOCUMENTS if runs(page) and not needs_a_service(page)], ids=name_of)
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Reader(path).read()
+    PageRunner(path).run()
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)
@@ -60,7 +60,7 @@ def test_every_snippet_runs_or_is_marked(path: Path) -> None:
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)
 def test_commands_in_unexecuted_snippets_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for program, *arguments in shown_commands(path):
+    for program, *arguments in untested_commands(path):
         if program == "make":
             assert arguments[0] in targets
         else:

@@ -100,6 +100,7 @@ def check_spark_example(folder: Path, *arguments: str) -> str:
     return printed
 
 
+@pytest.mark.long  # starts a JVM; short runs merge with Spark in tests/spark and tests/incremental
 @pytest.mark.spark
 def test_spark_on_this_machine(tmp_path: Path) -> None:
     assert "written on local[2]" in check_spark_example(tmp_path)

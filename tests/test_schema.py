@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,6 +299,15 @@ COMMON: list[tuple[pa.DataType, pa.DataType, pa.DataType | None]] = [
 @pytest.mark.parametrize(("left", "right", "expected"), COMMON, ids=name_of)
 def test_common_type(left: pa.DataType, right: pa.DataType, expected: pa.DataType | None) -> None:
     assert common_type(left, right) == expected
+
+
+def test_nulls_of_a_struct_with_required_fields_can_be_stored() -> None:
+    inner = pa.struct([pa.field("y", pa.string(), nullable=False)])
+    type_ = pa.struct([pa.field("x", pa.int32(), nullable=False), pa.field("in", inner, nullable=False)])
+    column = lossless_cast(pa.chunked_array([pa.nulls(2), pa.nulls(1)]), type_, "c")
+    file = io.BytesIO()
+    pq.write_table(pa.table({"c": column}), file)
+    assert pq.read_table(file)["c"].to_pylist() == [None, None, None]
 
 
 @given(columns(list(TYPES)), columns(list(TYPES)))

@@ -1,4 +1,4 @@
-"""The documentation's site: it is built without a complaint, and reading it asks nothing of other hosts."""
+"""The documentation site: the build has no warnings, and pages contact no other hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make docs` does, of copies."""
+    """Build the site from copies, as `make docs` does."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(ROOT / "mkdocs.yml", folder)
     shutil.copytree(ROOT / "docs", folder / "docs")
@@ -38,15 +38,15 @@ def entries(nav: Any) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
     else:
-        for each in nav.values() if isinstance(nav, dict) else nav:
-            yield from entries(each)
+        for item in nav.values() if isinstance(nav, dict) else nav:
+            yield from entries(item)
 
 
 def test_the_navigation_has_every_page_once() -> None:
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    named = list(entries(SETTINGS["nav"]))
-    assert len(named) == len(set(named))
-    assert set(named) == pages - set(SETTINGS["not_in_nav"].split())
+    listed = list(entries(SETTINGS["nav"]))
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages - set(SETTINGS["not_in_nav"].split())
 
 
 def test_the_site_contains_only_pages_and_their_files(site: Path) -> None:
@@ -73,25 +73,25 @@ def address(site: Path) -> Iterator[str]:
 # Pages share their template, so short runs load every sixth page.
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_no_page_contacts_another_host(site: Path, address: str, chromium: Browser, step: int) -> None:
-    elsewhere: list[str] = []
+    foreign: list[str] = []
     failed: list[str] = []
     with chromium.new_page(viewport={"width": 390, "height": 844}) as page:
-        page.on("request", lambda request: _note_stranger(request.url, address, elsewhere))
-        page.on("response", lambda answer: failed.append(answer.url) if answer.status >= 400 else None)
+        page.on("request", lambda request: _record_foreign(request.url, address, foreign))
+        page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
         for path in sorted(site.rglob("*.html"))[::step]:
             name = path.relative_to(site).as_posix()
             page.goto(f"{address}/{name}")
             overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert overflow <= 0, f"{name} is wider than a phone"
-    assert (elsewhere, failed) == ([], [])
+            assert overflow <= 0, f"{name} is wider than the screen of a phone"
+    assert (foreign, failed) == ([], [])
 
 
-def _note_stranger(url: str, address: str, strangers: list[str]) -> None:
+def _record_foreign(url: str, address: str, foreign: list[str]) -> None:
     if not url.startswith((address, "data:", "blob:")):
-        strangers.append(url)
+        foreign.append(url)
 
 
 def test_no_page_names_a_resource_of_another_host(site: Path) -> None:
-    """Also those that a browser would load only later."""
+    """Check all resources, including those that a browser loads later."""
     resource = re.compile(r"""(?:<(?:script|img|iframe|source)[^>]* src|<link[^>]* href)=["']?https?://""")
     assert [path.name for path in site.rglob("*.html") if resource.search(path.read_text())] == []

@@ -17,6 +17,7 @@ __all__ = [
     "family",
     "lossless_cast",
     "map_leaf_types",
+    "null_column",
     "storage_type",
     "unify",
     "with_wide_indices",
@@ -303,7 +304,19 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
+def null_column(rows: int, type_: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of NULLs.
+
+    `pa.nulls` would also set the required fields of structs to NULL, which no Parquet file can store.
+    """
+    if not _is.is_nested(storage_type(type_)):
+        return pa.chunked_array([pa.nulls(rows, type_)])
+    return pa.chunked_array([pa.array([None], type_).take(pa.nulls(rows, pa.int64()).fill_null(0))])
+
+
 def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
+    if _is.is_null(values.type):
+        return null_column(len(values), to)
     plain = values
     if isinstance(values.type, pa.BaseExtensionType):
         plain = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)

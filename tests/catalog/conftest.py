@@ -1,4 +1,7 @@
-"""Fixtures of catalogs. A test that uses `catalog` or `backend` runs on SQLite and PostgreSQL."""
+"""Fixtures of catalogs.
+
+A test that uses `catalog` or `backend` runs on SQLite and on PostgreSQL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command as its caller sees it, run in this process."""
+"""A fixture that runs `inlay` in this process and captures its output."""
 
 from __future__ import annotations
 

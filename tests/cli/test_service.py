@@ -620,6 +620,7 @@ def directly(folder: Path, *arguments: str, **more: str) -> Answer:
     return Answer(process.returncode, out, err)
 
 
+@pytest.mark.long  # short runs run each command with a service, and start a private service below
 @pytest.mark.spark
 def test_every_command_works_on_a_data_directory_without_a_service(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(PEOPLE)

@@ -29,9 +29,9 @@ from inlay.errors import (
     InlayError,
 )
 from inlay.storage import FileStat, Location, ObjectStore, locate
-from tests.faults.flaky import KINDS, Flaky, Heedless, Store
+from tests.faults.flaky import KINDS, Flaky, Store, UnconditionalStore
 from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, plain, violation
-from tests.faults.report import account
+from tests.faults.report import record_case
 from tests.faults.scenarios import stage
 
 PATH = "/bucket/ds"
@@ -90,7 +90,7 @@ def test_fault_at_any_request_leaves_the_state_before_or_after(kind: str, reques
         assert client.fired
         if found := violation(result, dataset):
             violations.append(f"{k} {client.requests[k - 1]} (result: {result}): {found}")
-    account(request.node.nodeid, f"requests, {kind}", requests, violations)
+    record_case(request.node.nodeid, f"requests, {kind}", requests, violations)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +118,7 @@ def pending_dataset() -> tuple[Store, Dataset]:
     """Create a dataset whose writer crashed between the commit point and the first copy."""
     store, dataset = new_dataset()
     client = store.client()
-    client.fail("answer lost, then dead", COMMIT_POINT)
+    client.fail("response lost, then dead", COMMIT_POINT)
     with pytest.raises(CommitStateUnknownError):
         change(dataset.location(client))
     assert dataset.content() == sorted(BEFORE.items())
@@ -128,7 +128,7 @@ def pending_dataset() -> tuple[Store, Dataset]:
 def test_lost_response_of_a_successful_commit_is_detected() -> None:
     store, dataset = new_dataset()
     client = store.client()
-    client.fail("answer lost", COMMIT_POINT)
+    client.fail("response lost", COMMIT_POINT)
     change(dataset.location(client))
     assert dataset.content() == AFTER
 
@@ -210,7 +210,7 @@ def test_cleanup_after_an_unknown_outcome_keeps_staged_files() -> None:
     manager = IncrementalFileManager()
     manager.open(dataset.location(client))
     puts = list(stage(manager, {"new.parquet": b"new"}))
-    client.fail("answer lost, then dead", len(client.requests) + 1)
+    client.fail("response lost, then dead", len(client.requests) + 1)
     client.k = next_create(client)
     with pytest.raises(CommitStateUnknownError):
         manager.commit(puts)
@@ -536,7 +536,7 @@ def test_reader_overtaken_at_any_request_sees_one_snapshot() -> None:
         for k in range(1, requests + 1):
             store, dataset = new_dataset()
             writer, client = store.client(), store.client()
-            writer.fail("answer lost, then dead", die_at)
+            writer.fail("response lost, then dead", die_at)
             client.before(k, lambda writer=writer, dataset=dataset: outcome(dataset.location(writer)) and None)
             assert read(dataset.location(client)) in (0, 3), (die_at, k)
             assert client.fired
@@ -662,7 +662,7 @@ def test_old_entries_are_trimmed_and_a_paused_writer_cannot_commit() -> None:
         add(dataset.location(store.client()), f"{number}.parquet")
     assert f"{1:020d}.json" not in log(dataset)
     assert len(log(dataset)) <= 24
-    with pytest.raises(CommitStateUnknownError):
+    with pytest.raises(CommitStateUnknownError, match="more than 10 other commits happened"):
         paused.commit(puts)
     dataset.recover()
     add(dataset.location(), "last.parquet")
@@ -735,8 +735,8 @@ def test_conditional_writes_are_probed_in_the_sidecar() -> None:
 
 
 def test_store_without_conditional_writes_is_rejected() -> None:
-    Heedless.store.clear()
-    filesystem = Heedless()
+    UnconditionalStore.store.clear()
+    filesystem = UnconditionalStore()
     filesystem.pipe_file("/bucket/ds/a.parquet", b"a")
     with pytest.raises(InlayError, match="ignores conditional writes") as caught:
         add(locate(PATH, filesystem), "b.parquet")
@@ -745,8 +745,8 @@ def test_store_without_conditional_writes_is_rejected() -> None:
 
 
 def test_single_writer_may_use_a_store_without_conditional_writes() -> None:
-    Heedless.store.clear()
-    filesystem = Heedless()
+    UnconditionalStore.store.clear()
+    filesystem = UnconditionalStore()
     add(locate(PATH, filesystem, {"single_writer": True}), "b.parquet")
     assert filesystem.cat_file("/bucket/ds/b.parquet") == b"x"
     with pytest.raises(InlayError, match="ignores conditional writes"):

@@ -1,4 +1,4 @@
-"""The process that forks victims, and the account of what was tried."""
+"""Fixtures: the process that forks children, and the counts of tested faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults.inject import Zygote
-from tests.faults.report import account
+from tests.faults.report import record_case
 
 
 @pytest.fixture(scope="session")
@@ -20,11 +20,11 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture
 def thorough() -> bool:
-    """Whether to try everything instead of a sample."""
+    """Return whether to test every fault instead of a sample."""
     return os.environ.get("INLAY_TEST_LONG") == "1"
 
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Callable[[str, int, list[str]], None]:
-    """To be called with what was tried, how often, and what was violated."""
-    return functools.partial(account, request.node.nodeid)
+    """Return a function that records a case, the number of tested faults, and the violations."""
+    return functools.partial(record_case, request.node.nodeid)

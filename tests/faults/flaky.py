@@ -1,4 +1,4 @@
-"""An object store in memory whose k-th request fails, or waits for something else to happen first."""
+"""An in-memory object store whose k-th request fails, or waits until a callback has run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-# kind -> does the k-th request take effect, does everything after it fail, what does the client get
+# kind -> whether the k-th request takes effect, whether all later requests fail, and the error that the client gets
 KINDS: dict[str, tuple[bool, bool, type[BaseException]]] = {
     "refused": (False, False, OSError),
-    "answer lost": (True, False, OSError),
+    "response lost": (True, False, OSError),
     "conflict reported": (False, False, FileExistsError),
     "dead": (False, True, OSError),
-    "answer lost, then dead": (True, True, OSError),
+    "response lost, then dead": (True, True, OSError),
     "interrupted": (False, False, KeyboardInterrupt),
     "done and interrupted": (True, False, KeyboardInterrupt),
 }
 
 
 class Store:
-    """The objects, shared by the clients of one test."""
+    """The objects that all clients of a test share."""
 
     def __init__(self) -> None:
         class Client(Flaky):
@@ -34,7 +34,7 @@ class Store:
 
 
 class Flaky(MemoryFileSystem):
-    """One client of a store. Without a fault it is a plain store with conditional creation."""
+    """A client of a store. Without a fault, it is a plain store with conditional writes."""
 
     protocol = "flaky"
     cachable = False
@@ -44,40 +44,43 @@ class Flaky(MemoryFileSystem):
         self.requests: list[str] = []
         self.kind: str | None = None
         self.k = 0
-        self.meanwhile: Callable[[], None] | None = None
+        self.callback: Callable[[], None] | None = None
         self.in_flight = False
-        self._inside = False
+        self._in_request = False
 
     def fail(self, kind: str, k: int) -> None:
         self.requests, self.kind, self.k = [], kind, k
 
-    def before(self, k: int, meanwhile: Callable[[], None], *, in_flight: bool = False) -> None:
-        """Let something happen just before the k-th request, or (if it is a copy) in the middle of it."""
-        self.requests, self.k, self.meanwhile, self.in_flight = [], k, meanwhile, in_flight
+    def before(self, k: int, callback: Callable[[], None], *, in_flight: bool = False) -> None:
+        """Run the callback before the k-th request.
+
+        With `in_flight`, the k-th request must be a copy, and the callback runs in the middle of it.
+        """
+        self.requests, self.k, self.callback, self.in_flight = [], k, callback, in_flight
 
     @property
     def fired(self) -> bool:
         return 0 < self.k <= len(self.requests)
 
     def _request(self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if self._inside:  # what the filesystem calls of itself is part of the same request
+        if self._in_request:  # calls that the filesystem makes itself are part of the same request
             return work(*arguments, **options)
         self.requests.append(f"{name} {arguments[0]}")
-        self._inside = True
+        self._in_request = True
         try:
-            return self._fated(len(self.requests), lambda: work(*arguments, **options))
+            return self._run_request(len(self.requests), lambda: work(*arguments, **options))
         finally:
-            self._inside = False
+            self._in_request = False
 
-    def _fated(self, index: int, work: Callable[[], Any]) -> Any:
-        if index == self.k and self.meanwhile is not None and not self.in_flight:
-            self.meanwhile()
+    def _run_request(self, index: int, work: Callable[[], Any]) -> Any:
+        if index == self.k and self.callback is not None and not self.in_flight:
+            self.callback()
         if self.kind is None or index < self.k:
             return work()
         effective, dead, error = KINDS[self.kind]
         if index > self.k:
             if dead:
-                raise OSError("the network is gone")
+                raise OSError("the network is down")
             return work()
         if effective:
             work()
@@ -94,8 +97,8 @@ class Flaky(MemoryFileSystem):
 
     def _copy(self, source: str, target: str) -> None:
         content = self.cat_file(source)
-        if self.in_flight and self.meanwhile is not None and len(self.requests) == self.k:
-            self.meanwhile()
+        if self.in_flight and self.callback is not None and len(self.requests) == self.k:
+            self.callback()
         self.pipe_file(target, content)
 
     def rm_file(self, path: str) -> Any:
@@ -111,10 +114,10 @@ class Flaky(MemoryFileSystem):
         return self._request("open", super().open, path, mode, *arguments, **options)
 
 
-class Heedless(MemoryFileSystem):
+class UnconditionalStore(MemoryFileSystem):
     """A store that ignores the condition of a conditional write."""
 
-    protocol = "heedless"
+    protocol = "unconditional"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     cachable = False

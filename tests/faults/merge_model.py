@@ -1,6 +1,7 @@
-"""Random merges, what they must do to a dataset, and a process that does them on one engine until it is killed.
+"""Random merges, a model of their results, and a process that runs them on one engine.
 
-python -m tests.faults.merge_model ENGINE DATASET: a line of JSON in is a step, a line of JSON out says how it ended.
+`python -m tests.faults.merge_model ENGINE DATASET` reads each step as a line of JSON from standard input and writes its
+outcome as a line of JSON to standard output.
 """
 
 from __future__ import annotations
@@ -18,56 +19,56 @@ from inlay.errors import InlayError
 KEYS, DAYS = 300, 2
 STRATEGIES = ("insert", "update", "upsert", "full_merge", "deduplicate")
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32()), ("text", pa.string())])
-# Errors after which a change may have happened.
-OPEN_ENDS = ("commit_pending", "commit_state_unknown")
-State = dict[int, str]  # the text of every key; its day follows from the key
+# Errors that do not tell whether the change was made.
+UNCERTAIN_ERRORS = ("commit_pending", "commit_state_unknown")
+State = dict[int, str]  # key -> text; the day is derived from the key
 
 
 class Step(NamedTuple):
-    """One change; its rows follow from its number."""
+    """One change of the dataset. Its number determines its rows."""
 
     action: str
     number: int
 
     @classmethod
-    def any(cls, chance: random.Random, number: int) -> Step:
-        return cls(chance.choice((*STRATEGIES, "compact")), number)
+    def choose(cls, rng: random.Random, number: int) -> Step:
+        return cls(rng.choice((*STRATEGIES, "compact")), number)
 
     def rows(self) -> list[tuple[int, str]]:
-        chance = random.Random(self.number)
-        most = KEYS if self.action == "full_merge" else 60
-        keys = chance.sample(range(KEYS), chance.randint(most // 2, most))
+        rng = random.Random(self.number)
+        limit = KEYS if self.action == "full_merge" else 60
+        keys = rng.sample(range(KEYS), rng.randint(limit // 2, limit))
         if self.action == "deduplicate":
-            keys += chance.choices(keys, k=20)
-        return [(key, f"{self.number}.{at}") for at, key in enumerate(keys)]
+            keys += rng.choices(keys, k=20)
+        return [(key, f"{self.number}.{position}") for position, key in enumerate(keys)]
 
     def table(self) -> pa.Table:
         return table_of(self.rows())
 
-    def applied(self, before: State) -> State:
-        """The state that must follow."""
-        news = dict(self.rows())
+    def apply(self, before: State) -> State:
+        """Return the expected state after this step."""
+        source = dict(self.rows())
         match self.action:
             case "compact":
                 return before
             case "insert":
-                return news | before
+                return source | before
             case "update":
-                return before | {key: text for key, text in news.items() if key in before}
+                return before | {key: text for key, text in source.items() if key in before}
             case "full_merge":
-                return news
+                return source
             case _:
-                return before | news
+                return before | source
 
     def counts(self, before: State) -> list[int]:
-        """Rows that must be told to be inserted, updated and deleted."""
+        """Return the expected numbers of inserted, updated and deleted rows."""
         if self.action == "compact":
             return [0, 0, 0]
-        news = dict(self.rows()).keys()
+        keys = dict(self.rows()).keys()
         return [
-            len(news - before.keys()) if self.action != "update" else 0,
-            len(news & before.keys()) if self.action != "insert" else 0,
-            len(before.keys() - news) if self.action == "full_merge" else 0,
+            len(keys - before.keys()) if self.action != "update" else 0,
+            len(keys & before.keys()) if self.action != "insert" else 0,
+            len(before.keys() - keys) if self.action == "full_merge" else 0,
         ]
 
 
@@ -77,30 +78,30 @@ def table_of(rows: list[tuple[int, str]]) -> pa.Table:
 
 
 def state_of(table: pa.Table) -> State:
-    """What a dataset holds; a key that is there twice or in the wrong place is no state at all."""
+    """Return the text of each key. Fail on duplicate keys and on rows in the wrong partition."""
     rows = table.select(SCHEMA.names).to_pylist()
     found = {row["id"]: row["text"] for row in rows}
-    assert len(found) == len(rows), f"{len(rows) - len(found)} keys are there twice"
+    assert len(found) == len(rows), f"{len(rows) - len(found)} duplicate keys"
     assert all(int(row["day"]) == row["id"] % DAYS for row in rows), "a row is in the wrong partition"
     return found
 
 
-def take(step: Step, dataset: str, engine: str) -> list[int]:
+def run_step(step: Step, dataset: str, engine: str) -> list[int]:
     if step.action == "compact":
         inlay.compact(dataset)
         return [0, 0, 0]
-    done = inlay.merge(step.table(), dataset, step.action, ["id"], engine=engine, max_rows_per_file=100)
-    return [done.inserted, done.updated, done.deleted]
+    result = inlay.merge(step.table(), dataset, step.action, ["id"], engine=engine, max_rows_per_file=100)
+    return [result.inserted, result.updated, result.deleted]
 
 
 def main(engine: str, dataset: str) -> None:
     for line in sys.stdin:
-        answer: dict[str, Any]
+        response: dict[str, Any]
         try:
-            answer = {"counts": take(Step(*json.loads(line)), dataset, engine)}
+            response = {"counts": run_step(Step(*json.loads(line)), dataset, engine)}
         except InlayError as error:
-            answer = {"error": error.code, "message": str(error)}
-        print(json.dumps(answer), flush=True)
+            response = {"error": error.code, "message": str(error)}
+        print(json.dumps(response), flush=True)
 
 
 if __name__ == "__main__":

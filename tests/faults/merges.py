@@ -1,4 +1,4 @@
-"""Whole calls to break: merges, writes and compaction of a real dataset, as their users make them."""
+"""Scenarios of complete public calls: merges, writes and compaction of a Parquet dataset."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DAYS = (1, 2, 3)
 
 
 def table(ids: range | list[int], text: str) -> pa.Table:
-    """Rows whose day follows from their id, so that a key never moves."""
+    """Build rows with a day derived from the id, so that a key never changes its partition."""
     ids = list(ids)
     day = pa.array([DAYS[0] + (i // 100) for i in ids], pa.int64())
     return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{text} {i}" for i in ids], "day": day})
 
 
 def build_dataset(root: Path) -> None:
-    """Three partitions of two files of two row groups."""
+    """Write three partitions with two files each, and two row groups in each file."""
     for start in (0, 50, 100, 150, 200, 250):
         rows = table(range(start, start + 8), "old")
         directory = dataset(root) / f"day={rows['day'][0]}"
@@ -34,7 +34,7 @@ def build_dataset(root: Path) -> None:
 
 
 def read_rows(root: Path) -> Rows:
-    """Per directory the number of files and the rows, read file by file without inlay."""
+    """Return the number of files and the rows of each directory, read without inlay."""
     found: Rows = {}
     for path in sorted(dataset(root).rglob("*.parquet")):
         directory = str(path.parent.relative_to(dataset(root)))
@@ -63,10 +63,10 @@ def _compact(root: Path) -> None:
 
 
 def _build_nothing(root: Path) -> None:
-    """The first merge makes the dataset."""
+    """Create nothing, because the first merge creates the dataset."""
 
 
-TOUCHED = [1, 52, 101, 153, 206]  # a row group in each of five files
+TOUCHED = [1, 52, 101, 153, 206]  # one row group in each of five files
 NEW = [20, 120, 320]  # two existing partitions and one new one
 
 MERGES = {

@@ -1,4 +1,4 @@
-"""A change of a dataset on an object store, and what can be said about it afterwards."""
+"""A change of a dataset on an object store, and the promises that it must keep."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _OWN_NAME = re.compile(r"-inlay-[0-9a-f]{12}")
 
 
 def plain(path: str) -> str:
-    """The path that a file had before it was rewritten."""
+    """Return the path that a file had before a commit rewrote it."""
     return _OWN_NAME.sub("", path)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset in a store as its users find it, and as somebody looking straight at the store does."""
+    """A dataset on an object store, and a client that reads the store directly."""
 
     path: str
-    direct: Any  # a filesystem without faults
+    direct: Any  # an fsspec filesystem without faults
 
     def build(self) -> None:
         for name, content in BEFORE.items():
             self.direct.pipe_file(f"{self.path}/{name}", content)
 
     def content(self) -> list[tuple[str, bytes]]:
-        """Every data file, under the name that it had before it was rewritten."""
+        """Return the bytes of each data file, under its name before a commit rewrote it."""
         self.direct.invalidate_cache()
         files = self.direct.find(self.path)
         return sorted((plain(name[len(self.path) + 1 :]), self.direct.cat_file(name)) for name in files)
 
     def hidden(self) -> list[str]:
-        """What lies in the sidecar besides the log."""
+        """List the files in the sidecar, without the log."""
         self.direct.invalidate_cache()
         parent, _, name = self.path.rpartition("/")
         root = f"{parent}/.{name}.txn"
@@ -57,7 +57,7 @@ class Dataset:
 
 
 def change(location: Location) -> None:
-    """Rewrite, add and remove files, as a merge does. Doing it twice ends as doing it once does."""
+    """Rewrite, add and remove files, as a merge does. A repeated change has no further effect."""
     with IncrementalFileManager() as manager:
         manager.open(location)
         puts, removes = {}, []
@@ -76,29 +76,29 @@ def outcome(location: Location) -> str:
         change(location)
     except InlayError as error:
         return error.code
-    except Exception as error:  # noqa: BLE001  (clients raise what they like)
+    except Exception as error:  # noqa: BLE001  (clients of stores raise errors of any type)
         return f"error: {error!r}"
     return "acked"
 
 
-def violation(said: str, dataset: Dataset) -> str | None:
-    """What a fault broke, in words; None if every promise holds."""
+def violation(result: str, dataset: Dataset) -> str | None:
+    """Describe the promise that a fault broke, or return None."""
     before, raw = sorted(BEFORE.items()), dataset.content()
-    if said == "acked" and raw != AFTER:
-        return "acknowledged but not complete"
-    if said == "acked" and dataset.hidden():
-        return f"acknowledged, but left behind {dataset.hidden()}"
+    if result == "acked" and raw != AFTER:
+        return "the change is acknowledged but incomplete"
+    if result == "acked" and dataset.hidden():
+        return f"the change is acknowledged but left {dataset.hidden()}"
     try:
         dataset.recover()
     except InlayError as error:
         return f"recovery failed: {error!r}"
     state = dataset.content()
     if state not in (before, AFTER):
-        return f"neither before nor after: {[name for name, _ in state]}"
-    if said == "commit_pending" and state != AFTER:
-        return "told that it was committed, but it is not there"
-    if said not in ("acked", "commit_pending", "commit_state_unknown") and state != before:
-        return "told that nothing was changed, but it was"
+        return f"the recovered state is neither the state before nor the state after: {[name for name, _ in state]}"
+    if result == "commit_pending" and state != AFTER:
+        return "reported as committed, but the change is missing"
+    if result not in ("acked", "commit_pending", "commit_state_unknown") and state != before:
+        return "reported as unchanged, but the change was made"
     again = outcome(dataset.location())
     if again != "acked" or dataset.content() != AFTER:
         return f"a retry ended with {again!r}"

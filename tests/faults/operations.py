@@ -1,4 +1,4 @@
-"""The file operations of a change, read from a strace log."""
+"""Parse the file operations of a change from a log of strace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DESCRIPTOR = re.compile(r"^(\d+)<(.*)>$")
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of the tree, or one sync, or the acknowledgement. Paths are relative to the root."""
+    """A change of the file tree, a sync or the acknowledgment, with paths below the root."""
 
     kind: str  # create, write, truncate, rename, unlink, mkdir, rmdir, sync, ack
     path: str = ""
@@ -57,7 +57,7 @@ def parse(log: str, root: Path) -> list[Operation]:
 
 
 def _whole_lines(log: str) -> Iterator[str]:
-    """Calls that other threads interrupted in the log, put together again."""
+    """Yield complete calls. strace splits a call when another thread runs meanwhile."""
     begun: dict[str, str] = {}
     for line in log.splitlines():
         match = _LINE.match(line)
@@ -83,12 +83,12 @@ class _Reader:
 
     def operations(self, line: str) -> list[Operation]:
         match = _CALL.match(line)
-        if match is None:  # failed, killed, or a signal
+        if match is None:  # a failed or killed call, or a signal
             return []
         call, text, result = match.groups()
         handler = getattr(self, f"_{call.removesuffix('at')}", None) or getattr(self, f"_{call}", None)
         if handler is None:
-            raise NotImplementedError(f"the power-cut model does not know {line[:200]}")
+            raise NotImplementedError(f"The power-cut model does not support {line[:200]}")
         return [operation for operation in handler(text.split(", "), int(result)) if operation is not None]
 
     def _inside(self, path: str) -> str | None:
@@ -96,12 +96,12 @@ class _Reader:
             return "."
         return path[len(self._root) + 1 :] if path.startswith(self._root + "/") else None
 
-    def _path(self, arguments: list[str], at: int = 0) -> str | None:
-        """The path that starts at an argument: alone, or after a directory's descriptor."""
-        if arguments[at].startswith('"'):
-            return self._inside(_text(arguments[at]).decode())
-        directory = _text(arguments[at].partition("<")[2].rstrip(">")).decode()
-        name = _text(arguments[at + 1]).decode()
+    def _path(self, arguments: list[str], index: int = 0) -> str | None:
+        """Return the path at `index`, or the path that follows a directory descriptor at `index`."""
+        if arguments[index].startswith('"'):
+            return self._inside(_text(arguments[index]).decode())
+        directory = _text(arguments[index].partition("<")[2].rstrip(">")).decode()
+        name = _text(arguments[index + 1]).decode()
         return self._inside(name if name.startswith("/") else f"{directory}/{name}")
 
     def _descriptor(self, argument: str) -> tuple[str, str | None]:
@@ -113,8 +113,8 @@ class _Reader:
     def _open(self, arguments: list[str], result: int) -> list[Operation]:
         self._positions[str(result)] = 0
         path, flags = self._path(arguments), " ".join(arguments)
-        made = [Operation("create", path)] if path and "O_CREAT" in flags else []
-        return made + ([Operation("truncate", path)] if path and "O_TRUNC" in flags else [])
+        created = [Operation("create", path)] if path and "O_CREAT" in flags else []
+        return created + ([Operation("truncate", path)] if path and "O_TRUNC" in flags else [])
 
     def _lseek(self, arguments: list[str], result: int) -> list[Operation]:
         self._positions[self._descriptor(arguments[0])[0]] = result
@@ -151,8 +151,8 @@ class _Reader:
     def _rename(self, arguments: list[str], _: int) -> list[Operation]:
         source = self._path(arguments)
         target = self._path(arguments, 1 if arguments[0].startswith('"') else 2)
-        assert source is not None, "a rename from elsewhere"
-        assert target is not None, "a rename to elsewhere"
+        assert source is not None, "a rename from outside the root"
+        assert target is not None, "a rename to outside the root"
         return [Operation("rename", source, target)]
 
     def _unlink(self, arguments: list[str], _: int) -> list[Operation]:

@@ -1,8 +1,8 @@
-"""A disk that loses what was not synced.
+"""A model of a disk that loses unsynced data in a power cut.
 
-A file's data is safe once the file was synced, an entry once its directory was. Of everything else a power cut may
-keep any part. A rename between two directories is one step until one of them is synced; then that end is sure and
-the other is not, so it can leave the file in both places, or in none.
+The data of a file is durable after a sync of the file, and a directory entry after a sync of the directory. A power cut
+keeps any part of the rest. A rename between two directories is one step until one of the directories is synced. Then
+only the entry in that directory is durable, so a power cut can leave the file in both directories, or in neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DATA: dict[str, float] = {"full": 1.0, "empty": 0.0, "half": 0.5}
 
 @dataclass
 class Edit:
-    """One entry of one directory set to a file or directory, or to nothing."""
+    """Set one entry of a directory to a file or directory, or remove the entry (None)."""
 
     directory: int
     name: str
@@ -33,7 +33,7 @@ class Edit:
 
 @dataclass
 class Step:
-    """Edits that happen together, and which of their directories were synced since."""
+    """Edits that happen together, and their directories that were synced afterwards."""
 
     edits: list[Edit]
     synced: set[int] = field(default_factory=set)
@@ -48,19 +48,19 @@ class Step:
             return ("keep",)
         return ("keep", "drop", "half") if self.synced else ("keep", "drop")
 
-    def kept(self, choice: Choice) -> Iterator[Edit]:
+    def kept_edits(self, choice: Choice) -> Iterator[Edit]:
         for edit in self.edits:
             if choice == "keep" or (choice == "half" and edit.directory in self.synced):
                 yield edit
 
 
 class Disk:
-    """What was written, and how much of it is safe."""
+    """The written data and directory entries, and the parts of them that are durable."""
 
     def __init__(self, tree: Mapping[str, bytes | None]) -> None:
         self._numbers = itertools.count(1)
-        self._written: dict[int, bytes] = {}  # data of files as programs see it
-        self._safe: dict[int, bytes] = {}  # data of files as of their last sync
+        self._written: dict[int, bytes] = {}  # the data of files as programs see it
+        self._durable: dict[int, bytes] = {}  # the data of files at their last sync
         self._steps: list[Step] = []
         self._directories: set[int] = {0}
         self._paths: dict[str, int] = {".": 0}
@@ -78,14 +78,14 @@ class Disk:
         if content is None:
             self._directories.add(node)
         else:
-            self._written[node] = self._safe[node] = content
+            self._written[node] = self._durable[node] = content
         return node
 
     def _parent(self, path: str) -> tuple[int, str]:
         pure = PurePosixPath(path)
         return self._paths[str(pure.parent)], pure.name
 
-    # ---------------------------------------------------------------------------------------------- what happens
+    # ---------------------------------------------------------------------------------------------- operations
     def perform(self, operation: Operation) -> None:
         if f"/{operation.path}".endswith(IGNORED):
             return
@@ -108,8 +108,8 @@ class Disk:
 
     def _rename(self, operation: Operation) -> None:
         node = self._paths.pop(operation.path)
-        gone = Edit(*self._parent(operation.path), None)
-        self._steps.append(Step([gone, Edit(*self._parent(operation.target), node)]))
+        removal = Edit(*self._parent(operation.path), None)
+        self._steps.append(Step([removal, Edit(*self._parent(operation.target), node)]))
         self._paths[operation.target] = node
 
     def _write(self, operation: Operation) -> None:
@@ -129,7 +129,7 @@ class Disk:
     def _sync(self, operation: Operation) -> None:
         node = self._paths[operation.path]
         if node in self._written:
-            self._safe[node] = self._written[node]
+            self._durable[node] = self._written[node]
             return
         for step in self._steps:
             step.synced |= step.directories & {node}
@@ -137,38 +137,41 @@ class Disk:
     def _ack(self, operation: Operation) -> None:
         pass
 
-    # ------------------------------------------------------------------------------------------ what may be found
+    # ------------------------------------------------------------------------------------------ resulting trees
     def live(self) -> Tree:
-        """What programs see while the power is on."""
+        """Return the tree that programs see while the power is on."""
         return self._tree(["keep"] * len(self._steps), self._written)
 
     def crashes(self) -> Iterator[Tree]:
-        """Trees that may be found after a power cut at this moment."""
+        """Yield the trees that a power cut at this moment can leave."""
         for choices in self._choices():
             for share in DATA.values():
                 yield self._tree(choices, self._torn(share))
 
     def _torn(self, share: float) -> dict[int, bytes]:
         torn = {}
-        for node, safe in self._safe.items():
+        for node, durable in self._durable.items():
             written = self._written[node]
-            torn[node] = safe if safe == written else written[: int(len(written) * share)]
+            torn[node] = durable if durable == written else written[: int(len(written) * share)]
         return torn
 
     def _choices(self) -> Iterator[list[Choice]]:
-        """Nothing lost, all lost, one lost, all but one lost; also with the ends of renames apart."""
+        """Yield which steps are lost: none, all, one, or all but one.
+
+        The choice "half" separates the two ends of a rename.
+        """
         base: list[Choice] = ["keep"] * len(self._steps)
         yield base
-        loose = [i for i, step in enumerate(self._steps) if len(step.choices) > 1]
+        unsynced = [i for i, step in enumerate(self._steps) if len(step.choices) > 1]
         worst: Choice
         for worst in ("drop", "half"):
             lost = list(base)
-            for i in loose:
+            for i in unsynced:
                 lost[i] = worst if worst in self._steps[i].choices else "drop"
             yield lost
-            for i in loose:
+            for i in unsynced:
                 yield [*lost[:i], "keep", *lost[i + 1 :]]
-        for i in loose:
+        for i in unsynced:
             for choice in self._steps[i].choices[1:]:
                 yield [*base[:i], choice, *base[i + 1 :]]
 
@@ -177,7 +180,7 @@ class Disk:
         for (directory, name), node in self._initial.items():
             entries.setdefault(directory, {})[name] = node
         for step, choice in zip(self._steps, choices, strict=True):
-            for edit in step.kept(choice):
+            for edit in step.kept_edits(choice):
                 names = entries.setdefault(edit.directory, {})
                 if edit.node is None:
                     names.pop(edit.name, None)
@@ -198,13 +201,13 @@ class Disk:
 
 def read_tree(root: Path) -> Tree:
     paths = sorted(root.rglob("*"))
-    whole = {str(path.relative_to(root)): None if path.is_dir() else path.read_bytes() for path in paths}
-    return {path: content for path, content in whole.items() if not f"/{path}".endswith(IGNORED)}
+    contents = {str(path.relative_to(root)): None if path.is_dir() else path.read_bytes() for path in paths}
+    return {path: content for path, content in contents.items() if not f"/{path}".endswith(IGNORED)}
 
 
 def write_tree(root: Path, tree: Tree) -> None:
     root.mkdir()
-    for path, content in tree.items():  # parents come first
+    for path, content in tree.items():  # parents precede their children
         if content is None:
             (root / path).mkdir()
         else:
@@ -212,7 +215,7 @@ def write_tree(root: Path, tree: Tree) -> None:
 
 
 def crash_states(tree: Tree, operations: Iterable[Operation], *, start: int = 0) -> Iterator[tuple[int, bool, Tree]]:
-    """Every distinct tree after a power cut, with the operation it follows and whether that was acknowledged."""
+    """Yield each distinct tree after a power cut, as (operation number, acknowledged, tree)."""
     disk = Disk(tree)
     seen: set[tuple[bool, tuple[tuple[str, bytes | None], ...]]] = set()
     acked = False

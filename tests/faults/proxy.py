@@ -1,4 +1,4 @@
-"""A proxy on loopback that loses, refuses or cuts requests to an S3 server."""
+"""A proxy on loopback that drops requests to S3, loses responses, or returns errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ERRORS = {
     409: ("ConditionalRequestConflict", "A conflicting operation is under way."),
 }
 
-# what happens to the k-th request: is it forwarded, and what does the client get
+# kind -> whether the k-th request is forwarded, and the status of the response (None resets the connection)
 KINDS: dict[str, tuple[bool, int | None]] = {
     "reset": (False, None),
     "lost": (True, None),
@@ -25,14 +25,14 @@ KINDS: dict[str, tuple[bool, int | None]] = {
     "503": (False, 503),
     "409": (False, 409),
     "500 though done": (True, 500),
-    "cut": (False, None),  # and so is everything that follows
+    "cut": (False, None),  # also drops all later requests
     "lost, then cut": (True, None),
 }
 
 
 @dataclass
 class Plan:
-    """One fault: what happens to which request, and what was seen of it."""
+    """A fault at the k-th request, and the requests that the proxy has received."""
 
     kind: str | None = None
     k: int = 0
@@ -41,7 +41,7 @@ class Plan:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next(self, request: str) -> tuple[bool, int | None] | None:
-        """None: let it pass."""
+        """Record a request and return its action from `KINDS`, or None to forward it unchanged."""
         with self.lock:
             self.seen.append(request)
             index = len(self.seen)
@@ -85,8 +85,8 @@ class Proxy:
         connection = http.client.HTTPConnection(*self._upstream, timeout=30)
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
+            response = connection.getresponse()
+            return response.status, response.getheaders(), response.read()
         finally:
             connection.close()
 
@@ -95,7 +95,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Clients that are killed leave in the middle of a request."""
+        """Ignore errors, because killed clients disconnect in the middle of a request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -105,19 +105,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
-            body = self._chunks()
-        fate = self.proxy.plan.next(f"{self.command} {self.path}")
-        if fate is not None and not fate[0]:
-            self._answer_fault(fate[1])
+            body = self._read_chunks()
+        action = self.proxy.plan.next(f"{self.command} {self.path}")
+        if action is not None and not action[0]:
+            self._send_fault(action[1])
             return
         headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
         status, names, content = self.proxy.forward(self.command, self.path, headers, body)
-        if fate is not None:
-            self._answer_fault(fate[1])
+        if action is not None:
+            self._send_fault(action[1])
         else:
-            self._answer(status, names, content)
+            self._send_response(status, names, content)
 
-    def _chunks(self) -> bytes:
+    def _read_chunks(self) -> bytes:
         body = b""
         while size := int(self.rfile.readline().strip(), 16):
             body += self.rfile.read(size)
@@ -125,30 +125,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.readline()
         return body
 
-    def _answer_fault(self, status: int | None) -> None:
+    def _send_fault(self, status: int | None) -> None:
         if status is None:
-            # an answer that never comes: the connection is reset
+            # With SO_LINGER 0, closing the connection resets it, so the client gets no response.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             return
         code, message = _ERRORS[status]
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
-        self._answer(status, [("Content-Type", "application/xml")], text.encode())
+        self._send_response(status, [("Content-Type", "application/xml")], text.encode())
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+    def _send_response(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
                 self.send_header(name, value)
-        stated = {name.lower(): value for name, value in headers}.get("content-length")
-        length = stated if self.command == "HEAD" else None
+        declared = {name.lower(): value for name, value in headers}.get("content-length")
+        length = declared if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, *arguments: object) -> None:
-        """Nothing on stderr."""
+        """Log nothing."""
 
 
 for _method in ("GET", "PUT", "POST", "HEAD", "DELETE"):

@@ -1,4 +1,7 @@
-"""What the fault tests write down, and the sums of it: python -m tests.faults.report counts.jsonl"""
+"""Record the counts of fault tests, and print their sums.
+
+Usage: python -m tests.faults.report counts.jsonl
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ GROUPS = {
     "test_power_cut.py": "disk states after a power cut",
     "test_soak.py": "acknowledged commits of eight writers under random kills",
     "test_s3.py": "faults at S3 requests",
-    "test_merge_soak.py": "merges on all engines, with kills, full disks and lost answers",
-    "test_service_kills.py": "acknowledged requests to services that are killed, stopped and deprived",
-    "test_object_store.py": "faults at requests to a store in memory",
+    "test_merge_soak.py": "merges on all engines, with kills, full disks and lost responses",
+    "test_service_kills.py": "acknowledged requests to services that were killed, stopped and deprived of resources",
+    "test_object_store.py": "faults at requests to an in-memory store",
 }
 
 
-def account(test: str, what: str, tried: int, violations: list[str]) -> None:
-    """Fail on violations; with INLAY_FAULT_COUNTS=<file> also write down how much was tried."""
+def record_case(test: str, case: str, tried: int, violations: list[str]) -> None:
+    """Fail on violations. If INLAY_FAULT_COUNTS is set, append the counts to that file."""
     if path := os.environ.get("INLAY_FAULT_COUNTS"):
-        line = {"test": test, "what": what, "tried": tried, "violations": len(violations)}
+        line = {"test": test, "case": case, "tried": tried, "violations": len(violations)}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     assert tried > 0
-    assert not violations, f"{len(violations)} of {tried}:\n" + "\n".join(violations[:20])
+    assert not violations, f"{len(violations)} violations in {tried} tries:\n" + "\n".join(violations[:20])
 
 
 def table(path: Path) -> str:
@@ -39,7 +42,7 @@ def table(path: Path) -> str:
         sums[name][0] += entry["tried"]
         sums[name][1] += entry["violations"]
     rows = [f"| {text} | {sums[name][0]:,} | {sums[name][1]} |" for name, text in GROUPS.items() if name in sums]
-    return "\n".join(["| what | tried | violations |", "|---|---:|---:|", *rows])
+    return "\n".join(["| test | cases | violations |", "|---|---:|---:|", *rows])
 
 
 if __name__ == "__main__":

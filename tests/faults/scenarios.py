@@ -1,6 +1,6 @@
-"""Changes to break: each builds a dataset, changes it, and can say what state the dataset is in.
+"""Scenarios for fault tests: each builds a dataset, changes it and reads its state.
 
-Imported by the tests and by the process that forks their victims, so it imports no test tool.
+The tests and the process that forks their children import this module, so it imports no test tools.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from inlay.storage import LocalStore, locate
 
 State = Any
 
-LASTING = {"lock", "readers.lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
+KEPT_IN_SIDECAR = {"lock", "readers.lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One change of one dataset; `read` gives what a plain reader finds, in a form that can be compared."""
+    """A change of a dataset.
+
+    `read` returns the state that a plain reader sees, as a comparable value.
+    """
 
     name: str
     build: Callable[[Path], None]
     apply: Callable[[Path], None]
     read: Callable[[Path], State]
-    repeatable: bool = True  # doing it twice ends as doing it once does
+    repeatable: bool = True  # a repeated change has no further effect
 
 
 def dataset(root: Path) -> Path:
@@ -47,10 +50,10 @@ def is_pending(root: Path) -> bool:
 
 
 def leftovers(root: Path) -> list[str]:
-    """Whatever a finished or refused change should not leave: staging, drafts, journals, hidden or odd files."""
+    """List files that a completed or rejected change must not leave, such as staged files."""
     found = [str(path) for path in root.iterdir() if path not in (dataset(root), sidecar(root))]
     if sidecar(root).exists():
-        found += [path.name for path in sidecar(root).iterdir() if path.name not in LASTING]
+        found += [path.name for path in sidecar(root).iterdir() if path.name not in KEPT_IN_SIDECAR]
     for path in dataset(root).rglob("*"):
         if path.is_file() and path.suffix != ".parquet":
             found.append(str(path))
@@ -61,7 +64,7 @@ def directories(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in dataset(root).rglob("*") if path.is_dir()}
 
 
-# ------------------------------------------------------------------------------------------ files as plain bytes
+# ------------------------------------------------------------------------------------------ files with arbitrary bytes
 def read_files(root: Path) -> dict[str, tuple[bytes, int]]:
     base = dataset(root)
     files = (path for path in base.rglob("*.parquet") if path.is_file())
@@ -114,8 +117,8 @@ def apply_one_file(root: Path) -> None:
 
 
 def leave_pending(root: Path) -> None:
-    """Let a commit stop after its first file."""
-    outcomes = [None, OSError(errno.EIO, "the disk is tired")]
+    """Interrupt a commit after it has moved its first file."""
+    outcomes = [None, OSError(errno.EIO, "the disk failed")]
 
     def move(_: LocalStore, source: str, target: str) -> None:
         if error := outcomes.pop(0):
@@ -126,14 +129,14 @@ def leave_pending(root: Path) -> None:
         apply_files(root)
 
 
-def apply_required_vocabulary(root: Path) -> None:
-    """The three calls that the requirements name, without a context manager."""
+def apply_required_methods(root: Path) -> None:
+    """Use the three methods that the requirements name, without a context manager."""
     manager = IncrementalFileManager()
     staging = manager.create_staging_directory(str(dataset(root)))
     sources, targets = [], []
     try:
         for number, name in enumerate(("a.parquet", "day=1/b.parquet")):
-            sources.append(os.path.join(staging, f"mine-{number}"))
+            sources.append(os.path.join(staging, f"staged-{number}"))
             targets.append(str(dataset(root) / name))
             Path(sources[-1]).write_bytes(b"two of " + name.encode())
         manager.atomic_replace_files(sources, targets)
@@ -146,12 +149,12 @@ def apply_recovery(root: Path) -> None:
 
 
 def apply_after_recovery(root: Path) -> None:
-    """A second change on top of one that a crash left pending."""
+    """Make a second change after a crash has left the first one pending."""
     change_files(locate(dataset(root)), {"a.parquet": b"a three", "day=1/b.parquet": b"b three"}, [])
 
 
 def build_nothing(root: Path) -> None:
-    """The dataset does not exist yet."""
+    """Create nothing, because the change creates the dataset."""
 
 
 def apply_initial(root: Path) -> None:
@@ -163,7 +166,7 @@ FILES = {
     for scenario in (
         Scenario("files", build_files, apply_files, read_files),
         Scenario("one-file", build_files, apply_one_file, read_files),
-        Scenario("vocabulary", build_files, apply_required_vocabulary, read_files),
+        Scenario("required-methods", build_files, apply_required_methods, read_files),
         Scenario("initial", build_nothing, apply_initial, read_files),
         Scenario("recovery", build_files, apply_recovery, read_files),
         Scenario("after-recovery", build_files, apply_after_recovery, read_files),
@@ -178,13 +181,13 @@ def scenario_named(name: str) -> Scenario:
 
 
 def outcome(scenario: Scenario, root: Path) -> str:
-    """Run the change and say how it ended: "acked", the code of an inlay error, or "error: ..."."""
+    """Run the change and return "acked", an error code, "interrupted" or "error: ..."."""
     try:
         scenario.apply(root)
     except InlayError as error:
         return error.code
     except KeyboardInterrupt:
         return "interrupted"
-    except Exception as error:  # noqa: BLE001  (whatever it is, the caller is told)
+    except Exception as error:  # noqa: BLE001  (the parent process reports any error)
         return f"error: {error!r}"
     return "acked"

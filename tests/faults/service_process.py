@@ -1,4 +1,4 @@
-"""Real services in processes of their own, what they stand on, and the ways in which that is taken away from them."""
+"""Service processes, their catalog and storage, and ways to make them fail."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pathlib import Path
 import httpx
 
 from inlay.storage import locate
-from tests.postgres import PostgresServer, _identity, find_programs
-from tests.spark.cluster import DRIVER_CONF, _dies_with_us, session_members, spark_environment, wait_until
+from tests.postgres import PostgresServer, find_programs, server_user
+from tests.spark.cluster import DRIVER_CONF, kill_on_parent_exit, session_members, spark_environment, wait_until
 
-PATIENCE = 90.0
-_TOPS = ("uploads", "datasets", "scratch")
+TIMEOUT_SECONDS = 90.0
+_FOLDERS = ("uploads", "datasets", "scratch")
 
-# Short graces, so that what is to go can be seen to go.
+# Short grace periods, so that tests see the deletion of files.
 SETTINGS = {
     "INLAY_DELETE_GRACE_SECONDS": "1",
     "INLAY_ORPHAN_GRACE_SECONDS": "3",
@@ -39,38 +39,41 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Stand:
-    """A catalog and a storage, and where Spark is."""
+    """The catalog, storage and Spark server of one or more services."""
 
     folder: Path
     spark: str
     catalog: str = ""
     storage: str = ""
-    lease_seconds: float = 600.0  # longer than any patience: what the dead held must be free at once
+    lease_seconds: float = 600.0  # longer than all timeouts: a dead service must release its leases immediately
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
 
     def environment(self) -> dict[str, str]:
-        places = {"INLAY_DATA_DIR": str(self.folder / "data"), "INLAY_SPARK_MASTER": self.spark}
-        places |= {"INLAY_LEASE_SECONDS": str(self.lease_seconds)}
+        locations = {"INLAY_DATA_DIR": str(self.folder / "data"), "INLAY_SPARK_MASTER": self.spark}
+        locations |= {"INLAY_LEASE_SECONDS": str(self.lease_seconds)}
         if self.spark.startswith("local"):
-            places |= {"INLAY_SPARK_CONF": json.dumps(DRIVER_CONF)}
-        named = {"INLAY_CATALOG_URL": self.catalog, "INLAY_STORAGE_URL": self.storage}
-        return {**self.settings} | places | {name: value for name, value in named.items() if value}
+            locations |= {"INLAY_SPARK_CONF": json.dumps(DRIVER_CONF)}
+        urls = {"INLAY_CATALOG_URL": self.catalog, "INLAY_STORAGE_URL": self.storage}
+        return {**self.settings} | locations | {name: value for name, value in urls.items() if value}
 
     def files(self) -> set[str]:
-        """Every file in the storage, by the address that the service would give it; and directories that hold none."""
+        """Return the addresses of all files in the storage, and all empty directories."""
         root = locate(self.storage or str(self.folder / "data"))
-        found = {f"{top}/{file.path}" for top in _TOPS for file in root.store.walk(root.full(top), lambda _: True)}
-        below = (step for top in _TOPS for step in os.walk(f"{self.folder}/data/{top}/"))
-        empty = {path for path, directories, files in below if not directories and not files and path[-1] != "/"}
+        found = {
+            f"{name}/{file.path}" for name in _FOLDERS for file in root.store.walk(root.full(name), lambda _: True)
+        }
+        tree = (step for name in _FOLDERS for step in os.walk(f"{self.folder}/data/{name}/"))
+        empty = {path for path, directories, files in tree if not directories and not files and path[-1] != "/"}
         return {self.address(path) for path in found} | empty
 
     def address(self, path: str) -> str:
+        """Return the URL or path under which the service lists a file."""
         return f"{self.storage or self.folder / 'data'}/{path}"
 
 
 @dataclass
 class ServiceProcess:
-    """`inlay serve`, on the same port whenever it is started."""
+    """A process of `inlay serve`, which uses the same port after a restart."""
 
     stand: Stand
     name: str = "service"
@@ -89,7 +92,7 @@ class ServiceProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*_dies_with_us(), sys.executable, *self.program, "serve", "--port", str(self.port)],
+                [*kill_on_parent_exit(), sys.executable, *self.program, "serve", "--port", str(self.port)],
                 cwd=self.stand.folder,
                 env=spark_environment() | self.stand.environment(),
                 stdin=subprocess.DEVNULL,
@@ -99,24 +102,23 @@ class ServiceProcess:
             )
 
     def wait_until_open(self) -> None:
-        """Until it has its catalog and its storage. Whoever needs Spark waits for it there."""
+        """Wait until the catalog and the storage are ready. Spark may still be starting."""
         self._wait_until("catalog", "storage")
 
     def wait_until_ready(self) -> None:
         self._wait_until("catalog", "storage", "spark")
 
-    def _wait_until(self, *wanted: str) -> None:
-        """What it lacks is told if that takes too long."""
-        deadline = time.monotonic() + PATIENCE
-        told: dict[str, str] = {}
+    def _wait_until(self, *required: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        parts: dict[str, str] = {}
         while True:
             with contextlib.suppress(httpx.TransportError):
-                told = httpx.get(f"{self.url}/readyz", timeout=PATIENCE).json()["parts"]
-                if all(told.get(part) == "ready" for part in wanted):
+                parts = httpx.get(f"{self.url}/readyz", timeout=TIMEOUT_SECONDS).json()["parts"]
+                if all(parts.get(part) == "ready" for part in required):
                     return
             self._require_running()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} is not ready: {told}\n{self.tail()}")
+                raise TimeoutError(f"{self.name} is not ready: {parts}\n{self.tail()}")
             time.sleep(0.05)
 
     def _require_running(self) -> None:
@@ -130,28 +132,28 @@ class ServiceProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it without a warning. Whatever it started ends by itself, soon."""
+        """Kill the process with SIGKILL, and wait until its child processes have ended."""
         self.signal(signal.SIGKILL)
         assert self.process is not None
         self.process.wait()
         pid = self.process.pid
-        wait_until(lambda: not session_members(pid), 20, f"the end of what {self.name} had started")
+        wait_until(lambda: not session_members(pid), 20, f"the child processes of {self.name} to end")
 
-    def terminate(self, patience: float) -> int:
-        """Ask it to end; its exit code."""
+    def terminate(self, timeout: float) -> int:
+        """Send SIGTERM and return the exit code."""
         self.signal(signal.SIGTERM)
         assert self.process is not None
-        return self.process.wait(patience)
+        return self.process.wait(timeout)
 
     def end(self) -> None:
-        """Whatever state it is in."""
+        """Kill the process if it is running."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[ServiceProcess]:
-        """It runs while the block runs, and whoever needs Spark waits for it there."""
+        """Run the service inside the block. Spark may still be starting."""
         self.start()
         try:
             self.wait_until_open()
@@ -161,7 +163,7 @@ class ServiceProcess:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[ServiceProcess]:
-        """It runs and is ready while the block runs."""
+        """Run the service inside the block, with Spark ready."""
         with self.opened():
             self.wait_until_ready()
             yield self
@@ -172,26 +174,27 @@ class ServiceProcess:
 
 @dataclass
 class MortalPostgres:
-    """A PostgreSQL server that crashes and comes back with what it had."""
+    """A PostgreSQL server that tests crash and restart with the same data."""
 
     server: PostgresServer
 
     @classmethod
     def start(cls) -> MortalPostgres:
         programs = find_programs()
-        assert programs is not None, "No PostgreSQL that can be run."
+        assert programs is not None, "No PostgreSQL server found."
         return cls(PostgresServer.start(programs))
 
     def crash(self) -> None:
-        self.server.process.send_signal(signal.SIGQUIT)  # no checkpoint, no farewell: it recovers from its log
+        # SIGQUIT stops the server without a checkpoint, so that a restart recovers from its log.
+        self.server.process.send_signal(signal.SIGQUIT)
         self.server.process.wait(30)
 
     def come_back(self) -> None:
-        before = self.server.process
+        crashed = self.server.process
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
         with (self.server.directory / "log").open("ab") as log:
             self.server.process = subprocess.Popen(
-                before.args, cwd=self.server.directory, env=environment, stdout=log, stderr=log, **_identity()
+                crashed.args, cwd=self.server.directory, env=environment, stdout=log, stderr=log, **server_user()
             )
         self.server._wait()
 
@@ -203,7 +206,7 @@ class MortalPostgres:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A filesystem that is soon full. Only root may mount one."""
+    """Mount a small filesystem, which only root may do."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False, capture_output=True

@@ -1,8 +1,8 @@
-"""Writers and readers of one dataset, each a process that may be killed at any time.
+"""Writers and readers of one dataset, each in a process that tests kill at any time.
 
-A writer's commit adds its own name and number to every file (or, with `merge`, sets rows of its own in every
-partition); it writes a line to its own log before it tries and one after it was acknowledged. A reader reads again
-and again, and writes a line for each mix that it sees.
+Each commit of a writer adds the writer's name and a number to every file or, with the kind `merge`, sets the writer's
+rows in every partition. A writer logs each commit before it starts and after it is acknowledged. A reader reads
+repeatedly, and logs each mix of states that it sees.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def commit_files(root: Path, entry: str) -> None:
 
 
 def read_files(root: Path) -> list[list[str]]:
-    """The entries of every file, in one state of the dataset."""
+    """Return the entries of each file, read from one state of the dataset."""
     location = locate(dataset(root))
     return read_consistently(
         location, lambda files: [json.loads(Path(location.full(file.path)).read_bytes()) for file in files]
@@ -57,7 +57,7 @@ def build_rows(root: Path) -> None:
 
 
 def commit_rows(root: Path, entry: str) -> None:
-    """The rows of one writer, one in every partition, all with the number of its latest commit."""
+    """Merge one row of the writer into each partition, with the number of the commit."""
     import pyarrow as pa
 
     import inlay
@@ -68,7 +68,7 @@ def commit_rows(root: Path, entry: str) -> None:
 
 
 def read_rows(root: Path) -> list[list[str]]:
-    """Per partition the latest commit of every writer."""
+    """Return the latest commit of each writer, for each partition."""
     import inlay
 
     days: dict[int, list[str]] = {0: [], 1: [], 2: []}
@@ -77,14 +77,15 @@ def read_rows(root: Path) -> list[list[str]]:
     return [sorted(entries) for entries in days.values()]
 
 
+# kind -> functions that build the dataset, commit an entry, and read the state
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path, str], None], Callable[[Path], list[list[str]]]]] = {
     "files": (build_files, commit_files, read_files),
     "merge": (build_rows, commit_rows, read_rows),
 }
 
 
-def note(descriptor: int, text: str) -> None:
-    os.write(descriptor, f"{text}\n".encode())  # one call: a line is there or not
+def log(descriptor: int, text: str) -> None:
+    os.write(descriptor, f"{text}\n".encode())  # one call writes the complete line or nothing
 
 
 def write(kind: str, root: Path, name: str) -> None:
@@ -93,13 +94,13 @@ def write(kind: str, root: Path, name: str) -> None:
     while not (root / "stop").exists():
         number += 1
         entry = f"{name}:{number}"
-        note(descriptor, f"tried {entry}")
+        log(descriptor, f"tried {entry}")
         try:
             KINDS[kind][1](root, entry)
         except InlayError as error:
-            note(descriptor, f"failed {entry} {error!r}")
+            log(descriptor, f"failed {entry} {error!r}")
         else:
-            note(descriptor, f"acked {entry}")
+            log(descriptor, f"acked {entry}")
 
 
 def read(kind: str, root: Path, name: str) -> None:
@@ -107,7 +108,7 @@ def read(kind: str, root: Path, name: str) -> None:
     while not (root / "stop").exists():
         states = KINDS[kind][2](root)
         mixed = any(state != states[0] for state in states)
-        note(descriptor, f"mixed {states}" if mixed else "read")
+        log(descriptor, f"mixed {states}" if mixed else "read")
         time.sleep(0.002)
 
 

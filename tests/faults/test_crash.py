@@ -1,4 +1,4 @@
-"""A fault at every system call of a commit: killed, interrupted, disk full, I/O errors."""
+"""A fault at each system call of a commit: kill, interrupt, full disk or I/O error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 
 pytestmark = pytest.mark.faults
 
-SCENARIOS = ("files", "one-file", "vocabulary", "initial")
+SCENARIOS = ("files", "one-file", "required-methods", "initial")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def expected(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_fault_at_any_call_leaves_before_or_after(
+def test_a_fault_at_any_call_leaves_the_state_before_or_after(
     zygote: Zygote,
     expected: Callable[[str], Expectation],
     scenario: str,
@@ -37,20 +37,20 @@ def test_a_fault_at_any_call_leaves_before_or_after(
     tally: Callable[[str, int, list[str]], None],
     thorough: bool,
 ) -> None:
-    what = expected(scenario)
-    faults = all_faults(what.counts, (kind,))
+    case = expected(scenario)
+    faults = all_faults(case.counts, (kind,))
     if not thorough and scenario != "files":
         faults = sample(faults, 12)
-    found = try_faults(zygote, faults, tmp_path, what)
+    found = try_faults(zygote, faults, tmp_path, case)
     tally(f"{scenario}, {kind}", found.tried, found.violations)
 
 
 def test_a_commit_makes_the_calls_that_faults_target(expected: Callable[[str], Expectation]) -> None:
-    """Counts that are too small would mean that strace saw only a part of the commit."""
+    """Check the number of calls, because strace could have seen only a part of the commit."""
     counts = expected("files").counts
     assert counts["fsync"] >= 15
     assert counts["rename"] >= 5
     assert counts["write"] >= 5
     assert counts["unlink"] >= 2
     assert counts["mkdir"] >= 4
-    assert counts["flock"] == 4  # two locks are taken and given up
+    assert counts["flock"] == 4  # acquires and releases two locks

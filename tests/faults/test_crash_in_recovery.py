@@ -1,4 +1,4 @@
-"""Faults while an earlier crash is being repaired."""
+"""Faults during the recovery of a commit that an earlier crash left pending."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from tests.faults.scenarios import FILES, State, apply_after_recovery, is_pendin
 pytestmark = pytest.mark.faults
 Tally = Callable[[str, int, list[str]], None]
 
-# the calls before which a kill leaves a commit pending, in the order in which a commit makes them
+# stage -> the call (and its number) at which a kill leaves the commit pending, in the order of a commit
 STAGES = {
     "nothing moved": ("flock", 2),
     "first file moved": ("rename", 2),
     "all but one moved": ("rename", -1),
     "not yet removed": ("unlink", 1),
-    "all but the record": ("unlink", 2),
+    "only the record left": ("unlink", 2),
 }
 
 
 class Pending:
     """Datasets that a killed writer left with a pending commit."""
 
-    def __init__(self, zygote: Zygote, place: Path) -> None:
+    def __init__(self, zygote: Zygote, parent: Path) -> None:
         self._zygote = zygote
-        self._place = place
-        whole = expectation(zygote, "files", place)
-        self.after: State = whole.after
-        self._renames = whole.counts["rename"]
+        self._parent = parent
+        complete = expectation(zygote, "files", parent)
+        self.after: State = complete.after
+        self._renames = complete.counts["rename"]
         self._known: dict[tuple[str, str], Expectation] = {}
 
     def at(self, stage: str) -> Path:
-        root = self._place / stage.replace(" ", "-")
+        """Return the root of a dataset whose writer was killed at this stage."""
+        root = self._parent / stage.replace(" ", "-")
         if not root.exists():
             root.mkdir()
             FILES["files"].build(root)
@@ -59,7 +60,10 @@ class Pending:
         return root
 
     def _first_move(self) -> int:
-        """Renames before it: one that looks for mounts at each directory, and the one that is the commit point."""
+        """Return the number of the first rename of a data file.
+
+        Earlier renames check each directory for a mount point, and publish the record at the commit point.
+        """
         return self._renames - 3
 
     def expectation(self, scenario: str, stage: str) -> Expectation:
@@ -69,7 +73,7 @@ class Pending:
 
     def _observe(self, scenario: str, stage: str) -> Expectation:
         base = self.at(stage)
-        counted = self._place / f"counted-{scenario}-{base.name}"
+        counted = self._parent / f"counted-{scenario}-{base.name}"
         shutil.copytree(base, counted)
         counts = count_calls(self._zygote, scenario, counted)
         after = FILES[scenario].read(counted)
@@ -83,7 +87,7 @@ def pending(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Pending
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_in_recovery_is_repaired_by_the_next(
+def test_recovery_succeeds_after_a_fault_in_an_earlier_recovery(
     zygote: Zygote, pending: Pending, kind: str, stage: str, tmp_path: Path, tally: Tally, thorough: bool
 ) -> None:
     expected = pending.expectation("recovery", stage)
@@ -94,10 +98,10 @@ def test_a_fault_in_recovery_is_repaired_by_the_next(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_in_a_write_that_first_recovers_another(
+def test_a_fault_in_a_write_that_first_recovers_another_commit(
     zygote: Zygote, pending: Pending, kind: str, tmp_path: Path, tally: Tally, thorough: bool
 ) -> None:
-    """What the second caller is told is about its own change: "committed" never means the first one's."""
+    """The writer's result describes its own change, never the commit that it recovers."""
     expected = pending.expectation("after-recovery", "first file moved")
     assert expected.after != pending.after
     faults = all_faults(expected.counts, (kind,))
@@ -105,15 +109,14 @@ def test_a_fault_in_a_write_that_first_recovers_another(
     tally(f"change after a crash, {kind}", found.tried, found.violations)
 
 
-def test_the_stages_differ(pending: Pending) -> None:
-    """The repaired states are those that they are named after."""
+def test_stages_have_the_expected_number_of_moved_files(pending: Pending) -> None:
     moved = {stage: len(_new_files(pending.at(stage), pending.after)) for stage in STAGES}
     assert moved == {
         "nothing moved": 0,
         "first file moved": 1,
         "all but one moved": 3,
         "not yet removed": 4,
-        "all but the record": 4,
+        "only the record left": 4,
     }
 
 

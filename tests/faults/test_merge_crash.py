@@ -1,4 +1,4 @@
-"""The same faults in whole calls: merges of every strategy, writes, compaction."""
+"""Faults at system calls of merges with every strategy, of writes and of compaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tally = Callable[[str, int, list[str]], None]
 
 
 @pytest.mark.parametrize("scenario", MERGES)
-def test_a_fault_in_a_whole_call_leaves_before_or_after(
+def test_a_sampled_fault_in_a_call_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, tmp_path: Path, tally: Tally
 ) -> None:
     expected = expectation(zygote, scenario, tmp_path)
@@ -28,7 +28,7 @@ def test_a_fault_in_a_whole_call_leaves_before_or_after(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", MERGES)
-def test_every_fault_in_a_whole_call_leaves_before_or_after(
+def test_every_fault_in_a_call_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, kind: str, tmp_path: Path, tally: Tally
 ) -> None:
     expected = expectation(zygote, scenario, tmp_path)

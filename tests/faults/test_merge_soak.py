@@ -1,6 +1,7 @@
-"""Random merges on every engine and store, while their processes are killed, disks are full and answers are lost.
+"""Random merges with killed processes, full disks and lost responses.
 
-After each of them the dataset is what a model says, before or after; who was told is told the truth, with exact counts.
+After each merge, the dataset equals a model, before or after the merge. Each result and each error describes the
+outcome correctly, with exact counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import inlay
-from tests.faults.merge_model import KEYS, OPEN_ENDS, State, Step, state_of, table_of
+from tests.faults.merge_model import KEYS, UNCERTAIN_ERRORS, State, Step, state_of, table_of
 from tests.faults.proxy import KINDS, Proxy
 from tests.faults.scenarios import leftovers
 from tests.faults.service_process import small_disk
@@ -34,16 +35,16 @@ from tests.spark import cluster
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 Tally = Callable[[str, int, list[str]], None]
 SEED = int(os.environ.get("INLAY_FAULT_SEED") or 1)
-PATIENCE = 180.0
-MOST_REQUESTS = 150  # of a merge over S3: a fault at a later one does not fire
-# A network that stays away makes every request wait for its retries: test_s3.py has it.
-LOST = [kind for kind in KINDS if not kind.endswith("cut")]
+TIMEOUT_SECONDS = 180.0
+MAX_REQUESTS = 150  # of a merge on S3; a fault at a later request has no effect
+# Without kinds that cut the network, because then every request waits for its retries. test_s3.py tests those kinds.
+RESPONSE_FAULTS = [kind for kind in KINDS if not kind.endswith("cut")]
 
 
-# ------------------------------------------------------------------------------------------------------------- places
+# ------------------------------------------------------------------------------------------------------------- storage
 @dataclass
-class Place:
-    """Where a dataset is, and what can go wrong there."""
+class Storage:
+    """The location of a dataset, and the faults that can occur there."""
 
     dataset: str
     faults: tuple[str, ...]
@@ -52,12 +53,12 @@ class Place:
     proxy: Proxy | None = None
 
     @contextlib.contextmanager
-    def troubled(self, fault: str, chance: random.Random) -> Iterator[None]:
+    def inject(self, fault: str, rng: random.Random) -> Iterator[None]:
         if fault == "full disk" and self.ballast:
-            with _filled(self.ballast, chance.randrange(200_000)):
+            with _filled(self.ballast, rng.randrange(200_000)):
                 yield
-        elif fault == "lost answer" and self.proxy:
-            with self.proxy.fault(chance.choice(LOST), chance.randint(1, MOST_REQUESTS)):
+        elif fault == "lost response" and self.proxy:
+            with self.proxy.fault(rng.choice(RESPONSE_FAULTS), rng.randint(1, MAX_REQUESTS)):
                 yield
         else:
             yield
@@ -65,9 +66,9 @@ class Place:
 
 @contextlib.contextmanager
 def _filled(ballast: Path, free: int) -> Iterator[None]:
-    """Almost no space is left."""
-    room = os.statvfs(ballast.parent)
-    ballast.write_bytes(b"\0" * max(room.f_bavail * room.f_frsize - free, 0))
+    """Fill the disk of `ballast` except for `free` bytes."""
+    space = os.statvfs(ballast.parent)
+    ballast.write_bytes(b"\0" * max(space.f_bavail * space.f_frsize - free, 0))
     try:
         yield
     finally:
@@ -75,56 +76,56 @@ def _filled(ballast: Path, free: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def on_disk(folder: Path) -> Iterator[Place]:
+def on_disk(folder: Path) -> Iterator[Storage]:
     disk = folder / "disk"
     try:
         with small_disk(disk, "32m"):
             root = disk / "root"
             root.mkdir()
-            yield Place(str(root / "ds"), ("kill", "full disk"), ballast=disk / "ballast")
+            yield Storage(str(root / "ds"), ("kill", "full disk"), ballast=disk / "ballast")
     except PermissionError:
-        yield Place(str(disk / "ds"), ("kill",))
+        yield Storage(str(disk / "ds"), ("kill",))
 
 
 @contextlib.contextmanager
-def on_s3(server: S3Server) -> Iterator[Place]:
+def on_s3(server: S3Server) -> Iterator[Storage]:
     proxy = Proxy(server.host, server.port)
     try:
         environment = server.environment() | {"AWS_ENDPOINT_URL": proxy.url, "AWS_MAX_ATTEMPTS": "2"}
-        yield Place(f"{server.bucket()}/ds", ("kill", "lost answer"), environment, proxy=proxy)
+        yield Storage(f"{server.bucket()}/ds", ("kill", "lost response"), environment, proxy=proxy)
     finally:
         proxy.stop()
 
 
 # ------------------------------------------------------------------------------------------------------------ processes
 class Merger:
-    """A process that merges; another one takes its place when it is killed."""
+    """A process that merges. The next request starts a new process after a kill."""
 
-    def __init__(self, engine: str, place: Place, folder: Path, environment: dict[str, str]) -> None:
-        self._command = [sys.executable, "-m", "tests.faults.merge_model", engine, place.dataset]
-        self._environment = cluster.spark_environment() | environment | place.environment
+    def __init__(self, engine: str, storage: Storage, folder: Path, environment: dict[str, str]) -> None:
+        self._command = [sys.executable, "-m", "tests.faults.merge_model", engine, storage.dataset]
+        self._environment = cluster.spark_environment() | environment | storage.environment
         self._log = folder / "merger.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, step: Step, patience: float) -> dict[str, Any] | None:
-        """Its answer; None if it was killed because there was none in time."""
+    def request(self, step: Step, timeout: float) -> dict[str, Any] | None:
+        """Run a step and return its response. Kill the process after the timeout and return None."""
         process = self._process or self._start()
         assert process.stdin
         assert process.stdout
         process.stdin.write(json.dumps(step).encode() + b"\n")
         process.stdin.flush()
-        if not select.select([process.stdout], [], [], patience)[0]:
+        if not select.select([process.stdout], [], [], timeout)[0]:
             self.kill()
             return None
         line = process.stdout.readline()
-        assert line, f"it ended by itself: {self._log.read_text()[-3000:]}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        assert line, f"the process exited by itself: {self._log.read_text()[-3000:]}"
+        response: dict[str, Any] = json.loads(line)
+        return response
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*cluster._dies_with_us(), *self._command],
+                [*cluster.kill_on_parent_exit(), *self._command],
                 env=self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -142,78 +143,82 @@ class Merger:
         self._process = None
 
 
-# ------------------------------------------------------------------------------------------------------------- the soak
+# ------------------------------------------------------------------------------------------------------------- soak
 @dataclass
 class Soak:
-    place: Place
+    storage: Storage
     merger: Merger
     state: State
-    chance: random.Random = field(default_factory=lambda: random.Random(SEED))
+    rng: random.Random = field(default_factory=lambda: random.Random(SEED))
     counts: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-    usual: float = 1.0  # seconds that a step takes
+    step_seconds: float = 1.0  # a moving average
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.violations:
-            self.step(Step.any(self.chance, self.counts["steps"] + 1))
+            self.step(Step.choose(self.rng, self.counts["steps"] + 1))
 
     def step(self, step: Step) -> None:
         self.counts["steps"] += 1
-        fault = self.chance.choice((*self.place.faults, "none"))
-        patience = self.chance.uniform(0, 1.2 * self.usual) if fault == "kill" else PATIENCE
+        fault = self.rng.choice((*self.storage.faults, "none"))
+        timeout = self.rng.uniform(0, 1.2 * self.step_seconds) if fault == "kill" else TIMEOUT_SECONDS
         began = time.monotonic()
-        with self.place.troubled(fault, self.chance):
-            answer = self.merger.ask(step, patience)
-        if answer is None:
+        with self.storage.inject(fault, self.rng):
+            response = self.merger.request(step, timeout)
+        if response is None:
             self.counts["kills"] += 1
-        elif "counts" in answer:
+        elif "counts" in response:
             self.counts["acknowledged"] += 1
-            self.usual += 0.2 * (time.monotonic() - began - self.usual)
+            self.step_seconds += 0.2 * (time.monotonic() - began - self.step_seconds)
         else:
-            self.counts[f"told {answer['error']}"] += 1
+            self.counts[f"errors {response['error']}"] += 1
         if fault not in ("none", "kill"):
             self.counts[f"{fault}s"] += 1
-        self._check(step, fault, answer)
+        self._check(step, fault, response)
 
-    def _check(self, step: Step, fault: str, answer: dict[str, Any] | None) -> None:
-        before, after = self.state, step.applied(self.state)
-        found = state_of(inlay.read_parquet(self.place.dataset))
-        if answer is None or answer.get("error") in OPEN_ENDS:
+    def _check(self, step: Step, fault: str, response: dict[str, Any] | None) -> None:
+        before, after = self.state, step.apply(self.state)
+        found = state_of(inlay.read_parquet(self.storage.dataset))
+        if response is None or response.get("error") in UNCERTAIN_ERRORS:
             allowed = [before, after]
-        elif "error" in answer:
+        elif "error" in response:
             allowed = [before]
         else:
             allowed = [after]
-            if answer["counts"] != step.counts(before):
-                self.violations.append(f"{step}: {answer['counts']} were told instead of {step.counts(before)}")
-        if fault in ("none", "kill") and answer is not None and "error" in answer:
-            self.violations.append(f"{step} failed though nothing was wrong: {answer['message']}")
+            if response["counts"] != step.counts(before):
+                self.violations.append(f"{step}: reported {response['counts']} instead of {step.counts(before)}")
+        if fault in ("none", "kill") and response is not None and "error" in response:
+            self.violations.append(f"{step} failed without a fault: {response['message']}")
         if found not in allowed:
             differ = {key for key in found.keys() | after.keys() if found.get(key) != after.get(key)}
-            self.violations.append(f"{step} under {fault!r}, answered {answer}: {len(differ)} keys are not as after it")
+            self.violations.append(
+                f"{step} with {fault!r}, response {response}: {len(differ)} keys differ from the state after it"
+            )
         self.state = found
 
     def finish(self, engine: str, tally: Tally) -> None:
         self.merger.kill()
-        inlay.recover(self.place.dataset)
-        self.violations += [f"left behind: {name}" for name in self._left()]
-        others = ds.dataset(**_plain(self.place.dataset), format="parquet", partitioning="hive").to_table()
-        if state_of(others) != self.state:
-            self.violations.append("plain readers see something else")
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        print(told)
-        tally(f"{engine} on {self.place.dataset.partition('://')[0]}: {told}", self.counts["steps"], self.violations)
+        inlay.recover(self.storage.dataset)
+        self.violations += [f"leftover file: {name}" for name in self._leftovers()]
+        plain = ds.dataset(**_pyarrow_arguments(self.storage.dataset), format="parquet", partitioning="hive").to_table()
+        if state_of(plain) != self.state:
+            self.violations.append("pyarrow reads other rows")
+        summary = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        print(summary)
+        tally(
+            f"{engine} on {self.storage.dataset.partition('://')[0]}: {summary}", self.counts["steps"], self.violations
+        )
 
-    def _left(self) -> list[str]:
-        if self.place.ballast:
-            return leftovers(Path(self.place.dataset).parent)
-        store = _plain(self.place.dataset).get("filesystem")
-        return [name for name in store.find(self.place.dataset) if ".staging" in name] if store else []
+    def _leftovers(self) -> list[str]:
+        if self.storage.ballast:
+            return leftovers(Path(self.storage.dataset).parent)
+        store = _pyarrow_arguments(self.storage.dataset).get("filesystem")
+        return [name for name in store.find(self.storage.dataset) if ".staging" in name] if store else []
 
 
-def _plain(dataset: str) -> dict[str, Any]:
-    """How pyarrow alone reads a dataset."""
+def _pyarrow_arguments(dataset: str) -> dict[str, Any]:
+    """Return the arguments with which pyarrow reads a dataset without inlay."""
     if "://" not in dataset:
         return {"source": dataset}
     import s3fs
@@ -226,45 +231,47 @@ def _seconds(thorough: bool) -> float:
     return float(os.environ.get("INLAY_SOAK_SECONDS") or (60 if thorough else 6))
 
 
-def soak(engine: str, place: Place, folder: Path, environment: dict[str, str], seconds: float, tally: Tally) -> None:
+def run_soak(
+    engine: str, storage: Storage, folder: Path, environment: dict[str, str], seconds: float, tally: Tally
+) -> None:
     start = [(key, f"0.{key}") for key in range(0, KEYS, 2)]
-    inlay.write_dataset(table_of(start), place.dataset, partition_columns=["day"], max_rows_per_file=50)
-    drama = Soak(place, Merger(engine, place, folder, environment), dict(start))
+    inlay.write_dataset(table_of(start), storage.dataset, partition_columns=["day"], max_rows_per_file=50)
+    soak = Soak(storage, Merger(engine, storage, folder, environment), dict(start))
     try:
-        drama.run(seconds)
-        drama.finish(engine, tally)
+        soak.run(seconds)
+        soak.finish(engine, tally)
     finally:
-        drama.merger.kill()
+        soak.merger.kill()
 
 
-# Short runs soak each engine on one kind of storage.
+# Short runs test pyarrow on both storages and DuckDB on a disk; they kill a Spark executor in tests/spark.
 LONG, SPARK = pytest.mark.long, pytest.mark.spark
 ON_DISK = ("pyarrow", "duckdb", pytest.param("spark", marks=[SPARK, LONG]))
-ON_S3 = ("pyarrow", pytest.param("duckdb", marks=LONG), pytest.param("spark", marks=SPARK))
+ON_S3 = ("pyarrow", pytest.param("duckdb", marks=LONG), pytest.param("spark", marks=[SPARK, LONG]))
 
 
 @pytest.fixture
-def surroundings(request: pytest.FixtureRequest, name: str) -> dict[str, str]:
-    """Spark lives on when a merger is killed, with whatever its tasks are doing."""
+def engine_environment(request: pytest.FixtureRequest, name: str) -> dict[str, str]:
+    """Use a Spark server that keeps running, with its tasks, when a merging process is killed."""
     return {"INLAY_SPARK_MASTER": request.getfixturevalue("connect")} if name == "spark" else {}
 
 
 @pytest.mark.parametrize("name", ON_DISK)
 def test_merges_on_a_disk(
-    name: str, surroundings: dict[str, str], tmp_path: Path, thorough: bool, tally: Tally
+    name: str, engine_environment: dict[str, str], tmp_path: Path, thorough: bool, tally: Tally
 ) -> None:
-    with on_disk(tmp_path) as place:
-        soak(name, place, tmp_path, surroundings, _seconds(thorough), tally)
+    with on_disk(tmp_path) as storage:
+        run_soak(name, storage, tmp_path, engine_environment, _seconds(thorough), tally)
 
 
 @pytest.mark.parametrize("name", ON_S3)
 def test_merges_on_s3(
     s3: S3Server,  # noqa: F811
     name: str,
-    surroundings: dict[str, str],
+    engine_environment: dict[str, str],
     tmp_path: Path,
     thorough: bool,
     tally: Tally,
 ) -> None:
-    with on_s3(s3) as place:
-        soak(name, place, tmp_path, surroundings, _seconds(thorough), tally)
+    with on_s3(s3) as storage:
+        run_soak(name, storage, tmp_path, engine_environment, _seconds(thorough), tally)

@@ -1,4 +1,4 @@
-"""A power cut at any moment: whatever the disk kept of what was not synced, the dataset is before or after."""
+"""A power cut at any moment leaves the state before or after, whatever data is lost."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Tally = Callable[[str, int, list[str]], None]
 
 @pytest.fixture
 def fast(tmp_path: Path) -> Iterator[Path]:
-    """A place in memory where there is one: the model does the losing, so the disk need not be real."""
+    """Return a directory in memory if possible, because the model simulates the disk."""
     memory = "/dev/shm"
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as place:
-        yield Path(place)
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
+        yield Path(directory)
 
 
 class Recording:
-    """One run of a scenario (perhaps after another that was killed) as a list of operations."""
+    """The operations of one run of a scenario, optionally after a run that was killed."""
 
     def __init__(self, zygote: Zygote, scenario: str, root: Path, killed_at: Fault | None = None) -> None:
         self.scenario = scenario_named(scenario)
@@ -48,30 +48,30 @@ class Recording:
         assert run.acked
         self.operations += parse(run.log, root)
         self.after = self._content(root)
-        self._require_faithful(root)
+        self._check_model(root)
         assert leftovers(root) == []
 
     def _content(self, root: Path) -> dict[str, bytes]:
         return {path: content for path, (content, _) in self.scenario.read(root).items()}
 
-    def _require_faithful(self, root: Path) -> None:
-        """With the power on, the model holds exactly what the disk holds."""
+    def _check_model(self, root: Path) -> None:
+        """Check that the model without a power cut equals the real directory."""
         disk = Disk(self.initial)
         for operation in self.operations:
             disk.perform(operation)
         assert disk.live() == read_tree(root)
 
-    def violations(self, place: Path, operations: list[Operation] | None = None) -> tuple[int, list[str]]:
-        """How many crash states were tried, and what was wrong in which."""
+    def violations(self, parent: Path, operations: list[Operation] | None = None) -> tuple[int, list[str]]:
+        """Return the number of tested crash states, and a description of each violation."""
         tried, found = 0, []
         performed = self.operations if operations is None else operations
         for number, acked, tree in crash_states(self.initial, performed, start=self.start):
             tried += 1
-            if wrong := self._wrong(place / str(tried), acked, tree):
+            if wrong := self._violation(parent / str(tried), acked, tree):
                 found.append(f"after {performed[number].kind} {performed[number].path}: {wrong}")
         return tried, found
 
-    def _wrong(self, root: Path, acked: bool, tree: Tree) -> str | None:
+    def _violation(self, root: Path, acked: bool, tree: Tree) -> str | None:
         write_tree(root, tree)
         try:
             recover(root / "ds")
@@ -82,12 +82,12 @@ class Recording:
         finally:
             shutil.rmtree(root)
         if state not in ((self.after,) if acked else (self.before, self.after)):
-            return f"acknowledged but {sorted(state)}" if acked else f"a mix: {sorted(state)}"
-        return f"left behind: {left}" if left else None
+            return f"acknowledged, but found {sorted(state)}" if acked else f"a mix: {sorted(state)}"
+        return f"leftover files: {left}" if left else None
 
 
-@pytest.mark.parametrize("scenario", ["files", "initial", "vocabulary"])
-def test_a_power_cut_leaves_before_or_after(
+@pytest.mark.parametrize("scenario", ["files", "initial", "required-methods"])
+def test_a_power_cut_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, tmp_path: Path, fast: Path, tally: Tally
 ) -> None:
     recording = Recording(zygote, scenario, tmp_path / "recorded")
@@ -97,7 +97,7 @@ def test_a_power_cut_leaves_before_or_after(
 
 
 def _without(recording: Recording, kinds: tuple[type, ...]) -> list[Operation]:
-    """The same run with some syncs left out, as a program would that forgot them."""
+    """Return the operations without the syncs of files (bytes) or directories (NoneType)."""
     disk = Disk(recording.initial)
     kept = []
     for operation in recording.operations:
@@ -109,23 +109,23 @@ def _without(recording: Recording, kinds: tuple[type, ...]) -> list[Operation]:
 
 
 @pytest.mark.parametrize(
-    "forgotten", [(bytes, type(None)), (bytes,), (type(None),)], ids=["all", "those of files", "those of directories"]
+    "omitted",
+    [(bytes, type(None)), (bytes,), (type(None),)],
+    ids=["all syncs", "syncs of files", "syncs of directories"],
 )
-def test_the_model_detects_missing_syncs(
-    zygote: Zygote, forgotten: tuple[type, ...], tmp_path: Path, fast: Path
-) -> None:
-    """The control: a model that never complains proves nothing."""
+def test_the_model_detects_missing_syncs(zygote: Zygote, omitted: tuple[type, ...], tmp_path: Path, fast: Path) -> None:
+    """Check that the model finds violations if a program omits syncs."""
     recording = Recording(zygote, "files", tmp_path / "recorded")
-    operations = _without(recording, forgotten)
+    operations = _without(recording, omitted)
     assert len(operations) < len(recording.operations)
     _, violations = recording.violations(fast, operations)
     assert len(violations) > 20
 
 
-def test_a_power_cut_after_a_crash_leaves_before_or_after(
+def test_a_power_cut_after_a_crash_leaves_the_state_before_or_after(
     zygote: Zygote, tmp_path: Path, fast: Path, tally: Tally, thorough: bool
 ) -> None:
-    """What a killed process left unsynced is lost by the next one's power cut, unless that one synced it."""
+    """A power cut loses unsynced data of a killed process unless the next process syncs it."""
     counting = new_root(tmp_path, "counting")
     FILES["files"].build(counting)
     kills = [f for f in all_faults(count_calls(zygote, "files", counting), ("kill",)) if f.call in TRACED]

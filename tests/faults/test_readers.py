@@ -1,4 +1,4 @@
-"""Readers: what they wait for, and what they get without permission to write."""
+"""Readers: waiting for commits, and reading without write permission."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tests.faults.scenarios import (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    build_files(place)
-    return place
+    root = tmp_path / "root"
+    root.mkdir()
+    build_files(root)
+    return root
 
 
-def opened(root: Path) -> IncrementalFileManager:
+def open_manager(root: Path) -> IncrementalFileManager:
     manager = IncrementalFileManager()
     manager.open(locate(dataset(root)))
     return manager
@@ -55,14 +55,14 @@ def is_after(root: Path) -> bool:
 def test_a_commit_moves_no_file_during_a_read(root: Path) -> None:
     reading, seen = threading.Event(), []
 
-    def slow(files: list[Any]) -> list[bytes]:
+    def read_slowly(files: list[Any]) -> list[bytes]:
         content = [(dataset(root) / "a.parquet").read_bytes()]
         reading.set()
         time.sleep(0.4)
         return [*content, (dataset(root) / "day=1/b.parquet").read_bytes()]
 
-    opened(root).cleanup_staging_files()
-    reader = threading.Thread(target=lambda: seen.extend(read_consistently(locate(dataset(root)), slow)))
+    open_manager(root).cleanup_staging_files()
+    reader = threading.Thread(target=lambda: seen.extend(read_consistently(locate(dataset(root)), read_slowly)))
     reader.start()
     assert reading.wait(10)
     apply_files(root)
@@ -72,8 +72,8 @@ def test_a_commit_moves_no_file_during_a_read(root: Path) -> None:
 
 
 def test_a_reader_waits_for_a_commit_and_not_for_its_writer(root: Path) -> None:
-    """A writer that lives on after its commit keeps nobody from reading."""
-    manager = opened(root)
+    """A writer that stays open after its commit does not block readers."""
+    manager = open_manager(root)
     readers = os.open(sidecar(root) / "readers.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(readers, fcntl.LOCK_SH)  # the commit cannot complete yet
     writer = threading.Thread(target=lambda: manager.commit(list(stage(manager, PUTS)), ["day=2/d.parquet"]))
@@ -88,16 +88,16 @@ def test_a_reader_waits_for_a_commit_and_not_for_its_writer(root: Path) -> None:
     manager.cleanup_staging_files()
 
 
-# ------------------------------------------------------------------------------------------- without all permissions
+# ------------------------------------------------------------------------------------------- missing permissions
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A place that others may enter, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o755)
-        yield Path(place)
+    """Return a directory that other users may enter, unlike pytest's own directories."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
 
 
-NOBODY = """
+RUN_AS_NOBODY = """
 import os, sys, json, time
 from pathlib import Path
 from inlay.commit.transaction import IncrementalFileManager, list_dataset_files, read_consistently, recover
@@ -111,10 +111,10 @@ root = Path(sys.argv[1])
 """
 
 
-def as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
+def run_as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
-        [sys.executable, "-c", NOBODY + program, str(root)],
+        [sys.executable, "-c", RUN_AS_NOBODY + program, str(root)],
         env=environment,
         capture_output=True,
         text=True,
@@ -129,7 +129,7 @@ def test_the_sidecar_is_inside_if_the_parent_is_not_writable(shared: Path) -> No
         for path in [dataset(shared), *dataset(shared).rglob("*")]:
             os.chown(path, 65534, 65534)
     shared.chmod(0o555)
-    done = as_nobody(shared, "apply_files(root); print(json.dumps(list_dataset_files(str(dataset(root)))))")
+    done = run_as_nobody(shared, "apply_files(root); print(json.dumps(list_dataset_files(str(dataset(root)))))")
     shared.chmod(0o755)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == len(PUTS)
@@ -138,14 +138,14 @@ def test_the_sidecar_is_inside_if_the_parent_is_not_writable(shared: Path) -> No
     assert sorted(path.name for path in inside.iterdir()) == ["lock", "readers.lock"]
     assert not sidecar(shared).exists()
     apply_files(shared)
-    assert not sidecar(shared).exists(), "who may write beside it uses the one inside all the same"
+    assert not sidecar(shared).exists(), "the sidecar inside the dataset is no longer used"
 
 
 def test_a_reader_without_write_permission_reads(shared: Path) -> None:
     build_files(shared)
     apply_files(shared)
     _forbid_writing(shared)
-    done = as_nobody(shared, "print(json.dumps(list_dataset_files(str(dataset(root)))))")
+    done = run_as_nobody(shared, "print(json.dumps(list_dataset_files(str(dataset(root)))))")
     _allow_writing(shared)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == len(PUTS)
@@ -155,7 +155,7 @@ def test_a_reader_without_write_permission_gets_an_error_for_a_pending_commit(ro
     leave_pending(root)
     root = Path(shutil.copytree(root, shared / "copy"))
     _forbid_writing(root)
-    done = as_nobody(root, "list_dataset_files(str(dataset(root)))")
+    done = run_as_nobody(root, "list_dataset_files(str(dataset(root)))")
     _allow_writing(root)
     assert done.returncode == 1
     assert "ConcurrentModificationError" in done.stderr

@@ -1,4 +1,4 @@
-"""Commits over the S3 protocol, through a proxy that loses, refuses and cuts requests."""
+"""Commits on S3, through a proxy that drops requests, loses responses and returns errors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _CASES = itertools.count()
 
 @dataclass
 class S3:
-    """A server, a proxy in front of it, and clients of either."""
+    """An S3 server, a proxy in front of it, and their clients."""
 
     host: str
     port: int
     proxy: Proxy
-    requests: list[str] = field(default_factory=list)  # of one undisturbed change
+    requests: list[str] = field(default_factory=list)  # of one change without faults
 
     def client(self, url: str | None = None, *, retries: int = 1) -> Any:
-        """A client that reports the first failure; with more retries, one as users have it."""
+        """Return a client that reports the first failure, or one that retries as users' clients do."""
         config = {"retries": {"total_max_attempts": retries}}
         client = s3fs.S3FileSystem(
             key="key",
@@ -78,7 +78,7 @@ def proxied(s3: S3) -> Any:
 
 @pytest.fixture(scope="module")
 def requests(s3: S3, direct: Any, proxied: Any) -> list[str]:
-    """The requests of one undisturbed change."""
+    """Return the requests of one change without faults."""
     dataset = s3.dataset(direct)
     with s3.proxy.fault(None) as plan:
         assert outcome(dataset.location(proxied)) == "acked"
@@ -87,8 +87,8 @@ def requests(s3: S3, direct: Any, proxied: Any) -> list[str]:
     return plan.seen
 
 
-def decisive(requests: list[str]) -> list[int]:
-    """The commit point, the request after it, the first file put in place, the mark that all is done."""
+def decisive_requests(requests: list[str]) -> list[int]:
+    """Return the numbers of the commit point, the next request, the first copy and the mark."""
     commit = next(k for k, request in enumerate(requests, 1) if request.endswith("1.json"))
     copy = next(k for k, request in enumerate(requests, 1) if "/ds/a-inlay-" in request)
     done = next(k for k, request in enumerate(requests, 1) if request.endswith("1.done"))
@@ -96,27 +96,31 @@ def decisive(requests: list[str]) -> list[int]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_at_a_request_leaves_before_or_after(
+# Short runs leave out faults that a client sees as another fault in the list.
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.long] * (kind in ("503", "cut", "lost, then cut"))) for kind in KINDS],
+)
+def test_a_fault_at_a_request_leaves_the_state_before_or_after(
     s3: S3, direct: Any, proxied: Any, requests: list[str], kind: str, tally: Tally, thorough: bool
 ) -> None:
     violations = []
-    indices = range(1, len(requests) + 1) if thorough else decisive(requests)
+    indices = range(1, len(requests) + 1) if thorough else decisive_requests(requests)
     for k in indices:
         dataset = s3.dataset(direct)
         with s3.proxy.fault(kind, k) as plan:
-            said = outcome(dataset.location(proxied))
+            result = outcome(dataset.location(proxied))
         assert plan.fired
-        if found := violation(said, dataset):
-            violations.append(f"{kind} at {k} {plan.seen[k - 1]} (said {said}): {found}")
+        if found := violation(result, dataset):
+            violations.append(f"{kind} at {k} {plan.seen[k - 1]} (result: {result}): {found}")
     tally(f"S3 requests, {kind}", len(indices), violations)
 
 
 @pytest.mark.parametrize("kind", ["reset", "lost", "503", "500 though done"])
 def test_a_retrying_client_recognizes_its_own_commit(s3: S3, direct: Any, requests: list[str], kind: str) -> None:
-    """The second attempt of a request whose answer was lost is told that the entry exists: it is our own."""
+    """A retry after a lost response finds a log entry that the client itself has written."""
     dataset = s3.dataset(direct)
-    with s3.proxy.fault(kind, decisive(requests)[0]) as plan:
+    with s3.proxy.fault(kind, decisive_requests(requests)[0]) as plan:
         assert outcome(dataset.location(s3.client(s3.proxy.url, retries=3))) == "acked"
     assert plan.fired
     assert dataset.content() == AFTER
@@ -125,10 +129,10 @@ def test_a_retrying_client_recognizes_its_own_commit(s3: S3, direct: Any, reques
 
 def test_the_next_open_settles_an_unknown_outcome(s3: S3, direct: Any, proxied: Any, requests: list[str]) -> None:
     dataset = s3.dataset(direct)
-    with s3.proxy.fault("lost, then cut", decisive(requests)[0]):
+    with s3.proxy.fault("lost, then cut", decisive_requests(requests)[0]):
         assert outcome(dataset.location(proxied)) == "commit_state_unknown"
     assert dataset.content() == sorted(BEFORE.items())
-    assert len(dataset.hidden()) == 3, "what is staged must stay"
+    assert len(dataset.hidden()) == 3, "the commit may need the staged files"
     dataset.recover()
     assert dataset.content() == AFTER
 
@@ -136,7 +140,7 @@ def test_the_next_open_settles_an_unknown_outcome(s3: S3, direct: Any, proxied: 
 def test_each_log_entry_has_one_winner(s3: S3, direct: Any) -> None:
     dataset = s3.dataset(direct)
     acked: list[str] = []
-    threads = [threading.Thread(target=_add_some, args=(s3.client(), dataset, n, acked)) for n in range(3)]
+    threads = [threading.Thread(target=_add_two_files, args=(s3.client(), dataset, n, acked)) for n in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,7 +149,7 @@ def test_each_log_entry_has_one_winner(s3: S3, direct: Any) -> None:
     assert sorted(name for name, _ in dataset.content() if name not in BEFORE) == sorted(acked)
 
 
-def _add_some(client: Any, dataset: Dataset, number: int, acked: list[str]) -> None:
+def _add_two_files(client: Any, dataset: Dataset, number: int, acked: list[str]) -> None:
     for name in (f"w{number}-0.parquet", f"w{number}-1.parquet"):
         while name not in acked:
             with IncrementalFileManager() as manager:

@@ -1,8 +1,9 @@
-"""Things happen to the service while clients use it: nothing acknowledged is lost, nothing is half done.
+"""Services fail while clients use them: changes are complete, and none is lost.
 
-It is killed at random moments, asked to stop, runs out of disk, sleeps longer than its leases, loses its catalog.
-Spark lives on (a Connect server), so that a restart takes seconds, and so that tasks of a killed service go on writing
-after its successor has started. INLAY_TEST_LONG=1 lets things happen for INLAY_SOAK_SECONDS (900) on each stand.
+Services are killed at random moments, stopped with SIGTERM, run out of disk space, are paused for longer than their
+leases, and lose their catalog. Spark is a Connect server that keeps running, so that a restart takes seconds, and so
+that tasks of a killed service still write after its successor has started. With INLAY_TEST_LONG=1, each test repeats
+random faults for INLAY_SOAK_SECONDS (900 by default).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pathlib import Path
 import pytest
 
 from inlay.catalog import Catalog
-from tests.faults.service_model import Client, Creating, Source, UnansweredError, ViolationError, needed_files
-from tests.faults.service_process import PATIENCE, MortalPostgres, ServiceProcess, Stand, small_disk
+from tests.faults.service_model import Client, CreateDataset, NoResponseError, Source, ViolationError, needed_files
+from tests.faults.service_process import TIMEOUT_SECONDS, MortalPostgres, ServiceProcess, Stand, small_disk
 from tests.s3 import S3Server, s3  # noqa: F401  (a fixture)
 from tests.spark import cluster
 
@@ -34,14 +35,14 @@ SEED = int(os.environ.get("INLAY_FAULT_SEED") or 1)
 
 @pytest.fixture(scope="module")
 def spark_url(s3: S3Server) -> Iterator[str]:  # noqa: F811
-    """A Connect server that outlives every service, and knows where the object store is."""
+    """Run a Connect server that outlives all services and knows the endpoint of `s3`."""
     with cluster.connect_server() as server:
         yield server.url
 
 
 @dataclass
-class Drama:
-    """Services on one stand, their clients, and what is done to them."""
+class FaultTest:
+    """Services with the same catalog and storage, their clients, and faults to inject."""
 
     stand: Stand
     services: list[ServiceProcess]
@@ -51,13 +52,13 @@ class Drama:
     counts: Counter[str] = field(default_factory=Counter)
     random: random.Random = field(default_factory=lambda: random.Random(SEED))
 
-    def __enter__(self) -> Drama:
+    def __enter__(self) -> FaultTest:
         for service in self.services:
             service.start()
         try:
             for service in self.services:
                 service.wait_until_ready()
-            self._cast(3)
+            self._create_clients(3)
         except BaseException:
             self.__exit__()
             raise
@@ -69,84 +70,84 @@ class Drama:
         for service in self.services:
             service.end()
 
-    def _cast(self, count: int) -> None:
-        """Clients, each at one of the services, and the table that they share."""
-        author = Client(0, self.services[0].url, SEED, 10)
-        author._do(Creating("ledger", f"ledger-{SEED}", Source({0: ("first", 0)})))
-        (ledger,) = author.tables.values()
-        author.close()
+    def _create_clients(self, count: int) -> None:
+        """Create the ledger that all clients share, and the clients."""
+        creator = Client(0, self.services[0].url, SEED, 10)
+        creator.perform(CreateDataset("ledger", f"ledger-{SEED}", Source({0: ("first", 0)})))
+        (ledger,) = creator.tables.values()
+        creator.close()
         self.clients = [Client(number, "", SEED, 20_000, ledger) for number in range(1, count + 1)]
-        self._seat()
+        self._assign_services()
 
-    def _seat(self, away: ServiceProcess | None = None) -> None:
-        """Every client at a service that is there."""
-        there = [service for service in self.services if service is not away]
+    def _assign_services(self, unavailable: ServiceProcess | None = None) -> None:
+        """Assign each client to an available service."""
+        available = [service for service in self.services if service is not unavailable]
         for client in self.clients:
-            client.url = there[client.number % len(there)].url
+            client.url = available[client.number % len(available)].url
 
-    # ---------------------------------------------------------------------------------------------------- the clients
-    def play(self, interrupt: Callable[[], object]) -> None:
-        """Clients work until something has been done, or until no answer comes."""
-        over = threading.Event()
+    # ---------------------------------------------------------------------------------------------------- clients
+    def run_clients(self, inject: Callable[[], object]) -> None:
+        """Run all clients until the fault is injected. A client without a response stops earlier."""
+        stop = threading.Event()
         with ThreadPoolExecutor(len(self.clients)) as pool:
-            playing = [pool.submit(self._act, client, over) for client in self.clients]
+            runs = [pool.submit(self._run_client, client, stop) for client in self.clients]
             try:
                 time.sleep(self.random.uniform(0.1, 2.0))
-                interrupt()
+                inject()
             finally:
-                over.set()
-            for each in playing:
-                each.result()
+                stop.set()
+            for run in runs:
+                run.result()
 
-    def _act(self, client: Client, over: threading.Event) -> None:
+    def _run_client(self, client: Client, stop: threading.Event) -> None:
         try:
-            while not over.is_set():
+            while not stop.is_set():
                 client.step()
-        except UnansweredError:
-            self.counts["unanswered"] += 1
+        except NoResponseError:
+            self.counts["requests without a response"] += 1
         except ViolationError as violation:
-            self._blame(client, violation)
+            self._record_violation(client, violation)
 
-    def settle(self, *, thoroughly: bool = False) -> None:
-        """Every client finds out what became of its last request, and that everything else is as it was."""
+    def check(self, *, thoroughly: bool = False) -> None:
+        """Let each client resolve its last request, and compare the service with its model."""
         with ThreadPoolExecutor(len(self.clients)) as pool:
-            list(pool.map(lambda client: self._settle(client, thoroughly=thoroughly), self.clients))
+            list(pool.map(lambda client: self._check_client(client, thoroughly=thoroughly), self.clients))
 
-    def _settle(self, client: Client, *, thoroughly: bool) -> None:
-        deadline = time.monotonic() + PATIENCE  # what a silent service held is free only when its lease is over
+    def _check_client(self, client: Client, *, thoroughly: bool) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS  # a paused service keeps its leases until they expire
         while True:
             try:
-                client.settle()
+                client.resolve()
                 client.check(thoroughly=thoroughly)
-            except UnansweredError as error:
-                self.counts["asked in vain"] += 1
+            except NoResponseError as error:
+                self.counts["checks without a response"] += 1
                 if time.monotonic() > deadline:
-                    self._blame(client, ViolationError(f"there is no answer: {error}"))
+                    self._record_violation(client, ViolationError(f"no response before the timeout: {error}"))
                     return
                 time.sleep(0.5)
             except ViolationError as violation:
-                self._blame(client, violation)
+                self._record_violation(client, violation)
                 return
             else:
                 return
 
-    def _blame(self, client: Client, violation: ViolationError) -> None:
-        doubt = f" while in doubt about {client.doubt!r}"[:1000] if client.doubt is not None else ""
-        self.violations.append(f"client {client.number}: {violation}{doubt}")
-        client.doubt = None
+    def _record_violation(self, client: Client, violation: ViolationError) -> None:
+        attempt = f" with the unresolved {client.unresolved!r}"[:1000] if client.unresolved is not None else ""
+        self.violations.append(f"client {client.number}: {violation}{attempt}")
+        client.unresolved = None
 
-    # -------------------------------------------------------------------------------------------------- what happens
+    # -------------------------------------------------------------------------------------------------- faults
     def kill(self) -> None:
-        """Killed; its clients go on at another service, or at its successor."""
+        """Kill a service. Its clients continue with another service, or after the restart."""
         victim = self.random.choice(self.services)
-        self.play(victim.kill)
+        self.run_clients(victim.kill)
         self.counts["kills"] += 1
         self._restart(victim)
 
     def kill_twice(self) -> None:
-        """Killed again before it has come to itself."""
+        """Kill a service, and kill it again while it restarts."""
         victim = self.random.choice(self.services)
-        self.play(victim.kill)
+        self.run_clients(victim.kill)
         victim.start()
         time.sleep(self.random.uniform(0.0, 5.0))
         victim.kill()
@@ -156,34 +157,34 @@ class Drama:
     def _restart(self, victim: ServiceProcess) -> None:
         victim.start()
         if len(self.services) > 1:
-            self._seat(away=victim)
+            self._assign_services(unavailable=victim)
         else:
             victim.wait_until_open()
-        self.settle()
+        self.check()
         victim.wait_until_open()
-        self._seat()
+        self._assign_services()
 
     def terminate(self) -> None:
-        """Asked to stop: it finishes what it does, or gives it back, and goes."""
+        """Stop a service with SIGTERM: it completes its jobs or releases them, and exits."""
         victim = self.random.choice(self.services)
-        self.play(lambda: victim.terminate(PATIENCE))
+        self.run_clients(lambda: victim.terminate(TIMEOUT_SECONDS))
         self.counts["stops"] += 1
         assert victim.process is not None
         if victim.process.returncode not in (0, -signal.SIGTERM):
-            self.violations.append(f"asked to stop, it ended with {victim.process.returncode}")
-        self._require_nothing_held(victim.process.pid)
+            self.violations.append(f"after SIGTERM, a service exited with {victim.process.returncode}")
+        self._check_released_jobs(victim.process.pid)
         self._restart(victim)
 
-    def _require_nothing_held(self, pid: int) -> None:
+    def _check_released_jobs(self, pid: int) -> None:
         catalog = Catalog(self.stand.catalog or f"sqlite:///{self.stand.folder / 'data' / 'catalog.db'}")
         active = [job for state in ("queued", "running") for job in catalog.jobs.list(state=state).items]
         catalog.close()
         held = [job.id for job in active if job.owner.split("/")[1] == str(pid)]
         if held:
-            self.violations.append(f"asked to stop, it left the jobs {held}")
+            self.violations.append(f"after SIGTERM, a service still owned the jobs {held}")
 
     def fill_disk(self) -> None:
-        """No space left, neither for the service nor for Spark's tasks nor for the catalog; then there is again."""
+        """Fill the disk of the service, Spark's tasks and the catalog, and free it again."""
         ballast = self.stand.folder / "data" / "ballast"
 
         def fill() -> None:
@@ -195,101 +196,101 @@ class Drama:
             time.sleep(self.random.uniform(1.0, 5.0))
             ballast.unlink()
 
-        self.play(fill)
+        self.run_clients(fill)
         self.counts["full disks"] += 1
-        self.settle()
+        self.check()
 
-    def sleep(self) -> None:
-        """It stops for longer than its leases last, and wakes up when others have done its work."""
-        sleeper = self.random.choice(self.services)
+    def pause(self) -> None:
+        """Pause a service for longer than its leases, while another service takes over its work."""
+        paused = self.random.choice(self.services)
         for client in self.clients:
-            client.is_hasty = True
-        self.play(lambda: (sleeper.signal(signal.SIGSTOP), time.sleep(5.0)))
+            client.is_impatient = True
+        self.run_clients(lambda: (paused.signal(signal.SIGSTOP), time.sleep(5.0)))
         try:
-            self._seat(away=sleeper)
-            self.settle()
+            self._assign_services(unavailable=paused)
+            self.check()
         finally:
-            sleeper.signal(signal.SIGCONT)
-        self.counts["sleeps"] += 1
+            paused.signal(signal.SIGCONT)
+        self.counts["pauses"] += 1
         time.sleep(1.0)
-        sleeper.wait_until_open()
-        self._seat()
+        paused.wait_until_open()
+        self._assign_services()
         for client in self.clients:
-            client.is_hasty = False
-        self.settle()
+            client.is_impatient = False
+        self.check()
 
     def lose_catalog(self) -> None:
-        """The catalog's server crashes and comes back."""
+        """Crash and restart the server of the catalog."""
         postgres = self.postgres
         assert postgres is not None
 
-        def lose() -> None:
+        def restart() -> None:
             postgres.crash()
             time.sleep(self.random.uniform(0.0, 3.0))
             postgres.come_back()
 
-        self.play(lose)
+        self.run_clients(restart)
         self.counts["lost catalogs"] += 1
-        self.settle()
+        self.check()
 
-    # ------------------------------------------------------------------------------------------------------- the end
+    # ------------------------------------------------------------------------------------------------------- end
     def finish(self, tally: Tally) -> None:
-        """All versions are right, and in the end the storage holds what is needed and nothing else."""
+        """Check all versions, and that the storage holds exactly the needed files."""
         if not self.violations:
             for service in self.services:
                 service.wait_until_ready()
-            self.settle(thoroughly=True)
+            self.check(thoroughly=True)
         if not self.violations:
             self._check_storage()
         for client in self.clients:
             self.counts += client.counts
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        print(told)
+        summary = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        print(summary)
         if self.violations:
             print("\n".join(service.tail() for service in self.services))
-        tally(told, self.counts["acknowledged"], self.violations)
+        tally(summary, self.counts["acknowledged"], self.violations)
 
     def _check_storage(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             needed, found = needed_files(self.clients[0], self.stand.address), self.stand.files()
             if needed == found:
                 return
             if needed - found:
-                self.violations.append(f"files are lost: {sorted(needed - found)}")
+                self.violations.append(f"missing files: {sorted(needed - found)}")
                 return
             if time.monotonic() > deadline:
-                self.violations.append(f"files that nobody needs remain: {sorted(found - needed)}")
+                self.violations.append(f"files that no version needs: {sorted(found - needed)}")
                 return
             time.sleep(0.2)
 
 
-def acts(drama: Drama, quick: str, thorough: bool) -> Iterator[Callable[[], None]]:
-    """A few things that happen, or as many as there is time for, until one of them does harm."""
+def choose_faults(test: FaultTest, quick: str, thorough: bool) -> Iterator[Callable[[], None]]:
+    """Yield the named faults, or in long runs random faults. Stop at a violation."""
     names = quick.split()
     if thorough:
         end = time.monotonic() + float(os.environ.get("INLAY_SOAK_SECONDS") or 900)
-        endless = iter(lambda: drama.random.choice([*names, *["kill"] * 12, *["kill_twice"] * 4]), None)
-        for name in endless:
-            if time.monotonic() > end or drama.violations:
+        choices = iter(lambda: test.random.choice([*names, *["kill"] * 12, *["kill_twice"] * 4]), None)
+        for name in choices:
+            if time.monotonic() > end or test.violations:
                 return
-            yield getattr(drama, name)
+            yield getattr(test, name)
     for name in names:
-        if not drama.violations:
-            yield getattr(drama, name)
+        if not test.violations:
+            yield getattr(test, name)
 
 
 def test_on_sqlite_and_a_disk(spark_url: str, tmp_path: Path, thorough: bool, tally: Tally) -> None:
     stand = Stand(tmp_path, spark_url)
-    with _disk_of(stand) as can_be_full, Drama(stand, [ServiceProcess(stand)]) as drama:
-        for act in acts(drama, "kill_twice" + " fill_disk" * can_be_full, thorough):
-            act()
-        drama.finish(tally)
+    with _mount_data_disk(stand) as can_be_full, FaultTest(stand, [ServiceProcess(stand)]) as test:
+        for inject in choose_faults(test, "kill_twice" + " fill_disk" * can_be_full, thorough):
+            inject()
+        test.finish(tally)
 
 
 @contextlib.contextmanager
-def _disk_of(stand: Stand) -> Iterator[bool]:
-    """A small one for the data directory, if we may mount one."""
+def _mount_data_disk(stand: Stand) -> Iterator[bool]:
+    """Mount a small disk for the data directory, and yield whether that is permitted."""
     try:
         with small_disk(stand.folder / "data", "256m"):
             yield True
@@ -297,6 +298,8 @@ def _disk_of(stand: Stand) -> Iterator[bool]:
         yield False
 
 
+# Long: short runs kill a service on SQLite and a disk, and the catalog on PostgreSQL in tests/catalog/test_races.py.
+@pytest.mark.long
 def test_two_services_on_postgresql_and_s3(
     spark_url: str,
     s3: S3Server,  # noqa: F811
@@ -309,9 +312,9 @@ def test_two_services_on_postgresql_and_s3(
         catalog = postgres.server.url(postgres.server.create_database())
         stand = Stand(tmp_path, spark_url, catalog, f"{s3.bucket()}/inlay", lease_seconds=3.0)
         services = [ServiceProcess(stand, name) for name in ("first", "second")]
-        with Drama(stand, services, postgres) as drama:
-            for act in acts(drama, "kill sleep lose_catalog terminate", thorough):
-                act()
-            drama.finish(tally)
+        with FaultTest(stand, services, postgres) as test:
+            for inject in choose_faults(test, "kill pause lose_catalog terminate", thorough):
+                inject()
+            test.finish(tally)
     finally:
         postgres.stop()

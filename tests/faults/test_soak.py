@@ -1,4 +1,7 @@
-"""Eight writers and two readers at once, killed at random: what was acknowledged is there, once, and never mixed."""
+"""Eight writers and two readers that are killed at random.
+
+Each acknowledged commit must be present exactly once, and no reader may see a mix of states.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,19 @@ WRITERS, READERS = 8, 2
 
 
 @dataclass
-class Member:
+class MemberProcess:
     role: str
-    descriptor: int  # of the process itself, so that no other can be hit
+    descriptor: int  # a pidfd, so that the signal cannot reach another process
     link: socket.socket
 
     def kill(self) -> None:
-        """Kill it; a process that had ended by itself would have said so."""
+        """Kill the process. A process that ended by itself has sent its outcome."""
         signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
-        said = self.end()
-        assert said == b"", f"it ended by itself: {said!r}"
+        outcome = self.end()
+        assert outcome == b"", f"the process ended by itself: {outcome!r}"
 
     def end(self) -> bytes:
+        """Wait for the end of the process and return its outcome, or nothing if it was killed."""
         self.link.settimeout(120)
         try:
             return self.link.recv(1000)
@@ -48,22 +52,22 @@ class Member:
             os.close(self.descriptor)
 
 
-class Crowd:
-    """Processes that are replaced when they are killed."""
+class ProcessGroup:
+    """Writers and readers, of which each is replaced after a kill."""
 
     def __init__(self, zygote: Zygote, kind: str, root: Path) -> None:
         self._zygote, self._kind, self._root = zygote, kind, root
         self._names = itertools.count()
-        self.members: list[Member] = []
+        self.members: list[MemberProcess] = []
 
     def start(self, role: str) -> None:
         name = f"{role}{next(self._names)}"
         child, link = self._zygote.fork(self._root, kind=self._kind, role=role, name=name)
-        self.members.append(Member(role, os.pidfd_open(child), link))
+        self.members.append(MemberProcess(role, os.pidfd_open(child), link))
         link.send(b"!")
 
-    def kill_one(self, chance: random.Random) -> None:
-        victim = self.members.pop(chance.randrange(len(self.members)))
+    def kill_one(self, rng: random.Random) -> None:
+        victim = self.members.pop(rng.randrange(len(self.members)))
         victim.kill()
         self.start(victim.role)
 
@@ -73,20 +77,20 @@ class Crowd:
 
 
 def soak(zygote: Zygote, kind: str, root: Path, seconds: float, pause: float) -> tuple[int, list[str]]:
-    """How many were killed, and every line that the processes wrote."""
-    chance = random.Random(20)
+    """Return the number of kills, and all lines that the processes logged."""
+    rng = random.Random(20)
     KINDS[kind][0](root)
-    crowd = Crowd(zygote, kind, root)
+    group = ProcessGroup(zygote, kind, root)
     for role in ["write"] * WRITERS + ["read"] * READERS:
-        crowd.start(role)
+        group.start(role)
     deadline, kills = time.monotonic() + seconds, 0
     try:
         while time.monotonic() < deadline:
-            time.sleep(chance.uniform(0.5, 1.5) * pause)
-            crowd.kill_one(chance)
+            time.sleep(rng.uniform(0.5, 1.5) * pause)
+            group.kill_one(rng)
             kills += 1
     finally:
-        crowd.stop()
+        group.stop()
     return kills, [line for log in root.glob("log-*") for line in log.read_text().splitlines()]
 
 
@@ -109,10 +113,10 @@ def test_concurrent_commits_under_random_kills(zygote: Zygote, tmp_path: Path, t
     tried = {line.split()[1] for line in lines if line.startswith("tried ")}
     present = Counter(states[0])
     violations = [line for line in lines if line.startswith(("mixed ", "failed "))]
-    violations += ["a mix at the end"] * any(state != states[0] for state in states)
-    violations += [f"{entry} is there {present[entry]} times" for entry in acked if present[entry] != 1]
+    violations += ["a mix in the final state"] * any(state != states[0] for state in states)
+    violations += [f"{entry} is present {present[entry]} times" for entry in acked if present[entry] != 1]
     violations += [
-        f"{entry} was never tried, or is there twice" for entry in present if entry not in tried or present[entry] > 1
+        f"{entry} was never tried, or is present twice" for entry in present if entry not in tried or present[entry] > 1
     ]
     assert kills > 10
     assert len(acked) > 50
@@ -125,13 +129,13 @@ def test_concurrent_merges_under_random_kills(zygote: Zygote, tmp_path: Path, ta
     kills, lines = soak(zygote, "merge", tmp_path, _seconds(thorough), 0.25)
     states = _finish(tmp_path, "merge")
     violations = [line for line in lines if line.startswith(("mixed ", "failed "))]
-    violations += ["a mix at the end"] * any(state != states[0] for state in states)
+    violations += ["a mix in the final state"] * any(state != states[0] for state in states)
     latest = dict(entry.split(":") for entry in states[0])
     violations += [
         f"{name} has several rows" for name in latest if sum(e.startswith(f"{name}:") for e in states[0]) > 1
     ]
     acked = [line.split()[1].split(":") for line in lines if line.startswith("acked ")]
-    violations += [f"{name}:{number} is lost" for name, number in acked if int(latest.get(name, 0)) < int(number)]
+    violations += [f"{name}:{number} is missing" for name, number in acked if int(latest.get(name, 0)) < int(number)]
     assert kills > 3
     assert len(acked) > 10
     assert lines.count("read") > 5

@@ -1,7 +1,8 @@
-"""A warm process that forks the victims: importing costs a second, forking a millisecond.
+"""A process that has imported everything and forks children for fault tests.
 
-For every job (a JSON text and one end of a socket) it forks a child and answers with its process id. The child
-waits for one byte, so that strace can attach first, runs the scenario, says how it ended and exits.
+Imports take a second, and a fork takes a millisecond. For each job (JSON text and one end of a socket), the process
+forks a child and sends the child's pid. The child waits for one byte, so that strace can attach. Then it runs the
+scenario, sends the outcome and exits.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 def warm_up() -> None:
-    """Import what a change imports when it is first made, so that faults hit the change and not the imports."""
+    """Run changes once, so that later faults do not occur in the imports of a first run."""
     for name in ("files", "upsert", "compact"):
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as root:
             scenario = scenarios.scenario_named(name)
-            scenario.build(Path(place))
-            scenario.apply(Path(place))
+            scenario.build(Path(root))
+            scenario.apply(Path(root))
 
 
 def serve(control: socket.socket) -> None:
@@ -50,7 +51,8 @@ def serve(control: socket.socket) -> None:
 def run(job: dict[str, str], parent: socket.socket) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # let strace in where Yama guards
+        # Lets strace attach where the security module Yama restricts ptrace.
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         gc.disable()
         parent.recv(1)
         parent.send(work(job, Path(job["root"])).encode())
@@ -61,9 +63,9 @@ def run(job: dict[str, str], parent: socket.socket) -> None:
 
 
 def work(job: dict[str, str], root: Path) -> str:
-    """A scenario once, or one of the endless tasks of a soak."""
+    """Run a scenario once, or a writer or reader of a soak until it is stopped."""
     if "scenario" in job:
-        # one processor, so one worker thread: the n-th call is the same one every time
+        # With one processor there is one worker thread, so that the n-th call is the same in every run.
         processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[os.getpid() % len(processors)]})
         return scenarios.outcome(scenarios.scenario_named(job["scenario"]), root)

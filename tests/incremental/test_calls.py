@@ -18,8 +18,8 @@ from inlay.incremental import ParquetMetadataAnalyzer, plan_incremental_rewrite,
 from inlay.parquet import footer_cache
 from inlay.storage import locate
 from tests import lake
-from tests.attentive import Listening, Lying
-from tests.faults.flaky import Heedless
+from tests.fake_engines import MiscountingEngine, RecordingEngine
+from tests.faults.flaky import UnconditionalStore
 
 ROWS = lake.table([1, 5], ["x", "y"])
 
@@ -60,10 +60,10 @@ def test_every_call_accepts_a_path_object(tmp_path: Path, name: str) -> None:
 
 
 @pytest.fixture
-def heedless() -> Heedless:
+def unconditional_store() -> UnconditionalStore:
     """A store without conditional writes, with a dataset of two files."""
-    Heedless.store.clear()
-    filesystem = Heedless()
+    UnconditionalStore.store.clear()
+    filesystem = UnconditionalStore()
     for ids in ([1, 2], [3]):
         inlay.write_dataset(
             lake.table(ids), "/bucket/ds", filesystem=filesystem, storage_options={"single_writer": True}
@@ -72,37 +72,39 @@ def heedless() -> Heedless:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_call_uses_its_filesystem_and_storage_options(heedless: Heedless, name: str) -> None:
-    result = VERBS[name]("/bucket/ds", filesystem=heedless, storage_options={"single_writer": True})
-    rows = scan("/bucket/ds", filesystem=heedless, storage_options={"single_writer": True})["id"].to_pylist()
+def test_every_call_uses_its_filesystem_and_storage_options(unconditional_store: UnconditionalStore, name: str) -> None:
+    result = VERBS[name]("/bucket/ds", filesystem=unconditional_store, storage_options={"single_writer": True})
+    rows = scan("/bucket/ds", filesystem=unconditional_store, storage_options={"single_writer": True})["id"].to_pylist()
     expected = {"merge": [1, 2, 3, 5], "write": [1, 1, 2, 3, 5]}
     assert result is not None
     assert sorted(rows) == expected.get(name, [1, 2, 3])
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_footers_are_cached(heedless: Heedless, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_footers_are_cached(
+    unconditional_store: UnconditionalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(footer_cache, "_WORTH_CACHING", 1)
-    VERBS[name]("/bucket/ds", filesystem=heedless, storage_options={"single_writer": True})
+    VERBS[name]("/bucket/ds", filesystem=unconditional_store, storage_options={"single_writer": True})
     assert len(list(tmp_path.glob("inlay/footers/*.db"))) == 1
 
 
 @pytest.mark.parametrize("name", ["plan", *WRITING])
 def test_engines_are_bound_to_the_operation_and_report_progress(
-    heedless: Heedless, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    unconditional_store: UnconditionalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine, steps = Listening(), []
-    options: dict[str, Any] = {"filesystem": heedless, "storage_options": {"single_writer": True}}
+    engine, steps = RecordingEngine(), []
+    options: dict[str, Any] = {"filesystem": unconditional_store, "storage_options": {"single_writer": True}}
     VERBS[name]("/bucket/ds", engine=engine, progress=steps.append, **options)
     assert steps[0] == inlay.Progress("", 0, 0)
-    assert engine.told.pop("bind") == (
+    assert engine.calls.pop("bind") == (
         "/bucket/ds",
         {"write": "append", "compact": "compact"}.get(name, "upsert"),
     )
-    assert engine.told.pop("footers") == 2
-    assert engine.told == ({} if name == "compact" else {"open": (["id", "v"], {"single_writer": True})})
+    assert engine.calls.pop("footers") == 2
+    assert engine.calls == ({} if name == "compact" else {"open": (["id", "v"], {"single_writer": True})})
 
 
 @pytest.mark.parametrize("name", WRITING)
@@ -110,7 +112,7 @@ def test_staged_files_are_verified_before_the_commit(tmp_path: Path, name: str) 
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1]), "b.parquet": lake.table([2])})
     before = lake.photograph(path)
     with pytest.raises(DatasetMergeError, match=r"^The staged file '.*' has \d rows instead of \d\. Nothing changed"):
-        WRITING[name](path, engine=Lying())
+        WRITING[name](path, engine=MiscountingEngine())
     assert lake.photograph(path) == before
 
 
@@ -155,9 +157,9 @@ def test_readers_use_their_filesystem_and_storage_options(
 
 
 @pytest.mark.parametrize("name", WRITING)
-def test_a_store_without_conditional_writes_is_rejected(heedless: Heedless, name: str) -> None:
+def test_a_store_without_conditional_writes_is_rejected(unconditional_store: UnconditionalStore, name: str) -> None:
     with pytest.raises(InlayError, match="ignores conditional writes"):
-        WRITING[name]("/bucket/ds", filesystem=heedless)
+        WRITING[name]("/bucket/ds", filesystem=unconditional_store)
 
 
 @pytest.mark.parametrize("name", [*WRITING, "recover"])

@@ -20,7 +20,7 @@ from inlay.incremental.validate import MergeOptions
 from inlay.parquet import footer_cache
 from inlay.storage import LocalStore, locate
 from tests import lake
-from tests.attentive import Listening, Unanswered
+from tests.fake_engines import RecordingEngine, UnavailableEngine
 
 
 class Managed:
@@ -177,7 +177,7 @@ CALLS: dict[str, Callable[[Draft, Any], Any]] = {
 def test_an_error_names_the_operation(managed: Managed, name: str) -> None:
     operation = name.split(maxsplit=1)[0]
     with pytest.raises(DatasetIOError, match=rf"^The {operation} failed and nothing changed: .*no answer") as caught:
-        CALLS[name](managed.draft(), Unanswered())
+        CALLS[name](managed.draft(), UnavailableEngine())
     merging = ("upsert", ["id"]) if name in ("merge", "plan") else (None, [])
     assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (operation, *merging)
 
@@ -188,13 +188,13 @@ def test_engines_are_bound_to_the_operation(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(footer_cache, "_WORTH_CACHING", 1)
-    engine = Listening()
+    engine = RecordingEngine()
     CALLS[name](managed.draft(), engine)
     operation = "append" if "append" in name else "upsert"
-    assert engine.told == {
+    assert engine.calls == {
         "bind": (str(managed.root), operation), "footers": 2, "open": (["id", "v"], None),
     }  # fmt: skip
-    assert not (tmp_path / "cache").exists(), "the service knows its files"
+    assert not (tmp_path / "cache").exists(), "a draft wrote a footer cache"
 
 
 def test_new_files_of_a_version_have_distinct_names(managed: Managed) -> None:

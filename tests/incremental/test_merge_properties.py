@@ -285,6 +285,8 @@ class Dataset(RuleBasedStateMachine):
         assert sum(lake.footer(Path(self.path) / name).num_rows for name in lake.names(self.path)) == len(self.rows)
 
 
+# Short runs check single merges on these engines against the oracle above.
+@pytest.mark.long_on("duckdb-union", "spark")
 def test_a_sequence_of_merges_writes_and_compacts_follows_the_model(engine):
     machine = type("EngineDataset", (Dataset,), {"engine": engine})
     examples = settings().max_examples // (4 if engine == "spark" else 1)  # a step on Spark is a job or two

@@ -1,7 +1,7 @@
 """Small changes to code, one at a time, that a test should notice.
 
-A change is made to the syntax tree and compiled from there: no file is written, and line numbers stay as they are.
-Words of messages and annotations are not code of interest and are left alone.
+A change modifies the syntax tree, which is then compiled. No file is written, and line numbers do not change. Error
+messages and annotations are not changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
     ast.Break: ast.Continue,
     ast.Continue: ast.Break,
 }
-_NOTHING = ast.Constant(None)
+_NONE = ast.Constant(None)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def changes_of(file: Path) -> list[Change]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Position:
     """The position of a node in the syntax tree."""
 
     parent: ast.AST
@@ -102,7 +102,7 @@ class _Tree:
         return [
             Change(
                 name=_numbered(
-                    f"{self._file.parent.name}/{self._file.stem}.{of.qualname}: {_shown(place, after)}", seen
+                    f"{self._file.parent.name}/{self._file.stem}.{of.qualname}: {_describe(position, after)}", seen
                 ),
                 file=self._file,
                 function=of.qualname,
@@ -110,12 +110,12 @@ class _Tree:
                 lines=_own_lines(statement),
                 index=index,
             )
-            for index, (of, statement, place, after) in enumerate(self._found)
+            for index, (of, statement, position, after) in enumerate(self._found)
         ]
 
     def compile(self, change: Change) -> CodeType:
-        _, _, place, after = self._found[change.index]
-        place.put(ast.fix_missing_locations(ast.copy_location(after, place.node)))
+        _, _, position, after = self._found[change.index]
+        position.put(ast.fix_missing_locations(ast.copy_location(after, position.node)))
         wanted = change.function, change.first_line
         return next(
             code
@@ -123,11 +123,11 @@ class _Tree:
             if (code.co_qualname, code.co_firstlineno) == wanted
         )
 
-    def _find(self) -> Iterator[tuple[_Function, ast.stmt, _Place, ast.AST]]:
+    def _find(self) -> Iterator[tuple[_Function, ast.stmt, _Position, ast.AST]]:
         for function in _functions(self._tree, ""):
-            for statement, place in _places_of(function.node):
-                for after in _alternatives(place.node):
-                    yield function, statement, place, after
+            for statement, position in _positions_of(function.node):
+                for after in _alternatives(position.node):
+                    yield function, statement, position, after
 
 
 @dataclass(frozen=True)
@@ -155,25 +155,25 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _places_of(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, _Place]]:
+def _positions_of(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, _Position]]:
     """Yield every node whose change affects behavior, with its statement."""
     for index, statement in enumerate(function.body):
-        yield from _places(_Place(function, "body", index), statement)
+        yield from _positions(_Position(function, "body", index), statement)
 
 
-def _places(place: _Place, statement: ast.stmt) -> Iterator[tuple[ast.stmt, _Place]]:
-    node = place.node
+def _positions(position: _Position, statement: ast.stmt) -> Iterator[tuple[ast.stmt, _Position]]:
+    node = position.node
     if _is_docstring(node) or _is_message(node) or _is_strict(node):
         return
     if isinstance(node, ast.stmt):
         statement = node
-    yield statement, place
+    yield statement, position
     for field, held in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "format_spec"):
             continue
         for index, child in enumerate(held) if isinstance(held, list) else [(None, held)]:
             if isinstance(child, ast.AST) and not (isinstance(node, ast.JoinedStr) and isinstance(child, ast.Constant)):
-                yield from _places(_Place(node, field, index), statement)
+                yield from _positions(_Position(node, field, index), statement)
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -186,7 +186,10 @@ def _is_message(node: ast.AST) -> bool:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """Return whether a node is `strict=True` of `zip`, which guards against mistakes that no caller makes."""
+    """Return whether a node is `strict=True` of `zip`.
+
+    It guards against mistakes that no caller makes.
+    """
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
@@ -201,29 +204,29 @@ def _numbered(name: str, seen: Counter[str]) -> str:
     return name if seen[name] == 1 else f"{name} #{seen[name]}"
 
 
-def _shown(place: _Place, after: ast.AST) -> str:
+def _describe(position: _Position, after: ast.AST) -> str:
     """Describe the code before and after the change, with some context."""
-    around = place.parent if isinstance(place.parent, ast.expr | ast.keyword) else None
-    before = place.node
-    old = _words(around or before)
-    place.put(after)
-    new = _words(around or after)
-    place.put(before)
-    same = _alike(old, new)
-    rest = _alike(old[same:][::-1], new[same:][::-1])
+    around = position.parent if isinstance(position.parent, ast.expr | ast.keyword) else None
+    before = position.node
+    old = _tokens(around or before)
+    position.put(after)
+    new = _tokens(around or after)
+    position.put(before)
+    same = _common_prefix_length(old, new)
+    rest = _common_prefix_length(old[same:][::-1], new[same:][::-1])
     cut = len(old) - rest
     head, tail = "".join(old[:same]), "".join(old[cut:])
     was, becomes = "".join(old[same:cut]), "".join(new[same : len(new) - rest])
     return f"{_end(head, 40)}[{_start(was, 60)} -> {_start(becomes, 60)}]{_start(tail, 20)}"
 
 
-def _alike(some: list[str], others: list[str]) -> int:
+def _common_prefix_length(left: list[str], right: list[str]) -> int:
     """Return the length of the common prefix."""
-    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False))
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
     return sum(1 for _ in pairs)
 
 
-def _words(node: ast.AST) -> list[str]:
+def _tokens(node: ast.AST) -> list[str]:
     return re.findall(r"\w+|\W", " ".join(ast.unparse(node).split()))
 
 
@@ -252,11 +255,11 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Call():
             yield from _other_calls(node)
         case ast.Assign() | ast.AnnAssign() | ast.Return() if not isinstance(node.value, ast.Constant | None):
-            yield _with(node, "value", _NOTHING)
+            yield _with(node, "value", _NONE)
         case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
             yield ast.Pass()
         case ast.Lambda() if not isinstance(node.body, ast.Constant):
-            yield _with(node, "body", _NOTHING)
+            yield _with(node, "body", _NONE)
         case ast.If() | ast.While() | ast.IfExp() if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
             yield _with(node, "test", ast.UnaryOp(ast.Not(), node.test))
 
@@ -278,7 +281,7 @@ def _other_calls(call: ast.Call) -> Iterator[ast.Call]:
     of_types = isinstance(call.func, ast.Name) and call.func.id in ("cast", "isinstance")
     for index, argument in enumerate(call.args):
         if not (of_types or isinstance(argument, ast.Constant | ast.Starred)):
-            yield _with(call, "args", [*call.args[:index], _NOTHING, *call.args[index + 1 :]])
+            yield _with(call, "args", [*call.args[:index], _NONE, *call.args[index + 1 :]])
     for index, keyword in enumerate(call.keywords):
         if keyword.arg is not None and not _is_strict(keyword):
             yield _with(call, "keywords", [*call.keywords[:index], *call.keywords[index + 1 :]])

@@ -1,7 +1,7 @@
-"""A pytest plugin that tries changes of code: tests are collected once, and every change is tried in a fork of that.
+"""A pytest plugin that collects tests once, and tries each change in a fork.
 
-`pytest -p tests.mutants.forks --trials TRIALS --outcomes OUTCOMES ...` reads trials, a JSON object a line, and writes
-their outcomes in the same way. Trials while no module is to change show whether tests pass in a fork at all.
+`pytest -p tests.mutants.forks --trials TRIALS --outcomes OUTCOMES ...` reads trials as lines of JSON, and writes their
+outcomes as lines of JSON. Without `--changed`, the trials show whether the tests pass in a fork.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _Functions:
-    """Find the functions of the changed modules, before the garbage collector freezes its objects."""
+    """Finds the functions of changed modules, before the garbage collector freezes objects."""
 
     def __init__(self, modules: list[str]) -> None:
         files = [Path(str(importlib.import_module(name).__file__)) for name in modules]
@@ -63,7 +63,7 @@ class _Functions:
                 code = each.__code__
                 self._of_code.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
 
-    def make(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         code = change.code()
         for function in self._of_code[str(change.file), change.function, change.first_line]:
             function.__code__ = code
@@ -74,7 +74,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash[_FUNCTIONS] = _Functions(session.config.getoption("--changed"))
 
 
-_IMPOSSIBLE = 3  # an exit code
+_INVALID_TRIAL = 3  # an exit code
 _FUNCTIONS = pytest.StashKey[_Functions]()
 
 
@@ -90,8 +90,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 def _trials(file: Path, changes: dict[str, Change]) -> Iterator[Trial]:
     for line in file.read_text().splitlines():
-        read = json.loads(line)
-        yield Trial(read["name"], tuple(read["tests"]), read["limit"], changes[read["name"]] if changes else None)
+        entry = json.loads(line)
+        change = changes[entry["name"]] if changes else None
+        yield Trial(entry["name"], tuple(entry["tests"]), entry["limit"], change)
 
 
 @dataclass
@@ -102,7 +103,7 @@ class _Fork:
 
 
 class _Pool:
-    """A pool of forks, one per core and one more for forks that wait."""
+    """A pool of forks: one per core, and one more because forks also wait."""
 
     def __init__(
         self, session: pytest.Session, items: dict[str, pytest.Item], functions: _Functions, outcomes: TextIO
@@ -131,20 +132,20 @@ class _Pool:
     def _wait(self) -> None:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
-            self._note(child, self._outcome(os.waitstatus_to_exitcode(status), self._running[child].trial))
+            self._record(child, self._outcome(os.waitstatus_to_exitcode(status), self._running[child].trial))
             return
         for late in [child for child, fork in self._running.items() if time.monotonic() > fork.ends]:
             os.killpg(late, signal.SIGKILL)
             os.waitpid(late, 0)
-            self._note(late, "too slow")
+            self._record(late, "too slow")
         time.sleep(0.005)
 
     def _outcome(self, code: int, trial: Trial) -> str:
-        if code == _IMPOSSIBLE:
-            raise RuntimeError(f"this cannot be tried: {trial}")
+        if code == _INVALID_TRIAL:
+            raise RuntimeError(f"The trial is invalid: {trial}")
         return "not noticed" if code == 0 else "noticed"  # A crashed process counts as noticed.
 
-    def _note(self, child: int, outcome: str) -> None:
+    def _record(self, child: int, outcome: str) -> None:
         fork = self._running.pop(child)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # Ends processes that tests have left running.
@@ -155,30 +156,32 @@ class _Pool:
 
     def _try(self, trial: Trial, folder: Path) -> None:
         """Apply the change in a fork and run the tests until one fails."""
-        code = _IMPOSSIBLE
+        code = _INVALID_TRIAL
         try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
             self._factory._basetemp = folder
             tests = [self._items[test] for test in trial.tests]
             if trial.change is not None:
-                self._functions.make(trial.change)
-            self._session.config.pluginmanager.register(_EndsOnFailure(folder / "noticed"))
+                self._functions.apply(trial.change)
+            self._session.config.pluginmanager.register(_ExitOnFailure(folder / "noticed"))
             code = 1
-            for test, following in zip(tests, [*tests[1:], None], strict=True):
-                test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            for test, next_test in zip(tests, [*tests[1:], None], strict=True):
+                test.config.hook.pytest_runtest_protocol(item=test, nextitem=next_test)
             code = 0
         finally:
             os._exit(code)
 
 
-class _EndsOnFailure:
-    def __init__(self, told: Path) -> None:
-        self._told = told
+class _ExitOnFailure:
+    """Writes the name of the first failed test to a file and exits."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._told.write_text(report.nodeid)
+            self._file.write_text(report.nodeid)
             os._exit(1)

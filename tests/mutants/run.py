@@ -1,10 +1,10 @@
-"""Whether tests notice small changes to the code of merges: `make mutants`.
+"""Check that tests notice small changes to the code of merges: `make mutants`.
 
-First the tests run once, to see which of them run which line. Then each change is tried with the tests that run its
-statement: with a few quick seconds of them, and if none notices and nobody has explained why none need, with more. A
-change that no test notices must stand in `explained.toml` with the reason; the command fails if one does not.
+The tests run once to record which tests run which lines. Then each change is tried with the tests that run its
+statement: first with a few seconds of quick tests and, if no test notices an unexplained change, with more tests.
+`explained.toml` must explain each change that no test notices. Otherwise the command fails.
 
-After writing a test: `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_merge_run.py'`.
+After writing a test, run `make mutants MUTANT_ARGS='--again --tests tests/incremental/test_merge_run.py'`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOLDER = Path(".cache/mutants")
 _DURATIONS, _COVERAGE = _FOLDER / "durations.json", _FOLDER / "coverage"
 _OUTCOMES, _UNCHANGED, _LOG = _FOLDER / "outcomes.jsonl", _FOLDER / "unchanged.jsonl", _FOLDER / "log"
 _FEW_SECONDS, _MANY_SECONDS = 2.0, 60.0  # test time per change, in the first and in the second attempt
-_QUIET = "not noticed"
+_NOT_NOTICED = "not noticed"
 
 
 def main() -> int:
@@ -88,7 +88,10 @@ class _Tests:
         self._of_file: dict[Path, dict[int, list[str]]] = {}
 
     def of(self, change: Change) -> list[str]:
-        """Return the tests that run a statement, those of its module first, then alternating test functions."""
+        """Return the tests that run a statement.
+
+        The tests of its module come first, and the cases of different test functions alternate.
+        """
         if change.file not in self._of_file:
             self._of_file[change.file] = self._data.contexts_by_lineno(str(change.file))
         of_line = self._of_file[change.file]
@@ -102,7 +105,7 @@ class _Tests:
         return sorted(ranks, key=ranks.__getitem__)
 
     def within(self, tests: list[str], seconds: float) -> list[str]:
-        """Return the first tests within a time limit, at least one, grouped by file to share fixtures."""
+        """Return the first tests within a time limit, at least one, grouped by file."""
         ends = itertools.accumulate(self.seconds[test] for test in tests)
         count = sum(1 for end in ends if end <= seconds)
         return sorted(tests[: max(count, 1)], key=_file_of)
@@ -124,12 +127,14 @@ def _file_of(test: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- trials
 def _try_all(changes: Mapping[str, Change], tests: _Tests, folders: Sequence[str]) -> None:
     known = _read(_OUTCOMES)
-    chosen = {name: tests.of(change) for name, change in changes.items() if known.get(name, _QUIET) == _QUIET}
+    chosen = {
+        name: tests.of(change) for name, change in changes.items() if known.get(name, _NOT_NOTICED) == _NOT_NOTICED
+    }
     chosen = {name: found for name, found in chosen.items() if found}
     _reject_failing({test for found in chosen.values() for test in found}, tests, folders)
     _try({n: tests.within(found, _FEW_SECONDS) for n, found in chosen.items()}, tests, changes, folders, _OUTCOMES)
     noticed, explained = _read(_OUTCOMES), _explained()
-    left = {n: found for n, found in chosen.items() if noticed[n] == _QUIET and n not in explained}
+    left = {n: found for n, found in chosen.items() if noticed[n] == _NOT_NOTICED and n not in explained}
     _try({n: tests.within(found, _MANY_SECONDS) for n, found in left.items()}, tests, changes, folders, _OUTCOMES)
 
 
@@ -138,8 +143,8 @@ def _reject_failing(names: set[str], tests: _Tests, folders: Sequence[str]) -> N
     _UNCHANGED.unlink(missing_ok=True)
     of_file = {file: list(found) for file, found in itertools.groupby(sorted(names), key=_file_of)}
     _try(of_file, tests, {}, folders, _UNCHANGED)
-    if failing := [file for file, outcome in _read(_UNCHANGED).items() if outcome != _QUIET]:
-        raise SystemExit(f"these fail without a change: {', '.join(failing)}")
+    if failing := [file for file, outcome in _read(_UNCHANGED).items() if outcome != _NOT_NOTICED]:
+        raise SystemExit(f"These tests fail without a change: {', '.join(failing)}")
 
 
 def _try(
@@ -151,14 +156,14 @@ def _try(
 ) -> None:
     if not trials:
         return
-    listed = _FOLDER / "trials.jsonl"
-    with listed.open("w") as file:
+    trials_file = _FOLDER / "trials.jsonl"
+    with trials_file.open("w") as file:
         for name, found in trials.items():
             limit = 15 + 6 * sum(tests.seconds[test] for test in found)
             print(json.dumps({"name": name, "tests": found, "limit": limit}), file=file)
     command = [
         sys.executable, "-m", "pytest", "-m", "not spark", "-p", "no:cacheprovider", "--timeout", "0",
-        "-p", "tests.mutants.forks", "--trials", listed, "--outcomes", outcomes,
+        "-p", "tests.mutants.forks", "--trials", trials_file, "--outcomes", outcomes,
         *(f"--changed={module}" for module in sorted({changes[name].module for name in trials if name in changes})),
         *folders,
     ]  # fmt: skip
@@ -183,18 +188,22 @@ def _report(changes: Mapping[str, Change]) -> int:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     left = []
     for name, change in changes.items():
-        outcome = outcomes.get(name, _QUIET)
-        if outcome == _QUIET and name in explained:
+        outcome = outcomes.get(name, _NOT_NOTICED)
+        if outcome == _NOT_NOTICED and name in explained:
             outcome = "explained"
-        elif outcome == _QUIET:
-            left.append(f"{_QUIET}: {name}  ({change.file.name}:{change.lines.start})")
+        elif outcome == _NOT_NOTICED:
+            left.append(f"{_NOT_NOTICED}: {name}  ({change.file.name}:{change.lines.start})")
         counts[change.file.stem][outcome] += 1
     counts["all"] = sum(counts.values(), Counter())
-    kinds = ("noticed", "too slow", "explained", _QUIET)
+    kinds = ("noticed", "too slow", "explained", _NOT_NOTICED)
     print(f"{'module':16}{'changes':>9}" + "".join(f"{kind:>13}" for kind in kinds))
     for module, of_kind in counts.items():
         print(f"{module:16}{of_kind.total():>9}" + "".join(f"{of_kind[kind]:>13}" for kind in kinds))
-    print(*left, *(f"explained, but not a change of the code: {name}" for name in explained - changes.keys()), sep="\n")
+    print(
+        *left,
+        *(f"explained, but no change of the code has this name: {name}" for name in explained - changes.keys()),
+        sep="\n",
+    )
     return 1 if left or explained - changes.keys() else 0
 
 

@@ -1,4 +1,4 @@
-"""Changes that are tried in forks of a pytest process with a small project."""
+"""Trials of changes in forks of a pytest process, with a small project."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_more(start, tmp_path):
 """
 
 
-def _tried(folder: Path, trials: dict[str, list[str]], *options: str) -> dict[str, dict[str, Any]]:
+def _run_trials(folder: Path, trials: dict[str, list[str]], *options: str) -> dict[str, dict[str, Any]]:
     (folder / "counted.py").write_text(textwrap.dedent(_CODE))
     (folder / "test_counted.py").write_text(textwrap.dedent(_TESTS))
     listed = [{"name": name, "tests": [f"test_counted.py::{each}" for each in tests], "limit": 3.0}
@@ -49,13 +49,13 @@ def _tried(folder: Path, trials: dict[str, list[str]], *options: str) -> dict[st
         ],
         cwd=folder, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.getcwd()])},
     )  # fmt: skip
-    told = [json.loads(line) for line in (folder / "outcomes").read_text().splitlines()]
-    return {each["name"].split("/", 1)[-1]: each for each in told}
+    outcomes = [json.loads(line) for line in (folder / "outcomes").read_text().splitlines()]
+    return {each["name"].split("/", 1)[-1]: each for each in outcomes}
 
 
 def test_changes_are_noticed_by_their_tests(tmp_path: Path) -> None:
     own = f"{tmp_path.name}/counted.step: "
-    outcomes = _tried(
+    outcomes = _run_trials(
         tmp_path,
         {
             own + "a >[ -> =] 0": ["test_zero"],
@@ -78,11 +78,11 @@ def test_changes_are_noticed_by_their_tests(tmp_path: Path) -> None:
 
 
 def test_unchanged_code_passes_and_leaves_no_files(tmp_path: Path) -> None:
-    (outcome,) = _tried(tmp_path, {"nothing changed": ["test_zero", "test_more[1]", "test_more[5]"]}).values()
+    (outcome,) = _run_trials(tmp_path, {"nothing changed": ["test_zero", "test_more[1]", "test_more[5]"]}).values()
     assert outcome["outcome"] == "not noticed"
     assert list((tmp_path / "forks").iterdir()) == []
 
 
 def test_unknown_change_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        _tried(tmp_path, {"counted.step: a > [0 -> 7]": ["test_zero"]}, "--changed=counted")
+        _run_trials(tmp_path, {"counted.step: a > [0 -> 7]": ["test_zero"]}, "--changed=counted")

@@ -30,7 +30,11 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return path
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+# Short runs read the two operations that encode rows; test_predicates_find_the_rows reads all of them with DataFusion.
+@pytest.mark.parametrize(
+    "operation",
+    [pytest.param(name, marks=[pytest.mark.long] * (not name.startswith("replace"))) for name in OPERATIONS],
+)
 def test_every_reader_sees_the_rows(original: Path, operation: str, tmp_path: Path) -> None:
     target = tmp_path / "spliced.parquet"
     expected = rows_of(splice_file(original, operation, target))

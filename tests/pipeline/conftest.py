@@ -1,4 +1,4 @@
-"""Conversions in tests: the session of this process, a place to convert into, and what became of a payload."""
+"""Fixtures: the Spark session of this process, and converters of test files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from inlay.pipeline.conversion import Totals
 from inlay.storage import Location, locate
 from tests.spark import cluster
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SETTINGS = WriterSettings.managed()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # pyspark says this of every conversion; it is not about this project.
+    # pyspark warns at every conversion, and this project cannot change that.
     config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+        if FOLDER in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
 
 
@@ -41,8 +41,8 @@ def spark() -> Any:
 
 
 @dataclass
-class Desk:
-    """Converts payloads, each into a directory of its own, and reads back what they became."""
+class Converter:
+    """Converts each file into a new directory, and reads the resulting tables and rejects."""
 
     spark: Any
     into: Location
@@ -87,32 +87,32 @@ class Desk:
 
 
 @pytest.fixture
-def desk(spark: Any, tmp_path: Path) -> Desk:
-    return Desk(spark, locate(str(tmp_path)))
+def converter(spark: Any, tmp_path: Path) -> Converter:
+    return Converter(spark, locate(str(tmp_path)))
 
 
-def run_here(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[Any], progress: Any = None) -> Any:
-    """A job in this process, one task after the other, with pickled tasks and answers as Spark would have them."""
+def run_in_process(_: Any, what: str, kernel: Callable[[Any], Any], tasks: Sequence[Any], progress: Any = None) -> Any:
+    """Run the tasks of a job in this process, with pickled tasks and results as in Spark."""
     kernel, tasks = pickle.loads(pickle.dumps((kernel, tasks)))
-    answers = [pickle.loads(pickle.dumps(kernel(task))) for task in tasks]
-    counted = [getattr(answer, "rows", 0) for answer in answers]
-    return answers, Totals(what, sum(rows for rows in counted if isinstance(rows, int)), 0)
+    results = [pickle.loads(pickle.dumps(kernel(task))) for task in tasks]
+    counted = [getattr(result, "rows", 0) for result in results]
+    return results, Totals(what, sum(rows for rows in counted if isinstance(rows, int)), 0)
 
 
 @pytest.fixture(scope="module")
-def jobs_run_here() -> Iterator[None]:
+def run_jobs_in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("inlay.pipeline.conversion.run", run_here)
-        patch.setattr("inlay.pipeline.previews.run", run_here)
+        patch.setattr("inlay.pipeline.conversion.run", run_in_process)
+        patch.setattr("inlay.pipeline.previews.run", run_in_process)
         yield
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    """A desk that needs no Spark."""
-    monkeypatch.setattr("inlay.pipeline.conversion.run", run_here)
-    monkeypatch.setattr("inlay.pipeline.previews.run", run_here)
-    return Desk(None, locate(str(tmp_path)))
+def local_converter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Converter:
+    """Return a converter that runs jobs in this process, without Spark."""
+    monkeypatch.setattr("inlay.pipeline.conversion.run", run_in_process)
+    monkeypatch.setattr("inlay.pipeline.previews.run", run_in_process)
+    return Converter(None, locate(str(tmp_path)))
 
 
 Convert = Callable[..., Conversion]

@@ -11,7 +11,7 @@ import pytest
 
 from inlay.errors import BadRowsError, SchemaMismatchError
 from inlay.type_grammar import column_type_name, parse_column
-from tests.pipeline.conftest import Desk
+from tests.pipeline.conftest import Converter
 from tests.pipeline_data import parquet_bytes
 
 _NEEDED = pa.schema(
@@ -31,23 +31,23 @@ _NO_NULL = "NULL in a column that does not allow it"
     ],
 )  # fmt: skip
 def test_null_is_rejected_in_a_column_that_does_not_allow_it(
-    here: Desk, kind: str, content: str, rejects: list[Any]
+    local_converter: Converter, kind: str, content: str, rejects: list[Any]
 ) -> None:
-    found = here.convert(content.encode(), kind, like=_NEEDED, on_error="quarantine", split_bytes=10)
-    assert [(r["line"], r["column"], r["value"]) for r in here.rejects(found)] == rejects
-    assert here.table(found).to_pylist() == [{"id": 1, "s": "x", "n": None}, {"id": 6, "s": "", "n": 7}]
-    assert (found.schema, here.table(found).schema) == (_NEEDED, _NEEDED)
+    found = local_converter.convert(content.encode(), kind, like=_NEEDED, on_error="quarantine", split_bytes=10)
+    assert [(r["line"], r["column"], r["value"]) for r in local_converter.rejects(found)] == rejects
+    assert local_converter.table(found).to_pylist() == [{"id": 1, "s": "x", "n": None}, {"id": 6, "s": "", "n": 7}]
+    assert (found.schema, local_converter.table(found).schema) == (_NEEDED, _NEEDED)
     with pytest.raises(BadRowsError, match="column 'id': " + _NO_NULL) as caught:
-        here.convert(content.encode(), kind, like=_NEEDED)
+        local_converter.convert(content.encode(), kind, like=_NEEDED)
     assert caught.value.errors[1]["reason"] == _NO_NULL
     assert caught.value.hint is not None
     assert "set on_error to quarantine" in caught.value.hint
     assert "--on-error quarantine" in caught.value.hint
 
 
-def test_a_missing_required_field_rejects_every_record(here: Desk) -> None:
-    found = here.convert(b'{"n": 1, "s": "x"}', "json", like=_NEEDED, on_error="quarantine")
-    assert (found.rows, found.rejected, here.rejects(found)[0]["reason"]) == (0, 1, _NO_NULL)
+def test_a_missing_required_field_rejects_every_record(local_converter: Converter) -> None:
+    found = local_converter.convert(b'{"n": 1, "s": "x"}', "json", like=_NEEDED, on_error="quarantine")
+    assert (found.rows, found.rejected, local_converter.rejects(found)[0]["reason"]) == (0, 1, _NO_NULL)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,14 @@ def test_a_missing_required_field_rejects_every_record(here: Desk) -> None:
     ],
 )
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_text_longer_than_its_type_is_rejected(here: Desk, kind: str, content: str, is_loaded: bool) -> None:
+def test_text_longer_than_its_type_is_rejected(
+    local_converter: Converter, kind: str, content: str, is_loaded: bool
+) -> None:
     short = parse_column("s", "varchar(2)")
     chosen = {"like": pa.schema([("k", pa.int64()), short])} if is_loaded else {"overrides": {"s": short}}
-    found = here.convert(content.encode(), kind, on_error="quarantine", **chosen)
-    assert here.table(found).to_pydict() == {"k": [1, 3, 4], "s": ["ab", None, "é𝄞"]}
-    assert [(r["column"], r["value"], r["reason"]) for r in here.rejects(found)] == [
+    found = local_converter.convert(content.encode(), kind, on_error="quarantine", **chosen)
+    assert local_converter.table(found).to_pydict() == {"k": [1, 3, 4], "s": ["ab", None, "é𝄞"]}
+    assert [(r["column"], r["value"], r["reason"]) for r in local_converter.rejects(found)] == [
         ("s", "abc", "longer than 2 characters"),
         ("s", "éé ", "longer than 2 characters"),
     ]
@@ -76,7 +78,9 @@ _WHOLE = pa.schema([("t", pa.timestamp("s")), ("h", pa.time32("s")), ("z", pa.ti
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 @pytest.mark.parametrize("kind", ["csv", "json"])
-def test_fractions_are_rejected_by_types_of_whole_seconds(here: Desk, kind: str, is_loaded: bool) -> None:
+def test_fractions_are_rejected_by_types_of_whole_seconds(
+    local_converter: Converter, kind: str, is_loaded: bool
+) -> None:
     """The type is what was asked for; a Parquet file holds seconds as milliseconds."""
     day = "2024-01-31 10:00:0"
     rows = [(f"{day}1", "10:00:02", f"{day}3Z"), (f"{day}1.5", "10:00:02", f"{day}3Z"), (f"{day}1", "10:00:02.5", ""),
@@ -86,10 +90,12 @@ def test_fractions_are_rejected_by_types_of_whole_seconds(here: Desk, kind: str,
         lines = [json.dumps({k: v for k, v in zip("thz", row, strict=True) if v}) for row in rows]
     content = "\n".join([*(["t,h,z"] if kind == "csv" else []), *lines]).encode()
     chosen = {"like": _WHOLE} if is_loaded else {"overrides": {field.name: field.type for field in _WHOLE}}
-    found = here.convert(content, kind, on_error="quarantine", **chosen)
+    found = local_converter.convert(content, kind, on_error="quarantine", **chosen)
     assert (found.schema, found.rows) == (_WHOLE, 2)
-    assert [reject["column"] for reject in here.rejects(found)] == ["t", "h", "z"]
-    assert here.table(found).cast(_WHOLE).column("t").to_pylist() == [dt.datetime.fromisoformat(f"{day}1")] * 2
+    assert [reject["column"] for reject in local_converter.rejects(found)] == ["t", "h", "z"]
+    assert (
+        local_converter.table(found).cast(_WHOLE).column("t").to_pylist() == [dt.datetime.fromisoformat(f"{day}1")] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,14 +111,18 @@ def test_fractions_are_rejected_by_types_of_whole_seconds(here: Desk, kind: str,
         (parse_column("a", "time(0)"), pa.array([1000], pa.time32("ms")), pa.array([1], pa.time32("ms"))),
     ],
 )
-def test_constraints_apply_to_parquet_files(here: Desk, field: pa.Field, good: pa.Array, bad: pa.Array) -> None:
+def test_constraints_apply_to_parquet_files(
+    local_converter: Converter, field: pa.Field, good: pa.Array, bad: pa.Array
+) -> None:
     like = pa.schema([field, ("elsewhere", pa.int8())])
-    assert here.table(here.convert(parquet_bytes(pa.table({"a": good})), "parquet", like=like)).num_rows == len(good)
+    assert local_converter.table(
+        local_converter.convert(parquet_bytes(pa.table({"a": good})), "parquet", like=like)
+    ).num_rows == len(good)
     with pytest.raises(SchemaMismatchError, match="'a'"):
-        here.convert(parquet_bytes(pa.table({"a": bad})), "parquet", like=like)
-    assert here.convert(parquet_bytes(pa.table({"a": bad})), "parquet").rows == len(bad)
+        local_converter.convert(parquet_bytes(pa.table({"a": bad})), "parquet", like=like)
+    assert local_converter.convert(parquet_bytes(pa.table({"a": bad})), "parquet").rows == len(bad)
 
 
-def test_text_lengths_in_a_parquet_file_are_ignored(here: Desk) -> None:
+def test_text_lengths_in_a_parquet_file_are_ignored(local_converter: Converter) -> None:
     table = pa.table([["abc"]], schema=pa.schema([parse_column("a", "varchar(2)")]))
-    assert column_type_name(here.convert(parquet_bytes(table), "parquet").schema.field("a")) == "text"
+    assert column_type_name(local_converter.convert(parquet_bytes(table), "parquet").schema.field("a")) == "text"

@@ -12,7 +12,7 @@ import pytest
 
 from inlay.errors import BadRowsError
 from inlay.storage import locate
-from tests.pipeline.conftest import Desk
+from tests.pipeline.conftest import Converter
 from tests.s3 import start_server
 from tests.spark import cluster
 
@@ -159,12 +159,12 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def bucket(spark: Any, endpoint: str) -> Desk:
+def bucket(spark: Any, endpoint: str) -> Converter:
     options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
-    return Desk(spark, locate("s3://bucket/data", storage_options=options))
+    return Converter(spark, locate("s3://bucket/data", storage_options=options))
 
 
-def test_an_object_store(bucket: Desk) -> None:
+def test_an_object_store(bucket: Converter) -> None:
     import pyarrow as pa
 
     raw = bucket.upload(_payloads()["raw.csv"])

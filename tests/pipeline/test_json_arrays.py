@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inlay.errors import UnreadableUploadError
 from inlay.pipeline import InlineFile, preview
-from tests.pipeline.conftest import Desk
+from tests.pipeline.conftest import Converter
 
 
 @pytest.mark.parametrize(
@@ -34,50 +34,50 @@ from tests.pipeline.conftest import Desk
 )
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
 def test_invalid_punctuation_is_reported_with_its_position(
-    here: Desk, content: str, line: int, offset: int, why: str, split_bytes: int
+    local_converter: Converter, content: str, line: int, offset: int, why: str, split_bytes: int
 ) -> None:
     wanted = f"Invalid JSON in line {line}, at byte {offset} of the file: {why}."
     with pytest.raises(UnreadableUploadError, match=re.escape(wanted)):
-        here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
-    assert here.everything() == []
+        local_converter.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert local_converter.everything() == []
 
 
-def test_text_long_after_an_array_is_found(here: Desk) -> None:
+def test_text_long_after_an_array_is_found(local_converter: Converter) -> None:
     with pytest.raises(UnreadableUploadError, match="at byte 20000009 of the file: text follows"):
-        here.convert(b'[{"a":1}]' + b" " * 20_000_000 + b"x", "json")
+        local_converter.convert(b'[{"a":1}]' + b" " * 20_000_000 + b"x", "json")
 
 
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
-def test_every_value_that_is_not_an_object_is_one_reject(here: Desk, split_bytes: int) -> None:
+def test_every_value_that_is_not_an_object_is_one_reject(local_converter: Converter, split_bytes: int) -> None:
     content = '[1, 2,\n{"a": 1}, "x, {y}", null,\n[3, 4], {"a": 2}, 5 6]'
-    found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
-    assert here.table(found).to_pylist() == [{"a": 1}, {"a": 2}]
-    assert [(reject["line"], reject["raw"]) for reject in here.rejects(found)] == [
+    found = local_converter.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert local_converter.table(found).to_pylist() == [{"a": 1}, {"a": 2}]
+    assert [(reject["line"], reject["raw"]) for reject in local_converter.rejects(found)] == [
         (1, "1"), (1, "2"), (2, '"x, {y}"'), (2, "null"), (3, "[3, 4]"), (3, "5 6"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("split_bytes", [1, 1 << 20])
-def test_lines_are_counted_with_every_line_end(here: Desk, end: str, split_bytes: int) -> None:
+def test_lines_are_counted_with_every_line_end(local_converter: Converter, end: str, split_bytes: int) -> None:
     content = end.join(["", "[", '{"a": 1},', '{"a":', '2, "a": 3},', "4,", '{"a": 5}', "]"])
-    found = here.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
-    assert [reject["line"] for reject in here.rejects(found)] == [4, 6]
+    found = local_converter.convert(content.encode(), "json", on_error="quarantine", split_bytes=split_bytes)
+    assert [reject["line"] for reject in local_converter.rejects(found)] == [4, 6]
 
 
-def test_objects_separated_by_commas_are_not_a_sequence(here: Desk) -> None:
-    found = here.convert(b'{"a":1},\n{"a":2}', "json", on_error="quarantine")
+def test_objects_separated_by_commas_are_not_a_sequence(local_converter: Converter) -> None:
+    found = local_converter.convert(b'{"a":1},\n{"a":2}', "json", on_error="quarantine")
     assert (found.options.layout, found.rows, found.rejected) == ("objects", 2, 1)
-    assert here.rejects(found)[0]["raw"] == ","
+    assert local_converter.rejects(found)[0]["raw"] == ","
 
 
-def test_a_line_end_inside_a_string_is_never_replaced(here: Desk) -> None:
-    found = here.convert(b'[{"a": "x"}, {"a": "y\nz"}]', "json", on_error="quarantine")
-    assert here.table(found).to_pylist() == [{"a": "x"}]
-    assert "control character" in here.rejects(found)[0]["reason"]
+def test_a_line_end_inside_a_string_is_never_replaced(local_converter: Converter) -> None:
+    found = local_converter.convert(b'[{"a": "x"}, {"a": "y\nz"}]', "json", on_error="quarantine")
+    assert local_converter.table(found).to_pylist() == [{"a": "x"}]
+    assert "control character" in local_converter.rejects(found)[0]["reason"]
 
 
-def test_a_preview_shows_all_of_a_small_array(here: Desk) -> None:
+def test_a_preview_shows_all_of_a_small_array(local_converter: Converter) -> None:
     found = preview(None, InlineFile(b'[{"a": 1}, 5,\n6]'))
     assert (found.rows, [cell.line for cell in found.bad_cells]) == ([{"a": 1}], [1, 2])
     with pytest.raises(UnreadableUploadError, match="line 1, at byte 9 of the file: a comma"):
@@ -104,14 +104,14 @@ def _arrays(draw: st.DrawFn) -> str:
 @example("[]", 1)
 @example('[{"a": 1},]', 1)
 @example('[{"a": 1}{"a": 1}]', 80)
-def test_arrays_against_the_json_module(here: Desk, content: str, split_bytes: int) -> None:
+def test_arrays_against_the_json_module(local_converter: Converter, content: str, split_bytes: int) -> None:
     content = '[{"a": 0},' + content[1:] if content != "[]" else '[{"a": 0}]'
     try:
         wanted = json.loads(content)
     except ValueError:
         wanted = None
     try:
-        found = here.convert(
+        found = local_converter.convert(
             content.encode(), "json", {"layout": "array"}, on_error="quarantine", split_bytes=split_bytes
         )
     except UnreadableUploadError:
@@ -122,4 +122,4 @@ def test_arrays_against_the_json_module(here: Desk, content: str, split_bytes: i
     else:
         bad = [value for value in wanted if not isinstance(value, dict)]
         assert (found.rows, found.rejected) == (len(wanted) - len(bad), len(bad))
-        assert [json.loads(reject["raw"]) for reject in here.rejects(found)] == bad
+        assert [json.loads(reject["raw"]) for reject in local_converter.rejects(found)] == bad

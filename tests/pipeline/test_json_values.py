@@ -16,7 +16,7 @@ from inlay.errors import InvalidArgumentError, UnreadableUploadError
 from inlay.pipeline import InlineFile, json_files, preview
 from inlay.pipeline.cells import Reading, convert
 from inlay.type_grammar import parse_type
-from tests.pipeline.conftest import Desk
+from tests.pipeline.conftest import Converter
 from tests.pipeline.test_cells import NUMBERS, decimals
 from tests.pipeline_data import parquet_bytes
 
@@ -34,13 +34,17 @@ REQUIRED = (
 )  # fmt: skip
 
 
-def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[list[Any], list[str | None]]:
+def _column(
+    local_converter: Converter, rows: list[str], type_: pa.DataType | None
+) -> tuple[list[Any], list[str | None]]:
     """Values that were loaded, and those that were rejected."""
     content = "\n".join(f'{{"x": {row}}}' for row in rows).encode()
     overrides = {} if type_ is None else {"x": type_}
-    found = here.convert(content, "json", overrides=overrides, on_error="quarantine")
+    found = local_converter.convert(content, "json", overrides=overrides, on_error="quarantine")
     assert found.rows + found.rejected == len(rows)
-    return here.table(found).column("x").to_pylist(), [reject["value"] for reject in here.rejects(found)]
+    return local_converter.table(found).column("x").to_pylist(), [
+        reject["value"] for reject in local_converter.rejects(found)
+    ]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -57,20 +61,20 @@ def _column(here: Desk, rows: list[str], type_: pa.DataType | None) -> tuple[lis
 @example(["1e39", "1e-60", "16777217", "1.5"], pa.float32(), "%s")
 @example(["1e400", "1e-400"], pa.float64(), "[%s]")
 def test_json_numbers_follow_the_rules_of_cells(
-    here: Desk, numbers: list[str], type_: pa.DataType, around: str
+    local_converter: Converter, numbers: list[str], type_: pa.DataType, around: str
 ) -> None:
     cells = convert(pa.array(numbers), Reading(type_, fixed=True)).values.to_pylist()
     wanted = [cell for cell in cells if cell is not None]
     whole = {"%s": type_, "[%s]": pa.list_(type_), '{"y": %s}': pa.struct([("y", type_)])}[around]
-    values, _ = _column(here, [around % number for number in numbers], whole)
+    values, _ = _column(local_converter, [around % number for number in numbers], whole)
     inner = {"%s": lambda v: v, "[%s]": lambda v: v[0], '{"y": %s}': lambda v: v["y"]}[around]
     assert [inner(value) for value in values] == wanted
 
 
 @pytest.mark.parametrize("late", ["1e-400", "1e400", "0.12345678901234567890", "9007199254740993"])
-def test_late_numbers_are_never_changed(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+def test_late_numbers_are_never_changed(local_converter: Converter, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     monkeypatch.setattr(json_files, "SAMPLE_ROWS", 3)
-    values, rejects = _column(here, ["1.5", "1.5", "2", late], None)
+    values, rejects = _column(local_converter, ["1.5", "1.5", "2", late], None)
     assert rejects == []
     assert Decimal(values[-1]) == Decimal(late)
 
@@ -101,31 +105,33 @@ def test_late_numbers_are_never_changed(here: Desk, monkeypatch: pytest.MonkeyPa
         (pa.binary(2), ['"ab"', '"abc"', "null"], [b"ab", None], ["abc"]),
     ],
 )
-def test_nested_and_odd_types(here: Desk, type_: Any, rows: list[str], values: list[Any], rejects: list[str]) -> None:
+def test_nested_and_odd_types(
+    local_converter: Converter, type_: Any, rows: list[str], values: list[Any], rejects: list[str]
+) -> None:
     chosen = parse_type(type_) if isinstance(type_, str) else type_
-    loaded, refused = _column(here, rows, chosen)
+    loaded, refused = _column(local_converter, rows, chosen)
     assert loaded == values
     assert [json.loads(r) if r[:1] in "[{" else r for r in map(str, refused)] == [
         json.loads(r) if r[:1] in "[{" else r for r in rejects
     ]
 
 
-def test_values_beyond_the_capacity_of_a_dictionary_are_rejected(here: Desk) -> None:
-    values, rejects = _column(here, [f'"{n}"' for n in range(130)], pa.dictionary(pa.int8(), pa.string()))
+def test_values_beyond_the_capacity_of_a_dictionary_are_rejected(local_converter: Converter) -> None:
+    values, rejects = _column(local_converter, [f'"{n}"' for n in range(130)], pa.dictionary(pa.int8(), pa.string()))
     assert (values, rejects) == ([str(n) for n in range(128)], ["128", "129"])
 
 
 @pytest.mark.parametrize("deep", ['{"a":' * 400 + "1" + "}" * 400, '{"a":' + "[" * 900 + "]" * 900 + "}"])
-def test_deeply_nested_values_are_rejected(here: Desk, deep: str) -> None:
-    found = here.convert(f'{{"a": 1}}\n{deep}'.encode(), "json", on_error="quarantine")
-    assert here.table(found).to_pylist() == [{"a": 1}]
-    assert here.rejects(found)[0]["reason"] == "nested too deeply"
+def test_deeply_nested_values_are_rejected(local_converter: Converter, deep: str) -> None:
+    found = local_converter.convert(f'{{"a": 1}}\n{deep}'.encode(), "json", on_error="quarantine")
+    assert local_converter.table(found).to_pylist() == [{"a": 1}]
+    assert local_converter.rejects(found)[0]["reason"] == "nested too deeply"
 
 
-def test_names_with_lone_surrogates_are_rejected(here: Desk) -> None:
-    found = here.convert(b'{"\\ud7a3": 1}\n{"\\ud800": 1}', "json", on_error="quarantine")
-    assert here.table(found).to_pylist() == [{"\ud7a3": 1}]
-    assert "surrogate" in here.rejects(found)[0]["reason"]
+def test_names_with_lone_surrogates_are_rejected(local_converter: Converter) -> None:
+    found = local_converter.convert(b'{"\\ud7a3": 1}\n{"\\ud800": 1}', "json", on_error="quarantine")
+    assert local_converter.table(found).to_pylist() == [{"\ud7a3": 1}]
+    assert "surrogate" in local_converter.rejects(found)[0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +142,15 @@ def test_names_with_lone_surrogates_are_rejected(here: Desk) -> None:
         ('{"a": 1}\n{"a": 2}', "lines", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_the_layout_is_detected_from_the_first_record(here: Desk, content: str, layout: str, rows: list[Any]) -> None:
-    found = here.convert(content.encode(), "json")
-    assert (found.options.layout, here.table(found).to_pylist()) == (layout, rows)
+def test_the_layout_is_detected_from_the_first_record(
+    local_converter: Converter, content: str, layout: str, rows: list[Any]
+) -> None:
+    found = local_converter.convert(content.encode(), "json")
+    assert (found.options.layout, local_converter.table(found).to_pylist()) == (layout, rows)
 
 
-def test_overrides_apply_to_fields_outside_of_the_sample(here: Desk) -> None:
-    found = here.convert(b"[]", "json", overrides={"a": pa.date32()})
+def test_overrides_apply_to_fields_outside_of_the_sample(local_converter: Converter) -> None:
+    found = local_converter.convert(b"[]", "json", overrides={"a": pa.date32()})
     assert (found.rows, found.schema) == (0, pa.schema([("a", pa.date32())]))
 
 
@@ -156,10 +164,12 @@ def test_overrides_apply_to_fields_outside_of_the_sample(here: Desk) -> None:
         '{"x": {"a": 1}}\n{"a": null}',
     ],
 )
-def test_a_late_field_with_an_override_is_loaded(here: Desk, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+def test_a_late_field_with_an_override_is_loaded(
+    local_converter: Converter, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
     monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
     content = f'{{"b": 1}}\n{late}\n{{"b": 3}}'.encode()
-    found = here.convert(content, "json", overrides={"a": pa.date32()}, on_error="quarantine", split_bytes=5)
+    found = local_converter.convert(content, "json", overrides={"a": pa.date32()}, on_error="quarantine", split_bytes=5)
     assert "a" in found.schema.names
     assert found.rows + found.rejected == content.count(b"\n") + 1
 
@@ -167,41 +177,43 @@ def test_a_late_field_with_an_override_is_loaded(here: Desk, monkeypatch: pytest
 @pytest.mark.parametrize("late", ['{"c": "amount"}', '{"x": {"amuont": 1}}', '{"y": "\\u0061"}', "[1]", '{"b": 2}'])
 @pytest.mark.parametrize("sample", [1, 100])
 def test_an_override_for_a_field_that_no_record_has_is_rejected(
-    here: Desk, monkeypatch: pytest.MonkeyPatch, late: str, sample: int
+    local_converter: Converter, monkeypatch: pytest.MonkeyPatch, late: str, sample: int
 ) -> None:
     monkeypatch.setattr(json_files, "SAMPLE_ROWS", sample)
     content = f'{{"amount": 1, "b": 1}}\n{late}'.encode()
     with pytest.raises(InvalidArgumentError, match="Cannot set a type for 'amuont'") as caught:
-        here.convert(content, "json", overrides={"amuont": pa.int8()}, on_error="quarantine", split_bytes=5)
+        local_converter.convert(content, "json", overrides={"amuont": pa.int8()}, on_error="quarantine", split_bytes=5)
     assert caught.value.hint == "Did you mean 'amount'?"
-    assert here.everything() == []
+    assert local_converter.everything() == []
     shown = preview(None, InlineFile(content), overrides={"amuont": pa.int8()})
     assert "The first rows have no field 'amuont', for which you set a type." in shown.warnings
 
 
-def test_a_file_without_records_is_rejected(here: Desk) -> None:
+def test_a_file_without_records_is_rejected(local_converter: Converter) -> None:
     with pytest.raises(UnreadableUploadError):
-        here.convert(b'{"a": 1, "a": 2}', "json", on_error="quarantine")
-    assert here.everything() == []
+        local_converter.convert(b'{"a": 1, "a": 2}', "json", on_error="quarantine")
+    assert local_converter.everything() == []
 
 
-def test_a_field_with_an_empty_name_is_renamed(here: Desk) -> None:
-    found = here.convert(b'{"": 1, "column_1": 2, " ": 3}', "json")
+def test_a_field_with_an_empty_name_is_renamed(local_converter: Converter) -> None:
+    found = local_converter.convert(b'{"": 1, "column_1": 2, " ": 3}', "json")
     assert found.schema.names == ["column_1_2", "column_1", " "]
     assert found.warnings == ["Column 1 has no name: inlay loads it as 'column_1_2'."]
 
 
-def test_a_late_field_with_an_empty_name_is_renamed(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_field_with_an_empty_name_is_renamed(
+    local_converter: Converter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
     content = b'{"a": 1}\n{"a": 2, "": {"": 5}}\n{"": null, "column_2": 3}'
-    found = here.convert(content, "json", on_error="quarantine")
-    assert here.table(found).to_pylist() == [{"a": 1, "column_2": None}, {"a": 2, "column_2": {"": 5}}]
-    assert [reject["reason"] for reject in here.rejects(found)] == [
+    found = local_converter.convert(content, "json", on_error="quarantine")
+    assert local_converter.table(found).to_pylist() == [{"a": 1, "column_2": None}, {"a": 2, "column_2": {"": 5}}]
+    assert [reject["reason"] for reject in local_converter.rejects(found)] == [
         "an object contains the same name twice: inlay loads the field with an empty name as 'column_2'"
     ]
 
 
-def test_years_outside_of_pythons_range_are_previewed_as_text(here: Desk) -> None:
+def test_years_outside_of_pythons_range_are_previewed_as_text(local_converter: Converter) -> None:
     days = pa.array([-719_529, 3_000_000], pa.int32()).cast(pa.date32())
     found = preview(None, InlineFile(parquet_bytes(pa.table({"d": days}))))
     assert [row["d"] for row in found.rows] == found.columns[0].samples == ["-0001-12-31", "10183-09-21"]
@@ -225,12 +237,12 @@ def test_years_outside_of_pythons_range_are_previewed_as_text(here: Desk) -> Non
     ],
 )
 def test_parts_that_are_empty_in_the_sample_take_the_type_of_later_values(
-    here: Desk, monkeypatch: pytest.MonkeyPatch, early: str, late: str, type_: str, values: list[Any]
+    local_converter: Converter, monkeypatch: pytest.MonkeyPatch, early: str, late: str, type_: str, values: list[Any]
 ) -> None:
     monkeypatch.setattr(json_files, "SAMPLE_ROWS", 1)
-    found = here.convert(f'{{"a": {early}}}\n{{"a": {late}}}'.encode(), "json")
+    found = local_converter.convert(f'{{"a": {early}}}\n{{"a": {late}}}'.encode(), "json")
     assert found.schema.field("a").type == parse_type(type_)
-    assert here.table(found).column("a").to_pylist() == values
+    assert local_converter.table(found).column("a").to_pylist() == values
 
 
 _NESTED = st.recursive(
@@ -244,10 +256,12 @@ _NESTED = st.recursive(
 @given(
     st.lists(st.dictionaries(st.sampled_from("ab"), _NESTED, max_size=2), min_size=2, max_size=8), st.integers(1, 60)
 )
-def test_the_sample_size_does_not_change_the_result(here: Desk, rows: list[dict[str, Any]], split_bytes: int) -> None:
+def test_the_sample_size_does_not_change_the_result(
+    local_converter: Converter, rows: list[dict[str, Any]], split_bytes: int
+) -> None:
     content = "\n".join(map(json.dumps, [{"k": 1}, *rows])).encode()
-    whole = here.table(here.convert(content, "json"))
+    whole = local_converter.table(local_converter.convert(content, "json"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_files, "SAMPLE_ROWS", 2)
-        found = here.table(here.convert(content, "json", split_bytes=split_bytes))
+        found = local_converter.table(local_converter.convert(content, "json", split_bytes=split_bytes))
     assert found.equals(whole)

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from inlay.errors import BadRowsError, UnreadableUploadError
 from inlay.pipeline import Conversion, InlineFile, ReadOptions, convert
 from inlay.storage import locate
-from tests.pipeline.conftest import SETTINGS, Desk
+from tests.pipeline.conftest import SETTINGS, Converter
 
-pytestmark = pytest.mark.usefixtures("jobs_run_here")
+pytestmark = pytest.mark.usefixtures("run_jobs_in_process")
 MORE = settings(max_examples=(settings.default or settings()).max_examples * 4)
 
 
@@ -37,12 +37,12 @@ class Outcome(NamedTuple):
 
 def _convert(content: bytes, kind: str, split_bytes: int, options: dict[str, Any], **more: Any) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        desk = Desk(None, locate(folder))
+        converter = Converter(None, locate(folder))
         found = convert(
             None,
             InlineFile(content),
             ReadOptions.of(kind, options),
-            into=desk.into,
+            into=converter.into,
             directory="out",
             rejects_directory="out/rejects",
             settings=SETTINGS,
@@ -50,7 +50,7 @@ def _convert(content: bytes, kind: str, split_bytes: int, options: dict[str, Any
             split_bytes=split_bytes,
             **more,
         )
-        return Outcome(found, desk.table(found), desk.rejects(found))
+        return Outcome(found, converter.table(found), converter.rejects(found))
 
 
 # -------------------------------------------------------------------------------------------------------------- CSV

@@ -860,6 +860,7 @@ def test_threads_acquire_the_semaphore_in_order() -> None:
     semaphore.acquire(Deadline(0.01))  # it is free again
 
 
+@pytest.mark.long  # short runs end endless queries in test_attacks.py
 def test_twenty_clients_next_to_endless_queries(db: QueryEngine, shelf: Shelf) -> None:
     shelf.put("t", pa.table({"k": [number % 7 for number in range(10_000)], "v": list(range(10_000))}))
     cancel, answers = threading.Event(), []

@@ -14,7 +14,7 @@ import pytest
 from inlay.workspace import Workspace
 from tests.postgres import postgres  # noqa: F401  (a fixture)
 from tests.s3 import s3  # noqa: F401  (a fixture)
-from tests.service import STANDS, Api, expect, expect_problem, running, settings_for
+from tests.service import BACKENDS, Api, expect, expect_problem, running, settings_for
 from tests.spark import cluster
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=STANDS)
+@pytest.fixture(scope="module", params=BACKENDS)
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     cluster.local_session()
     settings = settings_for(request.param, request, tmp_path_factory.mktemp("service"), max_upload_bytes=100_000)

@@ -10,7 +10,7 @@ from tests.postgres import postgres  # noqa: F401  (a fixture)
 from tests.s3 import s3  # noqa: F401  (a fixture)
 from tests.service import api, plain_api  # noqa: F401  (fixtures)
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,5 +21,5 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and "api" in getattr(item, "fixturenames", ()):
+        if FOLDER in item.path.parents and "api" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

@@ -8,7 +8,7 @@ import pytest
 
 from inlay.settings import Settings
 from inlay.workspace import Workspace
-from tests.pages import ROOT, Reader, load_generator, name_of, needs_a_service
+from tests.pages import ROOT, PageRunner, load_generator, name_of, needs_a_service
 from tests.postgres import PostgresServer, find_programs
 from tests.s3 import S3Server
 from tests.service import running
@@ -31,7 +31,7 @@ def test_every_snippet_runs(path: Path, folder: Path) -> None:
     cluster.local_session()
     with running(Workspace(Settings(data_dir=str(folder / ".inlay"), spark_master="local[2]"))) as api:
         api.wait_until_ready()
-        Reader(path, api.url).read()
+        PageRunner(path, api.url).run()
 
 
 TUTORIAL = pytest.param(ROOT / "docs/tutorial/service.md", marks=pytest.mark.long)
@@ -51,4 +51,4 @@ def test_every_snippet_runs_on_postgresql_and_s3(
         api.wait_until_ready()
         environment = {f"INLAY_{name.upper()}": value for name, value in settings.items()}
         environment |= {"BACKUP_BUCKET": s3.bucket(), "RESTORED_URL": postgres.url(postgres.create_database())}
-        Reader(path, api.url, environment, programs=[str(find_programs())]).read()
+        PageRunner(path, api.url, environment, program_directories=[str(find_programs())]).run()

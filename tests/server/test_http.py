@@ -20,7 +20,7 @@ from inlay import errors
 from inlay.server.middleware import JsonLines, request_id
 from inlay.settings import Settings
 from inlay.workspace import Workspace
-from tests.service import PATIENCE, Api, expect, expect_problem, running
+from tests.service import TIMEOUT_SECONDS, Api, expect, expect_problem, running
 
 
 # ------------------------------------------------------------------------------------------------------------- nothing
@@ -205,7 +205,7 @@ def test_a_missing_or_invalid_request_id_is_generated(plain_api: Api, header: st
 
 def request_lines(caplog: pytest.LogCaptureFixture, count: int) -> list[logging.LogRecord]:
     """Wait for `count` log lines of requests. A client may see its response before the line."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         lines = [record for record in caplog.records if record.name == "inlay.requests"]
         if len(lines) >= count or time.monotonic() > deadline:

@@ -16,7 +16,7 @@ from schemathesis.checks import CHECKS
 from inlay.server import create_app
 from inlay.settings import Settings
 from inlay.workspace import Workspace
-from tests.service import STANDS, Api, running, settings_for
+from tests.service import BACKENDS, Api, running, settings_for
 from tests.spark import cluster
 
 METHODS = ("get", "post", "put", "delete")
@@ -100,7 +100,7 @@ def test_the_service_serves_the_same_document(plain_api: Api, document: dict[str
 KEY = {"Authorization": "Bearer of-the-fuzzer"}
 
 
-@pytest.fixture(scope="module", params=STANDS)
+@pytest.fixture(scope="module", params=BACKENDS)
 def locked_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A service with an API key, so that operations without one fail."""
     cluster.local_session()

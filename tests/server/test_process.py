@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service import PATIENCE, expect
+from tests.service import TIMEOUT_SECONDS, expect
 from tests.spark import cluster
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def served(folder: Path, *arguments: str, **variables: str) -> contextlib.Abstra
 
 
 @contextlib.contextmanager
-def running(program: list[str], folder: Path, patience: float = PATIENCE, **variables: str) -> Iterator[Served]:
+def running(program: list[str], folder: Path, timeout: float = TIMEOUT_SECONDS, **variables: str) -> Iterator[Served]:
     process = subprocess.Popen(
         program,
         cwd=folder, env=environment(**variables), stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -65,7 +65,7 @@ def running(program: list[str], folder: Path, patience: float = PATIENCE, **vari
     reader = threading.Thread(target=lambda: log.extend(process.stderr or ()))
     reader.start()
     try:
-        yield Served(process, _url(process, log, patience), log)
+        yield Served(process, _url(process, log, timeout), log)
     finally:
         cluster.end_session(process.pid)
         process.wait()
@@ -74,9 +74,9 @@ def running(program: list[str], folder: Path, patience: float = PATIENCE, **vari
         process.stderr.close()
 
 
-def _url(process: subprocess.Popen[str], log: list[str], patience: float) -> str:
+def _url(process: subprocess.Popen[str], log: list[str], timeout: float) -> str:
     """Return the URL from the log."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and process.poll() is None:
         for line in list(log):
             if '"url"' in line:
@@ -87,7 +87,7 @@ def _url(process: subprocess.Popen[str], log: list[str], patience: float) -> str
 
 def stop(found: Served) -> int:
     found.process.send_signal(signal.SIGTERM)
-    return found.process.wait(PATIENCE)
+    return found.process.wait(TIMEOUT_SECONDS)
 
 
 def blocks(megabytes: int) -> Iterator[bytes]:
@@ -134,7 +134,7 @@ def test_an_upload_of_a_gigabyte_is_streamed(tmp_path: Path) -> None:
 def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
     with (
         served(tmp_path, INLAY_API_KEYS="the-key") as found,
-        httpx.Client(base_url=found.url, timeout=PATIENCE) as http,
+        httpx.Client(base_url=found.url, timeout=TIMEOUT_SECONDS) as http,
     ):
         assert expect(http.get("/healthz"), 200) == {"status": "ok"}
         assert http.get("/v1/files").status_code == 401
@@ -153,8 +153,8 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
         assert "the-key" not in "".join(found.log)
     assert not cluster.session_members(found.process.pid)
     with served(tmp_path) as again:
-        listed = expect(httpx.get(f"{again.url}/v1/datasets", timeout=PATIENCE), 200)["datasets"]
-        state = expect(httpx.get(f"{again.url}/v1/jobs/{job['id']}", timeout=PATIENCE), 200)["state"]
+        listed = expect(httpx.get(f"{again.url}/v1/datasets", timeout=TIMEOUT_SECONDS), 200)["datasets"]
+        state = expect(httpx.get(f"{again.url}/v1/jobs/{job['id']}", timeout=TIMEOUT_SECONDS), 200)["state"]
         assert (len(listed), state) in [(2, "succeeded"), (1, "failed")]
 
 
@@ -165,18 +165,18 @@ def test_make_serve_sets_up_and_serves(tmp_path: Path) -> None:
     """A new environment without test dependencies serves queries and the page."""
     arguments = f"--port 0 --data-dir '{tmp_path}' --spark-master local[2]"
     # the first run installs all dependencies
-    with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT, 10 * PATIENCE) as found:
+    with running(["make", "serve", f"SERVE_ARGS={arguments}"], ROOT, 10 * TIMEOUT_SECONDS) as found:
         body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
-        assert expect(httpx.post(f"{found.url}/v1/datasets", json=body, timeout=PATIENCE), 201)["row_count"] == 1
+        assert expect(httpx.post(f"{found.url}/v1/datasets", json=body, timeout=TIMEOUT_SECONDS), 201)["row_count"] == 1
         question = {"sql": "SELECT a FROM datasets.x"}
-        assert expect(httpx.post(f"{found.url}/v1/query", json=question, timeout=PATIENCE), 200)["rows"] == [[1]]
-        assert "inlay" in httpx.get(found.url, timeout=PATIENCE).raise_for_status().text
+        assert expect(httpx.post(f"{found.url}/v1/query", json=question, timeout=TIMEOUT_SECONDS), 200)["rows"] == [[1]]
+        assert "inlay" in httpx.get(found.url, timeout=TIMEOUT_SECONDS).raise_for_status().text
     assert not list(ROOT.glob(".venv-serve/lib/*/site-packages/pytest"))
 
 
 def test_shutdown_does_not_wait_for_an_unreachable_cluster(tmp_path: Path) -> None:
     with served(tmp_path, "--spark-master", "sc://127.0.0.1:1") as found:
-        httpx.get(f"{found.url}/", timeout=PATIENCE).raise_for_status()  # long enough for Spark to start
+        httpx.get(f"{found.url}/", timeout=TIMEOUT_SECONDS).raise_for_status()  # long enough for Spark to start
         assert stop(found) == -signal.SIGTERM
 
 
@@ -184,7 +184,7 @@ def test_shutdown_does_not_wait_for_an_unreachable_cluster(tmp_path: Path) -> No
 def refused(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
         [*command("--data-dir", str(folder / "data")), *arguments],
-        cwd=folder, env=environment(**variables), capture_output=True, text=True, check=False, timeout=PATIENCE,
+        cwd=folder, env=environment(**variables), capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr

@@ -55,7 +55,7 @@ def local_session() -> Any:
 
 
 def local_connect_url() -> str:
-    """Serve Spark Connect from the session of this test process, to save other JVMs."""
+    """Start Spark Connect in the session of this process, and return its URL."""
     spark = local_session()
     service = getattr(getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
     service.start(spark._jsc.sc())  # a second call has no effect
@@ -133,7 +133,7 @@ def connect_server(
 
 
 def spark_environment(*, java: bool = True, **changes: str) -> dict[str, str]:
-    """Return an environment for Spark processes: loopback only, this Python, no settings."""
+    """Return an environment for Spark processes: loopback, this Python, no user settings."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "INLAY_"))
     }
@@ -147,10 +147,10 @@ def spark_environment(*, java: bool = True, **changes: str) -> dict[str, str]:
 def start_driver(
     script: str, *arguments: str, folder: Path, java: bool = True, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start a Python script in a new process, because this process has its session already."""
+    """Start a Python script in a new process, because this process has a Spark session."""
     settings = {"INLAY_SPARK_CONF": json.dumps(DRIVER_CONF), **environment}
     return subprocess.Popen(
-        [*_dies_with_us(), sys.executable, "-c", script, *arguments],
+        [*kill_on_parent_exit(), sys.executable, "-c", script, *arguments],
         cwd=folder,
         env=spark_environment(java=java) | settings,
         stdin=subprocess.PIPE,
@@ -215,7 +215,7 @@ def session_members(session: int) -> list[Process]:
 
 
 def end_session(session: int) -> None:
-    """Kill all processes of a session, twice to include those that started meanwhile."""
+    """Kill all processes of a session, twice to include processes that started meanwhile."""
     for _ in range(2):
         for process in session_members(session):
             with contextlib.suppress(ProcessLookupError):
@@ -224,11 +224,11 @@ def end_session(session: int) -> None:
             wait_until(lambda: not session_members(session), 5, f"the end of session {session}")
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], object], seconds: float, description: str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s for {what}")
+            raise TimeoutError(f"waited {seconds} s for {description}")
         time.sleep(0.05)
 
 
@@ -269,7 +269,7 @@ class _Processes:
         program, *arguments = command
         with open(self._log(name), "wb") as log:
             self.running[name] = subprocess.Popen(
-                [*_dies_with_us(), str(SPARK_HOME / "bin" / program), *arguments],
+                [*kill_on_parent_exit(), str(SPARK_HOME / "bin" / program), *arguments],
                 cwd=self.folder,
                 env=spark_environment(**environment),
                 stdin=subprocess.DEVNULL,
@@ -282,14 +282,14 @@ class _Processes:
     def wait_for_line(self, name: str, pattern: str) -> re.Match[str]:
         found: list[re.Match[str]] = []
 
-        def look() -> bool:
+        def search() -> bool:
             if match := re.search(pattern, self._log(name).read_text(errors="replace")):
                 found.append(match)
             elif self.running[name].poll() is not None:
                 raise RuntimeError(f"{name} ended with {self.running[name].returncode}")
             return bool(found)
 
-        wait_until(look, START_SECONDS, f"{pattern!r} from {name}")
+        wait_until(search, START_SECONDS, f"{pattern!r} from {name}")
         return found[0]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -317,7 +317,7 @@ def logs_of_running() -> str:
     return "\n".join(run.tails() for run in _active)
 
 
-def _dies_with_us() -> list[str]:
-    """Return a command prefix that has the kernel kill the command when this process ends."""
-    found = shutil.which("setpriv")
-    return [found, "--pdeathsig", "KILL"] if found else []
+def kill_on_parent_exit() -> list[str]:
+    """Return a command prefix that makes the kernel kill the command when this process ends."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -137,6 +137,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long  # short runs merge on a standalone cluster in test_large_source_cluster.py
 def test_standalone_cluster(standalone: cluster.Cluster, bare_python: str, tmp_path: Path) -> None:
     """Run a job on two executors, which get the package and the daemon from the driver."""
     driver = cluster.start_driver(STANDALONE, standalone.master, folder=tmp_path, PYSPARK_PYTHON=bare_python)

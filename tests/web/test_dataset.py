@@ -242,6 +242,7 @@ def test_versions_can_be_viewed_and_restored(
 
 
 # ------------------------------------------------------------------------------------------------------------- actions
+@pytest.mark.long  # short runs rename over HTTP
 def test_rename_dialog_shows_errors(visit: Visit, people: dict[str, Any], many: dict[str, Any]) -> None:
     page = visit.go(f"/datasets/{people['id']}")
     page.get_by_role("button", name="Show more actions").click()

@@ -154,6 +154,7 @@ def test_pending_uploads_can_be_opened_and_deleted(visit: Visit, api: httpx.Clie
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{EVIL}.json")
 
 
+@pytest.mark.long  # short runs choose files in a dialog
 def test_files_can_be_dropped_anywhere(visit: Visit) -> None:
     page = visit.go("/")
     expect(page.get_by_label("click to choose")).to_be_attached()

@@ -216,6 +216,7 @@ def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> 
         api.delete(f"/v1/datasets/{made['id']}")
 
 
+@pytest.mark.long  # short runs use the keyboard in test_preview.py
 def test_sql_page_works_without_a_mouse(visit: Visit) -> None:
     page = visit.go("/sql")
     ask(page, "SELECT 1 AS one UNION ALL SELECT 2")

@@ -13,12 +13,12 @@ from tests.postgres import postgres  # noqa: F401  (a fixture)
 from tests.s3 import s3  # noqa: F401  (a fixture)
 from tests.spark import cluster
 
-STANDS = ("sqlite-disk", "postgresql-s3")
+BACKENDS = ("sqlite-disk", "postgresql-s3")
 
 
-@pytest.fixture(scope="module", params=STANDS)
+@pytest.fixture(scope="module", params=BACKENDS)
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """An open workspace with a real Spark session, shared by tests that create their own datasets."""
+    """Open a workspace with Spark, shared by tests that create their own datasets."""
     settings = {"data_dir": str(tmp_path_factory.mktemp("workspace")), "spark_master": "local[2]"}
     if request.param == "postgresql-s3":
         server = request.getfixturevalue("postgres")

@@ -19,7 +19,7 @@ from inlay.parquet.footers import open_parquet, read_row_group
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group, rows_per_bytes
 from inlay.pyarrow_features import byte_size
-from inlay.schema import lossless_cast, storage_type
+from inlay.schema import lossless_cast, null_column, storage_type
 from inlay.storage import Location
 
 __all__ = [
@@ -164,7 +164,7 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [
         lossless_cast(rows.column(f.name), f.type, f.name)
         if f.name in rows.column_names
-        else pa.chunked_array([pa.nulls(rows.num_rows, f.type)])
+        else null_column(rows.num_rows, f.type)
         for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

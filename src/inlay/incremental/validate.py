@@ -25,7 +25,7 @@ from inlay.errors import (
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.parquet.writer import check_write_options
-from inlay.schema import lossless_cast, storage_type, without_schema_copies
+from inlay.schema import lossless_cast, null_column, storage_type, without_schema_copies
 
 __all__ = [
     "Conformer",
@@ -331,7 +331,7 @@ class Conformer:
         columns = []
         for field in self.schema:
             if field.name not in table.column_names:
-                columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+                columns.append(null_column(table.num_rows, field.type))
                 continue
             columns.append(fit_field(table.column(field.name), field, as_key=field.name in self.key_columns))
         return pa.Table.from_arrays(columns, schema=self.schema)
