@@ -140,14 +140,14 @@ def connect() -> str:
     return cluster.local_connect_url()
 
 
-# Files that wait for processes more than they compute. They start first, so that none of them runs alone at the end,
-# but not on all workers, so that the cores have work meanwhile.
-_STARTED_FIRST = ("test_service_kills.py", "test_engine_cluster.py")
+# What runs first: folders whose tests share a browser or a service, so that one worker starts it for all of them, and
+# files that wait for other processes. So none of them runs alone at the end. All other files with Spark tests follow.
+_STARTED_FIRST = ("web", "server", "test_service_kills.py", "test_engine_cluster.py")
 
 
 @pytest.hookimpl(trylast=True)  # after the folders' own hooks have added the mark `spark`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect long tests, and start with the longest files.
+    """Deselect long tests, and group the others by file or folder, the longest groups first.
 
     Long tests are not skipped: a skip in the report always means that something is missing.
     """
@@ -156,7 +156,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not _is_long(item)]
     on_spark = {item.path for item in items if item.get_closest_marker("spark")}
-    items.sort(key=lambda item: (item.path.name not in _STARTED_FIRST, item.path not in on_spark))
+    for item in items:
+        first = {item.path.name, item.path.parent.name} & set(_STARTED_FIRST)
+        item.add_marker(pytest.mark.xdist_group(next(iter(first), str(item.path))))
+    order = {name: number for number, name in enumerate(_STARTED_FIRST)}
+    items.sort(key=lambda item: (order.get(_group(item), len(order)), item.path not in on_spark))
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
 
 
 def _is_long(item: pytest.Item) -> bool:
