@@ -145,7 +145,6 @@ def connect() -> str:
 _STARTED_FIRST = ("web", "server", "test_service_kills.py", "test_engine_cluster.py")
 
 
-@pytest.hookimpl(trylast=True)  # after the folders' own hooks have added the mark `spark`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect long tests, and group the others by file or folder, the longest groups first.
 
