@@ -17,7 +17,7 @@ BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
 # Options for parallel runs and for all runs: make test PYTEST_ARGS='-x -k splice'
 # Three workers on two cores, because many tests wait for other processes. tests/conftest.py groups the tests.
-PYTEST_PARALLEL ?= -n 3 --dist loadgroup --no-loadscope-reorder
+PYTEST_PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 # $(call create,DIRECTORY): create an empty virtual environment

@@ -140,13 +140,31 @@ def connect() -> str:
     return cluster.local_connect_url()
 
 
-# What runs first: folders whose tests share a browser or a service, so that one worker starts it for all of them, and
-# files that wait for other processes. So none of them runs alone at the end. All other files with Spark tests follow.
-_STARTED_FIRST = ("web", "server", "test_service_kills.py", "test_engine_cluster.py")
+# One worker runs all tests of these folders, which share a browser or a service.
+_SHARED_FOLDERS = ("tests/web", "tests/server")
+# These start first, because they take long or wait for other processes: none of them should run alone at the end.
+_STARTED_FIRST = (*_SHARED_FOLDERS, "tests/faults/test_service_kills.py", "tests/spark/test_engine_cluster.py")
+
+
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in _SHARED_FOLDERS if file.startswith(f"{folder}/")), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, let one worker run a whole group of tests: a file or a folder."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class GroupScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect long tests, and group the others by file or folder, the longest groups first.
+    """Deselect long tests, and start with the longest groups.
 
     Long tests are not skipped: a skip in the report always means that something is missing.
     """
@@ -155,16 +173,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not _is_long(item)]
     on_spark = {item.path for item in items if item.get_closest_marker("spark")}
-    for item in items:
-        first = {item.path.name, item.path.parent.name} & set(_STARTED_FIRST)
-        item.add_marker(pytest.mark.xdist_group(next(iter(first), str(item.path))))
     order = {name: number for number, name in enumerate(_STARTED_FIRST)}
-    items.sort(key=lambda item: (order.get(_group(item), len(order)), item.path not in on_spark))
-
-
-def _group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    return str(mark.args[0]) if mark else ""
+    items.sort(key=lambda item: (order.get(_group(item.nodeid), len(order)), item.path not in on_spark))
 
 
 def _is_long(item: pytest.Item) -> bool:
