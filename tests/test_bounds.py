@@ -358,7 +358,8 @@ def small_target(tmp_path: Path) -> str:
     return lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [0, 5], "p": ["a", "b"]})})
 
 
-@pytest.mark.parametrize("strategy", ["update", "upsert"])
+# An upsert does all that an update does.
+@pytest.mark.parametrize("strategy", [pytest.param("update", marks=pytest.mark.long), "upsert"])
 def test_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> None:
     """The source has 400 MB of rows, more than fits in the limit at once."""
     assert run("stream", small_target(tmp_path), 400_000, 1000, strategy) < 450
@@ -374,6 +375,7 @@ def test_stream_of_three_gigabytes_is_merged_in_bounded_memory(
     assert run("stream", small_target(tmp_path), rows, width, strategy) < LIMIT
 
 
+@pytest.mark.long  # short runs merge a stream that is larger than the limit
 def test_source_files_larger_than_the_memory_limit(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()

@@ -143,6 +143,7 @@ def test_displayed_bytes_equal_the_bytes_written(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.long_on("duckdb-union", "spark")  # all engines copy bytes with the same kernels
 def test_a_plan_predicts_the_copied_bytes(path: str, engine: Any) -> None:
     """A merge copies the key columns of matched rows and all other row groups."""
     source = updates([5, 65, 120])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from inlay.settings import Settings
 from inlay.workspace import Workspace
@@ -26,7 +27,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", [page for page in PAGES if page != GROWN], ids=name_of)
+# Short runs read the pages for users, and one page for operators on PostgreSQL and S3 below.
+FOR_USERS = ("docs/tutorial/service.md", "docs/how-to/service.md")
+
+
+def page_case(path: Path) -> ParameterSet:
+    is_for_users = path.relative_to(ROOT).as_posix() in FOR_USERS
+    return pytest.param(path, marks=() if is_for_users else pytest.mark.long, id=name_of(path))
+
+
+@pytest.mark.parametrize("path", [page_case(page) for page in PAGES if page != GROWN])
 def test_every_snippet_runs(path: Path, folder: Path) -> None:
     cluster.local_session()
     with running(Workspace(Settings(data_dir=str(folder / ".inlay"), spark_master="local[2]"))) as api:

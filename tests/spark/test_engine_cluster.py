@@ -123,6 +123,7 @@ def test_a_driver_that_dies_changes_nothing(spark, tmp_path, standalone):
     assert state(path) == "after"
 
 
+@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web and tests/cli
 def test_merge_on_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
     answer = cluster.run_driver(MERGE, path, connect, "0", folder=tmp_path)

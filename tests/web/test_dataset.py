@@ -259,7 +259,7 @@ def test_rename_dialog_shows_errors(visit: Visit, people: dict[str, Any], many: 
     expect(page.get_by_text("datasets.all_people")).to_be_visible()
 
 
-@pytest.mark.long  # short runs delete over HTTP, and use a dialog in test_rename_dialog_shows_errors
+@pytest.mark.long  # short runs delete over HTTP
 def test_deleting_requires_typing_the_table_name(
     visit: Visit, open_window: Opener, people: dict[str, Any], service: ServiceProcess
 ) -> None:

@@ -128,6 +128,7 @@ def test_read_only_key_offers_no_uploads(fresh_service: ServiceProcess) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ pending uploads
+@pytest.mark.long  # short runs open uploads in test_preview.py and delete them over HTTP
 def test_pending_uploads_can_be_opened_and_deleted(visit: Visit, api: httpx.Client) -> None:
     before = set(pending(api))
     page = visit.go("/")

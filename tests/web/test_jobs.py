@@ -17,7 +17,7 @@ def create(api: httpx.Client, label: str, **source: object) -> httpx.Response:
     return api.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"})
 
 
-@pytest.mark.long  # short runs cancel jobs in the list below
+@pytest.mark.long  # short runs cancel jobs over HTTP
 def test_running_job_is_shown_and_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
     page = visit.go("/jobs")
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
@@ -38,6 +38,7 @@ def test_running_job_is_shown_and_can_be_cancelled(visit: Visit, api: httpx.Clie
     expect(line).to_contain_text("Nothing changed")
 
 
+@pytest.mark.long  # short runs cancel jobs over HTTP
 def test_jobs_can_be_cancelled_in_the_list_and_filtered_by_state(visit: Visit, api: httpx.Client) -> None:
     create(api, "Never ending", sql=ENDLESS).raise_for_status()
     page = visit.go("/jobs?state=running")

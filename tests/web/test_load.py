@@ -236,6 +236,7 @@ def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Clie
     page.wait_for_url(f"{visit.url}/datasets/{dataset['id']}")
 
 
+@pytest.mark.long  # short runs check conflicts of loads over HTTP
 @pytest.mark.spark
 def test_concurrent_changes_stop_the_load_and_appear_in_the_undo_dialog(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name\n1,ann\n", "Shared by two")

@@ -243,7 +243,7 @@ def test_upload_is_used_once_in_two_windows(
     assert made["row_count"] == 3
 
 
-@pytest.mark.long  # short runs cancel jobs in test_jobs.py
+@pytest.mark.long  # short runs cancel jobs over HTTP
 def test_creation_can_be_cancelled(visit: Visit, api: httpx.Client) -> None:
     rows = "".join(f"{n},{n * 7},{n % 13}.5,some text\n" for n in range(3_000_000))
     page = look(visit, upload(api, f"a,b,c,d\n{rows}", "cancelled.csv"))

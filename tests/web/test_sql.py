@@ -117,6 +117,7 @@ def test_error_is_marked_and_explained(visit: Visit, sales: str) -> None:
     expect(page.locator(".inlay-sql-error")).to_have_text("SELEC")
 
 
+@pytest.mark.long  # short runs cancel queries over HTTP
 def test_long_query_can_be_cancelled(visit: Visit) -> None:
     page = visit.go("/sql")
     ask(page, ENDLESS)

@@ -54,6 +54,7 @@ def test_status_page_shows_components_contents_versions_and_settings(visit: Visi
     page.wait_for_url(f"{visit.url}/jobs?state=failed")
 
 
+@pytest.mark.long  # stops a service; short runs check the same states over HTTP in tests/server
 @pytest.mark.spark
 def test_unavailable_storage_is_shown_until_it_recovers(tmp_path: Path, open_window: Opener) -> None:
     with ServiceProcess(Stand(tmp_path, cluster.local_connect_url(), settings={})).opened() as own:
@@ -70,7 +71,7 @@ def test_unavailable_storage_is_shown_until_it_recovers(tmp_path: Path, open_win
         expect(storage).to_contain_text("Ready")
 
 
-@pytest.mark.long  # short runs show unavailable storage, which takes the same way to the page
+@pytest.mark.long  # short runs check the same states over HTTP in tests/server
 @pytest.mark.spark
 def test_unavailable_catalog_is_shown_to_authenticated_visitors(tmp_path: Path, open_window: Opener) -> None:
     postgres = MortalPostgres.start()
