@@ -205,7 +205,7 @@ LAYOUT = {
     ".hidden.parquet": False,
     "_temporary.parquet": False,
     "_SUCCESS": False,
-    "_delta_log/k.parquet": False,
+    "_temporary/k.parquet": False,
     ".staging/l.parquet": False,
     "deep/.inlay.txn/m.parquet": False,
     "deep/_temporary/0/n.parquet": False,

@@ -145,11 +145,21 @@ class _DatasetIO:
         """
         if rewrite_mode not in ("incremental", "full"):
             raise unknown("rewrite_mode", rewrite_mode, ["incremental", "full"])
+        if mode not in ("append", "overwrite"):
+            raise unknown("mode", mode, ["append", "overwrite"])
         if strategy is None:
             if rewrite_mode == "incremental":
                 raise InvalidArgumentError('rewrite_mode="incremental" needs a strategy and key_columns.')
+            if key_columns is not None:
+                raise InvalidArgumentError("key_columns needs a strategy.", hint='Pass strategy="upsert", for example.')
             options.pop("use_merge", None)  # a write matches no keys
             return self.write_dataset(data, path, mode=mode, **options)  # type: ignore[misc]  # checked by the call
+        get_strategy(strategy)
+        if mode == "overwrite":
+            raise InvalidArgumentError(
+                f'mode="overwrite" contradicts strategy={strategy!r}, which keeps rows.',
+                hint="Pass only one of mode and strategy.",
+            )
         if key_columns is None:
             raise InvalidArgumentError(f"strategy={strategy!r} needs key_columns.")
         return self.merge(data, path, strategy, key_columns, **options)

@@ -18,6 +18,7 @@ __all__ = [
     "lossless_cast",
     "map_leaf_types",
     "null_column",
+    "require_distinct_names",
     "storage_type",
     "unify",
     "with_wide_indices",
@@ -225,8 +226,18 @@ def _common_field(left: pa.Field, right: pa.Field) -> pa.Field | None:
     return None if type_ is None else left.with_type(type_).with_nullable(left.nullable or right.nullable)
 
 
+def require_distinct_names(schema: pa.Schema, owner: str) -> None:
+    if len(set(schema.names)) < len(schema):
+        repeated = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise SchemaMismatchError(
+            f"{owner} has more than one column named {repeated!r}.", hint="Rename the duplicate columns."
+        )
+
+
 def unify(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
     """Combine the schemas of files: the columns and order of the first file, widened by the other files."""
+    for schema, name in zip(schemas, names, strict=True):
+        require_distinct_names(schema, f"The file {name!r}")
     first = schemas[0]
     fields = {field.name: field for field in first}
     for schema, name in zip(schemas[1:], names[1:], strict=True):

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias, cast
+from urllib.parse import quote, unquote
 
 from inlay.errors import InlayError, InvalidArgumentError
 
@@ -379,10 +380,11 @@ class Location:
         return f"{self.path}/{relative}" if self.path else relative
 
     def display(self, relative: str) -> str:
-        return f"{self.uri}/{relative}"
+        return f"{self.uri}/{quote(relative) if _FILE_URI.match(self.uri) else relative}"
 
     def relative(self, path: str) -> str:
         """Return a path or URI as a path relative to this location."""
+        path = _decode_file_uri(path)
         for root in (self.uri, self.path):
             if path.startswith(root + "/"):
                 return path[len(root) + 1 :]
@@ -408,8 +410,8 @@ def locate(
     options = dict(storage_options or {})
     single_writer = bool(options.pop("single_writer", False))
     if filesystem is None:
-        if "://" not in uri or uri.startswith(("file://", "local://")):
-            return _local(uri)
+        if "://" not in uri or _FILE_URI.match(uri) or uri.startswith(("file://", "local://")):
+            return _local(uri, uri)
         filesystem, _ = _open_filesystem(uri, options)
     base, path_in_base = _unwrap(filesystem, uri)
     base = _as_fsspec(base)
@@ -420,8 +422,18 @@ def locate(
     )
 
 
-def _local(uri: str, path: str | None = None) -> Location:
-    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", path or uri))
+# file:/path, file:///path and file://localhost/path
+_FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
+
+
+def _decode_file_uri(path: str) -> str:
+    """Return the path of a `file:` URI without percent-encoding, and any other path unchanged."""
+    found = _FILE_URI.match(path)
+    return unquote(path[found.end() :]) if found else path
+
+
+def _local(uri: str, path: str) -> Location:
+    bare = os.path.expanduser(re.sub(r"^(file|local)://", "", _decode_file_uri(path)))
     return Location(LocalStore(), os.path.realpath(bare), uri)
 
 
@@ -468,6 +480,9 @@ def resolve_filesystem(paths: Sequence[str], storage_options: Mapping[str, Any] 
 
 def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[str]:
     """Yield the sorted paths or URLs that match a pattern with `*`, `?` or `[...]`."""
+    if uri := _FILE_URI.match(pattern):
+        yield from (f"{uri[0]}{quote(path)}" for path in expand_glob(_decode_file_uri(pattern)))
+        return
     scheme, found, _ = pattern.rpartition("://")
     options = dict(storage_options or {}) if found else {}
     options.pop("single_writer", None)

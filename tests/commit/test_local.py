@@ -475,6 +475,11 @@ class Steps:
 
 
 _ROLLED_FORWARD = """
+remove /ds/.a.parquet.crc
+remove /ds/day=1/.b.parquet.crc
+remove /ds/day=2/.c.parquet.crc
+remove /ds/year=7/day=3/.e.parquet.crc
+remove /ds/day=2/.d.parquet.crc
 move to /ds/a.parquet
 move to /ds/day=1/b.parquet
 move to /ds/day=2/c.parquet

@@ -217,6 +217,8 @@ class LocalJournal:
             raise TimeoutError(errno.ETIMEDOUT, f"readers locked the dataset for {_READERS_TIMEOUT} s")
         try:
             self._make_directories(record, resumed=resumed)
+            for name in [*(put.target for put in record.puts), *record.removes]:
+                self._store.remove(_hadoop_checksum(self.location.full(name)))
             for put in record.puts:
                 self._put(put, self.location.full(put.target))
             for name in record.removes:
@@ -313,6 +315,15 @@ class LocalJournal:
 
     def is_writable(self) -> bool:
         return os.access(self.sidecar, os.W_OK)
+
+
+def _hadoop_checksum(path: str) -> str:
+    """Return the path of the checksum file that Hadoop and Spark write beside a data file.
+
+    Spark cannot read a data file whose checksum file belongs to an older version of it.
+    """
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.crc")
 
 
 def _matches(path: str, put: Put) -> bool:

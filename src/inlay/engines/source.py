@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -73,13 +74,69 @@ def open_batches(
     """
     if isinstance(data, PATH_TYPES):
         data = open_path(data, like, storage_options)
-    if isinstance(data, (pa.Table, pa.RecordBatchReader)):
+    return _without_view_dictionaries(_open(data))
+
+
+def _open(data: Any) -> pa.Table | pa.RecordBatchReader:
+    if isinstance(data, pa.RecordBatchReader):
+        return _open_once(data)
+    if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if type(data).__module__.startswith("pyarrow"):
         return _open_dataset(data)
     return _open_foreign(data)
+
+
+_OPENED: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
+
+
+def _open_once(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Reject a reader that an earlier call has read: it would look like a source without rows."""
+    if reader in _OPENED:
+        raise UnreadableSourceError(
+            "The source is a reader that an earlier call has already read, so it has no rows left.",
+            hint="Create a new reader for each call, or pass a table.",
+        )
+    _OPENED.add(reader)
+    return reader
+
+
+def _without_view_dictionaries(data: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
+    """Replace dictionaries of string views, which polars exports, by dictionaries of strings.
+
+    Arrow can neither cast nor store dictionaries of views.
+    """
+    schema = pa.schema([field.with_type(_plain_dictionary(field.type)) for field in data.schema], data.schema.metadata)
+    if schema.equals(data.schema):
+        return data
+
+    def convert(table: pa.Table) -> pa.Table:
+        columns = [_plain_column(c, field.type) for c, field in zip(table.columns, schema, strict=True)]
+        return pa.table(columns, schema=schema)
+
+    if isinstance(data, pa.Table):
+        return convert(data)
+    tables = (convert(pa.Table.from_batches([batch])) for batch in data)
+    return pa.RecordBatchReader.from_batches(schema, (batch for table in tables for batch in table.to_batches()))
+
+
+def _plain_dictionary(type_: pa.DataType) -> pa.DataType:
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    if not pa.types.is_dictionary(type_) or type_.value_type not in plain:
+        return type_
+    return pa.dictionary(type_.index_type, plain[type_.value_type], type_.ordered)
+
+
+def _plain_column(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    if column.type.equals(type_):
+        return column
+    chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(type_.value_type), ordered=type_.ordered)
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(chunks, type_)
 
 
 def _open_dataset(data: Any) -> pa.RecordBatchReader:
@@ -113,7 +170,8 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
     if isinstance(data, dict):
         return pa.table(data)
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):
-        return pa.Table.from_pylist(data)
+        names = dict.fromkeys(name for row in data for name in row)  # from_pylist reads only the keys of the first
+        return pa.table({name: [row.get(name) for row in data] for name in names})
     raise InvalidArgumentError(
         f"Cannot read rows from {type(data).__name__}.",
         hint="Pass a pyarrow, pandas, polars or DuckDB table, a list of dicts, a pyarrow dataset or reader, or a path.",
@@ -362,7 +420,7 @@ class ArrowSource:
         return take_rows(pa.concat_tables(pieces), positions)
 
     def reduce(self, order_by: Sequence[str]) -> None:
-        """Keep one row per key: the last by `order_by`, NULLs lowest, ties by source order."""
+        """Keep one row per key: the last by `order_by`, NULLs lowest, NaN highest, ties by source order."""
         for bucket in self.buckets:
             bucket.keep(last_per_key(bucket.read([*self.key_columns, *order_by]), self.key_columns, order_by))
         self._number_rows()
@@ -376,7 +434,7 @@ class ArrowSource:
 def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence[str]) -> Integers:
     """Return the last row of each key by `order_by`, in ascending order."""
     keys = [canonical_keys(table.column(name), table.schema.field(name).type) for name in key_columns]
-    by = [sortable_values(table.column(name)) for name in order_by]
+    by = [part for name in order_by for part in _order_parts(sortable_values(table.column(name)))]
     names = [f"k{i}" for i in range(len(keys))] + [f"o{i}" for i in range(len(by))]
     sortable = pa.table([*keys, *by], names)
     order = sort_nulls_first(sortable)
@@ -385,6 +443,11 @@ def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence
     sorted_keys = KeyIndex.adjacent_equal([key.take(order) for key in keys])
     repeated[:-1] = sorted_keys
     return np.sort(rows[~repeated])
+
+
+def _order_parts(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """Return the columns to sort by in place of a column: Arrow sorts NaN like NULL, but NaN is the highest value."""
+    return [pc.is_nan(column), column] if pa.types.is_floating(column.type) else [column]
 
 
 class _Bucket:

@@ -82,7 +82,7 @@ def merge(
 
     Args:
         data: The source rows. One of:
-            - a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner
+            - a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner. A reader can be read only once.
             - a pandas or polars DataFrame, a DuckDB relation, or any other object with `__arrow_c_stream__` or
               `__arrow_c_array__`
             - a Spark DataFrame
@@ -121,8 +121,8 @@ def merge(
             - `"evolve"`: add new columns to the dataset as nullable columns. Columns that the source lacks become
               NULL in replaced and new rows. Existing rows are NULL in the new columns.
         dedup_order_by: For strategy `"deduplicate"` only: the column or columns that determine the source row to
-            keep. The row with the highest values wins; NULL is lowest; the later source row wins a tie. None keeps
-            the last source row of each key.
+            keep. The row with the highest values wins; NULL is lowest, NaN is highest; the later source row wins a
+            tie. None keeps the last source row of each key.
         progress: How to report progress. One of:
             - None or False: don't report progress
             - True: show a progress bar in a terminal or a notebook, and nothing if stderr is redirected

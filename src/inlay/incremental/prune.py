@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.commit.transaction import read_consistently
 from inlay.engines.base import Target
@@ -220,7 +221,7 @@ class ConservativeMembershipChecker:
         for name in keys.column_names if keys.num_rows else ():
             column = keys.column(name)
             try:
-                index = KeyIndex([canonical_keys(column.drop_null(), column.type)])
+                index = KeyIndex([canonical_keys(column, column.type)])
                 lows, highs, known = _stated_bounds(files, name, canonical_type(column.type))
                 possible &= index.touches(0, lows, highs, known) | _holds_nan(column)
             except (pa.ArrowException, TypeError, SchemaMismatchError, OverflowError):
@@ -229,9 +230,7 @@ class ConservativeMembershipChecker:
 
 
 def _holds_nan(column: pa.ChunkedArray) -> bool:
-    return pa.types.is_floating(column.type) and any(
-        value.is_valid and value.as_py() != value.as_py() for value in column
-    )
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column), min_count=0).as_py())
 
 
 def _stated_bounds(
@@ -257,6 +256,11 @@ def _stated_bounds(
 
 
 def _key_table(source_keys: SourceKeys, key_columns: Sequence[str]) -> pa.Table:
+    """Return the keys that can match: those without NULL."""
+    return _all_keys(source_keys, key_columns).drop_null()
+
+
+def _all_keys(source_keys: SourceKeys, key_columns: Sequence[str]) -> pa.Table:
     if isinstance(source_keys, pa.Table):
         return source_keys.select(list(key_columns))
     if isinstance(source_keys, (pa.Array, pa.ChunkedArray)):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.commit.transaction import footer_cache, hold_snapshot, locate_dataset, read_consistently
-from inlay.errors import NotFoundError, wrap_errors
+from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
@@ -50,6 +50,7 @@ def read_parquet(
         The rows, file by file in path order.
 
     Raises:
+        InvalidArgumentError: `filter` is not a pyarrow expression.
         NotFoundError: There is no Parquet file at `path`.
         SchemaMismatchError: A column does not exist, or the schemas of the files cannot be combined.
         UnreadableFileError: A data file cannot be read.
@@ -64,6 +65,11 @@ def read_parquet(
         >>> inlay.read_parquet("prices", columns=["id"], filter=pc.field("price") > 1.5).to_pydict()
         {'id': [2, 3]}
     """
+    if filter is not None and type(filter).__name__ != "Expression":
+        raise InvalidArgumentError(
+            f"The filter must be a pyarrow expression, not {type(filter).__name__}.",
+            hint='Pass an expression such as pyarrow.compute.field("price") > 2.',
+        )
     location = locate_dataset(path, filesystem, storage_options)
 
     def read(files: Sequence[FileStat]) -> pa.Table:

@@ -45,8 +45,14 @@ class TargetState:
         partition_columns: Sequence[str] | None,
         cache: FooterCache | None,
         read: ReadMany | None = None,
+        *,
+        skip_unreadable: bool = False,
     ) -> TargetState:
+        """Read the footers of a dataset. `skip_unreadable` leaves out files that cannot be read, unless none can."""
         footers = read_footers(location, files, key_columns, cache, read)
+        if skip_unreadable and 0 < len(footers.errors) < len(files):
+            readable = [file for number, file in enumerate(footers.files) if number not in footers.errors]
+            footers = read_footers(location, readable, key_columns, cache, read)
         for number, error in sorted(footers.errors.items()):
             raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files[number].path)])
         schema = _dataset_schema(location, footers)

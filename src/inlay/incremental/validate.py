@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE
 from inlay.engines.kernels import bit_equal
@@ -25,7 +27,13 @@ from inlay.errors import (
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.parquet.writer import check_write_options
-from inlay.schema import lossless_cast, null_column, storage_type, without_schema_copies
+from inlay.schema import (
+    lossless_cast,
+    null_column,
+    require_distinct_names,
+    storage_type,
+    without_schema_copies,
+)
 
 __all__ = [
     "Conformer",
@@ -115,14 +123,6 @@ def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: s
             )
         hint = did_you_mean(name, schema.names) or f"The columns are: {', '.join(schema.names[:20])}."
         raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
-
-
-def require_distinct_names(schema: pa.Schema) -> None:
-    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if repeated:
-        raise SchemaMismatchError(
-            f"The source has more than one column named {repeated[0]!r}.", hint="Rename the duplicate columns."
-        )
 
 
 def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: str | Sequence[str]) -> None:
@@ -238,6 +238,8 @@ def validate_partition_column_immutability(
     for table, where in ((source_table, "the source"), (target_table, "the dataset")):
         require_columns([*keys, *partition_columns], table.schema, where, "column")
     types = [target_table.schema.field(name).type for name in keys]
+    # NULL matches nothing.
+    source_table = source_table.filter(functools.reduce(pc.and_, [source_table[name].is_valid() for name in keys]))
     index = KeyIndex(
         [canonical_keys(lossless_cast(source_table.column(n), t, n), t) for n, t in zip(keys, types, strict=True)]
     )
@@ -281,7 +283,7 @@ class Conformer:
     mode: SchemaMode = "strict"
 
     def __post_init__(self) -> None:
-        require_distinct_names(self.source)
+        require_distinct_names(self.source, "The source")
         require_columns(self.key_columns, self.source, "the source", "key column")
         require_columns(self.partition_columns, self.source, "the source", "partition column")
         if self.target is not None:
@@ -404,12 +406,12 @@ class MergeOptions:
         dedup_order_by: str | Sequence[str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> MergeOptions:
+        chosen = get_strategy(strategy)
         if partition_by is not None and partition_columns is not None and list(partition_by) != list(partition_columns):
             raise InvalidArgumentError(
                 "partition_by and partition_columns differ. They are two names for one argument: pass only one."
             )
         partitions = partition_by if partition_columns is None else partition_columns
-        chosen = get_strategy(strategy)
         if dedup_order_by is not None and not chosen.reduces_source:
             raise InvalidArgumentError(f'dedup_order_by needs strategy="deduplicate"; the strategy is {chosen.name!r}.')
         check_schema_mode(schema_mode)

@@ -114,7 +114,9 @@ def write_dataset(
         found = files.snapshot()
         keep = found if mode == "append" else []
         layout = _layout(found) if partition_columns is None else partition_columns
-        target = TargetState.read(location, keep, [], layout, footer_cache(location), runner.footers)
+        target = TargetState.read(
+            location, keep, [], layout, footer_cache(location), runner.footers, skip_unreadable=True
+        )
         # An empty file keeps the schema of a dataset without rows.
         written = append_rows(
             source, files, target, runner, Reporter(on_progress), storage_options,

@@ -24,9 +24,39 @@ _SUFFIXES = (".parquet", ".parq", ".pq")
 _READABLE_IN_PATHS = " !$&()+,@~-._"  # Only characters that `PathValidator` allows in SQL.
 
 
+# The ends of names that only the directory of a table format contains, with the format and a tool for it.
+_ICEBERG = ("Apache Iceberg", "pyiceberg or Spark with Iceberg")
+_TABLE_FORMATS = {
+    "_delta_log": ("Delta Lake", "delta-rs or Spark with Delta Lake"),
+    ".metadata.json": _ICEBERG,
+    ".metadata.json.gz": _ICEBERG,
+    "version-hint.text": _ICEBERG,
+    ".hoodie": ("Apache Hudi", "Spark with Hudi"),
+    ".lance": ("Lance", "pylance"),
+}
+_TABLE_FORMAT_ENDS = tuple(_TABLE_FORMATS)
+
+
 def data_files(location: Location) -> list[FileStat]:
-    """List the Parquet files of a dataset by path. A missing directory is an empty dataset."""
-    return [file for file in location.store.walk(location.path, _is_visible) if _is_parquet(file.path)]
+    """List the Parquet files of a dataset by path. A missing directory is an empty dataset.
+
+    Reject the directory of a table format: its log decides which files contain its rows.
+    """
+
+    def keep(name: str) -> bool:
+        if name.endswith(_TABLE_FORMAT_ENDS):
+            raise _table_format_error(location, name)
+        return _is_visible(name)
+
+    return [file for file in location.store.walk(location.path, keep) if _is_parquet(file.path)]
+
+
+def _table_format_error(location: Location, name: str) -> InvalidArgumentError:
+    table_format, tool = next(known for end, known in _TABLE_FORMATS.items() if name.endswith(end))
+    return InvalidArgumentError(
+        f"{location.uri!r} is a table of {table_format}, not a plain Parquet dataset: it contains {name!r}.",
+        hint=f"Use {tool} for this table.",
+    )
 
 
 def _is_visible(name: str) -> bool:

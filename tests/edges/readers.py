@@ -1,0 +1,35 @@
+"""Readers other than inlay: each returns the sorted rows of a dataset as Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow.dataset as ds
+
+Row = dict[str, Any]
+
+
+def _pyarrow(path: Path) -> list[Row]:
+    return ds.dataset(path, partitioning="hive").to_table().to_pylist()
+
+
+def _polars(path: Path) -> list[Row]:
+    return pl.read_parquet(f"{path}/**/*.parquet", hive_partitioning=True).to_dicts()
+
+
+def _duckdb(path: Path) -> list[Row]:
+    with duckdb.connect() as connection:
+        return connection.read_parquet(f"{path}/**/*.parquet", hive_partitioning=True).to_arrow_table().to_pylist()
+
+
+READERS: dict[str, Callable[[Path], list[Row]]] = {"pyarrow": _pyarrow, "polars": _polars, "duckdb": _duckdb}
+
+
+def assert_rows(path: Path, expected: list[Row]) -> None:
+    """Assert that every reader returns the expected rows, in any order."""
+    for name, read in READERS.items():
+        assert sorted(read(path), key=repr) == sorted(expected, key=repr), name
