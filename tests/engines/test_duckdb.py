@@ -479,6 +479,7 @@ def test_use_merge_selects_how_duckdb_matches_keys(tmp_path, caplog, use_merge):
     assert ("Using DuckDB MERGE" in caplog.text) == use_merge
 
 
+@pytest.mark.long  # the peak depends on the load of the machine; tests/test_bounds.py measures merges in short runs
 @USE_MERGE
 def test_memory_is_bounded(tmp_path, use_merge):
     """Match all rows of a file in random order, with too little memory for the keys."""
