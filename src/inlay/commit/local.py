@@ -217,7 +217,7 @@ class LocalJournal:
             raise TimeoutError(errno.ETIMEDOUT, f"readers locked the dataset for {_READERS_TIMEOUT} s")
         try:
             self._make_directories(record, resumed=resumed)
-            for name in [*(put.target for put in record.puts), *record.removes]:
+            for name in record.paths:
                 self._store.remove(_hadoop_checksum(self.location.full(name)))
             for put in record.puts:
                 self._put(put, self.location.full(put.target))
@@ -240,8 +240,7 @@ class LocalJournal:
             self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})
 
     def _target_directories(self, record: Record) -> set[str]:
-        names = [*(put.target for put in record.puts), *record.removes]
-        return {os.path.dirname(self.location.full(name)) for name in names}
+        return {os.path.dirname(self.location.full(name)) for name in record.paths}
 
     def _staging_directories(self, record: Record) -> set[str]:
         return {os.path.dirname(self.staged_path(put.staged)) for put in record.puts}

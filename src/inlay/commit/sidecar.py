@@ -195,13 +195,17 @@ class Record:
 
     def _require_inside(self) -> None:
         """Reject paths that leave the dataset, because a record may come from an untrusted copy."""
-        names = [*(put.staged for put in self.puts), *(put.target for put in self.puts), *self.removes]
-        for name in names:
+        for name in [*(put.staged for put in self.puts), *self.paths]:
             if any(part in ("", ".", "..") for part in name.split("/")):
                 raise ValueError(f"it contains the unsafe path {name!r}")
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files that the commit puts in place or removes, relative to the dataset."""
+        return [*(put.target for put in self.puts), *self.removes]
+
     def display_files(self, location: Location) -> list[str]:
-        return [location.display(name) for name in [*(put.target for put in self.puts), *self.removes]]
+        return [location.display(name) for name in self.paths]
 
 
 def _digest(body: str) -> str:
