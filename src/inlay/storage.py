@@ -157,14 +157,19 @@ class LocalStore:
         return os.path.isdir(path)
 
     def make_directories(self, path: str) -> list[str]:
-        """Create a directory and its missing parents. Returns the created directories, outermost first."""
-        missing = []
+        """Create a directory and its missing parents, all or none. Returns those created, outermost first."""
+        missing: list[str] = []
         while not os.path.isdir(path):
-            missing.append(path)
+            missing.insert(0, path)
             path = os.path.dirname(path)
-        for directory in reversed(missing):
-            os.makedirs(directory, exist_ok=True)
-        return missing[::-1]
+        try:
+            for directory in missing:
+                os.makedirs(directory, exist_ok=True)
+        except OSError:
+            for directory in reversed(missing):
+                self.remove_empty_directory(directory)
+            raise
+        return missing
 
     def make_durable_directories(self, path: str) -> list[str]:
         """Create a directory and its missing parents so that they survive a power cut."""
@@ -368,6 +373,10 @@ def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:
     return FileStat(path, int(info["size"] or 0), nanoseconds, str(tag))
 
 
+# Patterns such as `/data/**/*.parquet` also match inside hidden directories, so links must have another suffix.
+_LINK_SUFFIX = ".link"
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """A directory in a store, and the URI or path that the user wrote for it."""
@@ -375,8 +384,16 @@ class Location:
     store: Store
     path: str
     uri: str
+    links: str | None = None  # a directory with hard links to the files of a snapshot
+
+    @property
+    def root(self) -> str:
+        """The directory from which files are opened."""
+        return self.links or self.path
 
     def full(self, relative: str) -> str:
+        if self.links is not None:
+            return f"{self.links}/{relative}{_LINK_SUFFIX}"
         return f"{self.path}/{relative}" if self.path else relative
 
     def display(self, relative: str) -> str:

@@ -178,9 +178,16 @@ def test_recover_prints_the_completed_commit(cli: Any, lake: Path) -> None:
 def test_recover_json(cli: Any, lake: Path) -> None:
     interrupted_commit(lake)
     report = cli("recover", lake, "--json").json
-    assert set(report) == {"completed", "files", "swept"}
+    assert set(report) == {"completed", "files", "swept", "undone"}
     assert report["files"] == [f"{lake}/late.parquet"]
-    assert cli("recover", lake, "--json").json == {"completed": None, "files": [], "swept": []}
+    assert cli("recover", lake, "--json").json == {"completed": None, "files": [], "swept": [], "undone": None}
+
+
+def test_recover_undo(cli: Any, lake: Path) -> None:
+    interrupted_commit(lake)
+    assert "Undid the commit" in cli("recover", lake, "--undo").out
+    assert not (lake / "late.parquet").exists()
+    assert "Nothing to recover" in cli("recover", lake, "--undo").out
 
 
 # ------------------------------------------------------------------------------------------------------------ inspect

@@ -12,14 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from inlay.commit import object_store, transaction
-from inlay.commit.transaction import (
-    IncrementalFileManager,
-    hold_snapshot,
-    list_dataset_files,
-    read_consistently,
-    recover,
-)
+from inlay.commit import object_store, snapshot, transaction
+from inlay.commit.snapshot import hold_snapshot, list_dataset_files, read_consistently
+from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import (
     CommitPendingError,
     CommitStateUnknownError,
@@ -526,7 +521,7 @@ def content_after_a_late_copy(copy: int, marking: int) -> list[tuple[str, bytes]
 
 def test_reader_overtaken_at_any_request_sees_one_snapshot() -> None:
     def read(location: Location) -> int:
-        return read_consistently(location, lambda files: sum(1 for file in files if "-inlay-" in file.path))
+        return read_consistently(location, lambda _, files: sum(1 for file in files if "-inlay-" in file.path))
 
     store, dataset = new_dataset()
     client = store.client()
@@ -542,11 +537,15 @@ def test_reader_overtaken_at_any_request_sees_one_snapshot() -> None:
             assert client.fired
 
 
+def count_files(_: Location, files: list[FileStat]) -> int:
+    return len(files)
+
+
 def test_reader_retries_if_a_file_was_replaced() -> None:
     store, dataset = new_dataset()
     calls: list[int] = []
 
-    def read(files: list[FileStat]) -> int:
+    def read(_: Location, files: list[FileStat]) -> int:
         calls.append(len(files))
         if len(calls) == 1:
             change(dataset.location(store.client()))
@@ -561,7 +560,7 @@ def test_reader_does_not_retry_if_no_file_was_replaced() -> None:
     _, dataset = new_dataset()
     calls: list[int] = []
 
-    def read(files: list[FileStat]) -> None:
+    def read(_: Location, files: list[FileStat]) -> None:
         calls.append(len(files))
         raise FileNotFoundError("a file that was listed")
 
@@ -574,7 +573,7 @@ def test_reader_of_a_constantly_changing_dataset_gets_a_conflict() -> None:
     store, dataset = new_dataset()
     numbers = itertools.count()
 
-    def read(_: list[FileStat]) -> None:
+    def read(_: Location, files: list[FileStat]) -> None:
         add(dataset.location(store.client()), f"{next(numbers)}.parquet")
 
     with pytest.raises(ConcurrentModificationError, match="changes faster than inlay can read it"):
@@ -597,31 +596,31 @@ def test_reader_without_write_permission_waits_and_learns_why(
     replace_sleep(pauses.append)
     message = "^A commit to '/bucket/ds' is pending, and you do not have the write permission to complete it"
     with pytest.raises(ConcurrentModificationError, match=message):
-        read_consistently(dataset.location(reader), len)
-    assert pauses == [min(0.01 * 2**attempt, 0.5) for attempt in range(transaction._READ_ATTEMPTS)]
+        read_consistently(dataset.location(reader), count_files)
+    assert pauses == [min(0.01 * 2**attempt, 0.5) for attempt in range(snapshot._READ_ATTEMPTS)]
     with pytest.raises(ConcurrentModificationError, match=message), hold_snapshot(dataset.location(reader)):
         pytest.fail("half of a commit was visible")
-    assert pauses == 2 * pauses[: transaction._READ_ATTEMPTS]
+    assert pauses == 2 * pauses[: snapshot._READ_ATTEMPTS]
 
     def completed(_: float) -> None:
         dataset.recover()
 
     replace_sleep(completed)
-    with hold_snapshot(dataset.location(reader)) as files:
-        assert len(files) == len(AFTER)
-    assert read_consistently(dataset.location(reader), len) == len(AFTER)
+    with hold_snapshot(dataset.location(reader)) as held:
+        assert len(held.files) == len(AFTER)
+    assert read_consistently(dataset.location(reader), count_files) == len(AFTER)
 
 
 def test_error_of_the_last_attempt_is_raised_unchanged() -> None:
     store, dataset = new_dataset()
     numbers = itertools.count()
 
-    def read(_: list[FileStat]) -> None:
+    def read(_: Location, files: list[FileStat]) -> None:
         number = next(numbers)
         add(dataset.location(store.client()), f"{number}.parquet")
         raise ValueError(f"attempt {number}")
 
-    with pytest.raises(ValueError, match=f"attempt {transaction._READ_ATTEMPTS - 1}"):
+    with pytest.raises(ValueError, match=f"attempt {snapshot._READ_ATTEMPTS - 1}"):
         read_consistently(dataset.location(), read)
 
 

@@ -20,7 +20,7 @@ from inlay.storage import LocalStore, locate
 
 State = Any
 
-KEPT_IN_SIDECAR = {"lock", "readers.lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
+KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from inlay.commit.transaction import IncrementalFileManager, read_consistently
+from inlay.commit.snapshot import read_consistently
+from inlay.commit.transaction import IncrementalFileManager
 from inlay.errors import InlayError
 from inlay.storage import locate
 from tests.faults.scenarios import dataset, stage
@@ -41,7 +42,7 @@ def read_files(root: Path) -> list[list[str]]:
     """Return the entries of each file, read from one state of the dataset."""
     location = locate(dataset(root))
     return read_consistently(
-        location, lambda files: [json.loads(Path(location.full(file.path)).read_bytes()) for file in files]
+        location, lambda at, files: [json.loads(Path(at.full(file.path)).read_bytes()) for file in files]
     )
 
 

@@ -27,7 +27,7 @@ Tally = Callable[[str, int, list[str]], None]
 # stage -> the call (and its number) at which a kill leaves the commit pending, in the order of a commit. The first five
 # calls of unlink remove the checksum files of Hadoop, one for each file of the commit.
 STAGES = {
-    "nothing moved": ("flock", 2),
+    "nothing moved": ("unlink", 1),
     "first file moved": ("rename", 2),
     "all but one moved": ("rename", -1),
     "not yet removed": ("unlink", 6),

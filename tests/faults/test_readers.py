@@ -1,8 +1,7 @@
-"""Readers: waiting for commits, and reading without write permission."""
+"""Readers: snapshots that no writer waits for, and reading without write permission."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,20 +12,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from inlay.commit.transaction import IncrementalFileManager, list_dataset_files, read_consistently
-from inlay.storage import locate
+from inlay.commit.snapshot import hold_snapshot, list_dataset_files, read_consistently
+from inlay.commit.transaction import IncrementalFileManager, recover
+from inlay.errors import ConcurrentModificationError
+from inlay.storage import FileStat, LocalStore, Location, locate
 from tests.faults.scenarios import (
     BEFORE,
     PUTS,
     apply_files,
     build_files,
+    change_files,
     dataset,
-    is_pending,
     leave_pending,
+    leftovers,
     read_files,
     sidecar,
     stage,
@@ -52,39 +53,73 @@ def is_after(root: Path) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- readers
-def test_a_commit_moves_no_file_during_a_read(root: Path) -> None:
-    reading, seen = threading.Event(), []
+def test_a_read_that_a_commit_overtakes_is_repeated_on_a_pinned_snapshot(root: Path) -> None:
+    seen: list[dict[str, bytes]] = []
 
-    def read_slowly(files: list[Any]) -> list[bytes]:
-        content = [(dataset(root) / "a.parquet").read_bytes()]
-        reading.set()
-        time.sleep(0.4)
-        return [*content, (dataset(root) / "day=1/b.parquet").read_bytes()]
+    def read(location: Location, files: list[FileStat]) -> dict[str, bytes]:
+        seen.append({})
+        for file in files:
+            seen[-1][file.path] = Path(location.full(file.path)).read_bytes()
+            change_files(locate(dataset(root)), {file.path: f"commit {len(seen)}".encode()}, [])
+        return seen[-1]
 
-    open_manager(root).cleanup_staging_files()
-    reader = threading.Thread(target=lambda: seen.extend(read_consistently(locate(dataset(root)), read_slowly)))
-    reader.start()
-    assert reading.wait(10)
-    apply_files(root)
-    reader.join(10)
-    assert seen == [BEFORE["a.parquet"], BEFORE["day=1/b.parquet"]]
-    assert is_after(root)
+    found = read_consistently(locate(dataset(root)), read)
+    assert len(seen) == 2, "the second read has links to its files, so later commits do not disturb it"
+    assert set(found.values()) == {b"commit 1"}
+    assert {path.read_bytes() for path in dataset(root).rglob("*.parquet")} == {b"commit 2"}
+    assert leftovers(root) == []
 
 
-def test_a_reader_waits_for_a_commit_and_not_for_its_writer(root: Path) -> None:
+def test_a_held_snapshot_outlives_commits_and_delays_none(root: Path) -> None:
+    with hold_snapshot(locate(dataset(root))) as held:
+        apply_files(root)
+        assert is_after(root)
+        content = {file.path: Path(held.location.full(file.path)).read_bytes() for file in held.files}
+    assert content == BEFORE
+    assert leftovers(root) == []
+
+
+def test_a_writer_does_not_delete_the_links_of_a_reader(root: Path) -> None:
+    with hold_snapshot(locate(dataset(root))) as held:
+        assert recover(dataset(root)).swept == []
+        assert all(Path(held.location.full(file.path)).exists() for file in held.files)
+
+
+def test_links_of_a_killed_reader_are_swept(root: Path) -> None:
+    program = "held = hold_snapshot(locate(dataset(root))); held.__enter__(); print(flush=True); time.sleep(60)"
+    reader = start(root, program)
+    assert reader.stdout is not None
+    reader.stdout.readline()
+    reader.kill()
+    reader.communicate(timeout=10)
+    assert len(recover(dataset(root)).swept) == 1
+    assert leftovers(root) == []
+
+
+def test_an_in_place_change_of_a_held_file_is_an_error(root: Path) -> None:
+    with (
+        pytest.raises(ConcurrentModificationError, match="changed during the read"),
+        hold_snapshot(locate(dataset(root))),
+    ):
+        (dataset(root) / "a.parquet").write_bytes(b"in place")
+
+
+def test_a_reader_waits_for_a_commit_and_not_for_its_writer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that stays open after its commit does not block readers."""
-    manager = open_manager(root)
-    readers = os.open(sidecar(root) / "readers.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(readers, fcntl.LOCK_SH)  # the commit cannot complete yet
+    manager, move, moving = open_manager(root), LocalStore.move, threading.Event()
+
+    def slow(store: LocalStore, source: str, target: str) -> None:
+        moving.set()
+        time.sleep(0.1)
+        move(store, source, target)
+
+    monkeypatch.setattr(LocalStore, "move", slow)
     writer = threading.Thread(target=lambda: manager.commit(list(stage(manager, PUTS)), ["day=2/d.parquet"]))
     writer.start()
-    while not is_pending(root):
-        time.sleep(0.005)
-    threading.Timer(0.3, os.close, [readers]).start()
-    started = time.monotonic()
+    assert moving.wait(10)
     assert len(list_dataset_files(str(dataset(root)))) == len(PUTS)
-    assert time.monotonic() - started < 20
     writer.join(10)
+    assert len(list_dataset_files(str(dataset(root)))) == len(PUTS)
     manager.cleanup_staging_files()
 
 
@@ -97,30 +132,33 @@ def shared() -> Iterator[Path]:
         yield Path(directory)
 
 
-RUN_AS_NOBODY = """
+PROGRAM = """
 import os, sys, json, time
 from pathlib import Path
-from inlay.commit.transaction import IncrementalFileManager, list_dataset_files, read_consistently, recover
+from inlay.commit.snapshot import hold_snapshot, list_dataset_files, read_consistently
+from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import InlayError
 from inlay.storage import locate
 from tests.faults.scenarios import *
 import fsspec.implementations.local
+root = Path(sys.argv[1])
+"""
+BECOME_NOBODY = """
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-root = Path(sys.argv[1])
 """
 
 
-def run_as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
+def start(root: Path, program: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", RUN_AS_NOBODY + program, str(root)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", PROGRAM + program, str(root)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_as_nobody(root: Path, program: str) -> subprocess.CompletedProcess[str]:
+    process = start(root, BECOME_NOBODY + program)
+    output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def test_the_sidecar_is_inside_if_the_parent_is_not_writable(shared: Path) -> None:
@@ -135,7 +173,7 @@ def test_the_sidecar_is_inside_if_the_parent_is_not_writable(shared: Path) -> No
     assert len(json.loads(done.stdout)) == len(PUTS)
     assert is_after(shared)
     inside = dataset(shared) / ".inlay.txn"
-    assert sorted(path.name for path in inside.iterdir()) == ["lock", "readers.lock"]
+    assert sorted(path.name for path in inside.iterdir()) == ["lock"]
     assert not sidecar(shared).exists()
     apply_files(shared)
     assert not sidecar(shared).exists(), "the sidecar inside the dataset is no longer used"

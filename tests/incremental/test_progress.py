@@ -157,7 +157,7 @@ def test_a_cancelled_merge_leaves_no_trace(path: str, tmp_path: Path, step: tupl
     assert type(caught.value) is error
     assert lake.photograph(path) == before
     left = {name for name in os.listdir(tmp_path / ".d.txn") if name != "footers.db"}
-    assert left <= {"lock", "readers.lock"}
+    assert left <= {"lock"}
     result = merge(path, None)
     assert (result.updated, result.inserted) == (3, 3)
 
@@ -224,7 +224,7 @@ def test_any_cancelled_operation_leaves_no_trace(path: str, tmp_path: Path, name
         call(path, progress=at(step, act))
     assert lake.photograph(path) == before
     sidecar = tmp_path / ".d.txn"
-    assert {entry.name for entry in sidecar.iterdir()} <= {"lock", "readers.lock"} if sidecar.exists() else True
+    assert {entry.name for entry in sidecar.iterdir()} <= {"lock"} if sidecar.exists() else True
 
 
 def test_a_cancelled_merge_creates_no_dataset(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,10 +26,10 @@ def test_an_open_dataset_is_scanned_in_batches(tmp_path: Path) -> None:
     with inlay.open_dataset(path) as dataset:
         reader = dataset.scanner(columns=["id", "day"], filter=pc.field("day") > 1).to_reader()
         batches = list(reader)
+        assert dataset.to_table().equals(inlay.read_parquet(path))
     assert isinstance(reader, pa.RecordBatchReader)
     rows = pa.Table.from_batches(batches).to_pylist()
     assert sorted((row["id"], row["day"]) for row in rows) == [(2, 2), (3, 2), (3, 3), (4, 2), (4, 3), (5, 3)]
-    assert dataset.to_table().equals(inlay.read_parquet(path))
 
 
 def test_an_exception_inside_the_block_is_not_wrapped(tmp_path: Path) -> None:
@@ -37,25 +38,30 @@ def test_an_exception_inside_the_block_is_not_wrapped(tmp_path: Path) -> None:
         (tmp_path / "none" / "out.csv").write_text("")
 
 
-def test_a_commit_waits_until_the_dataset_is_closed(tmp_path: Path) -> None:
+def test_an_open_dataset_keeps_its_rows_during_merges(tmp_path: Path) -> None:
     path = lake.write(
         tmp_path / "d", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([3], ["c"])}
     )
-    inlay.merge(lake.table([9], ["x"]), path, "upsert", ["id"])  # the sidecar is there
-    merged = threading.Event()
-
-    def change() -> None:
-        inlay.merge(lake.table([1, 3, 9], ["A", "C", "X"]), path, "upsert", ["id"])
-        merged.set()
-
-    writer = threading.Thread(target=change)
     with inlay.open_dataset(path) as dataset:
-        writer.start()
-        assert not merged.wait(1.0)
-        assert sorted(dataset.to_table()["v"].to_pylist()) == ["a", "b", "c", "x"]
-    writer.join(60)
-    assert merged.is_set()
-    assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["A", "C", "X", "b"]
+        for update in ("A", "B"):
+            inlay.merge(lake.table([1, 3], [update, update]), path, "full_merge", ["id"])
+        assert sorted(dataset.to_table()["v"].to_pylist()) == ["a", "b", "c"]
+        assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["B", "B"]
+    assert {entry.name for entry in (tmp_path / ".d.txn").iterdir()} <= {"lock", "footers.db"}
+
+
+def test_an_open_dataset_without_a_sidecar_leaves_none(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    with inlay.open_dataset(path) as dataset:
+        assert dataset.count_rows() == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
+
+
+def test_globs_of_other_readers_do_not_match_the_links_of_a_snapshot(tmp_path: Path) -> None:
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
+    with inlay.open_dataset(path):
+        assert duckdb.read_parquet(f"{tmp_path}/**/*.parquet").fetchall() == duckdb.read_parquet(f"{path}/*").fetchall()
+        assert pl.read_parquet(f"{tmp_path}/**/*.parquet").height == 2
 
 
 def test_a_commit_on_an_object_store_is_an_error_at_the_end_of_the_block(memory: MemoryFileSystem) -> None:

@@ -280,18 +280,21 @@ def compact(
 @app.command()
 def recover(
     dataset: o.Dataset,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Restore the files as they were before the interrupted commit.")
+    ] = False,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001
 ) -> None:
-    """Complete or discard an interrupted commit. Commands that write do this automatically."""
+    """Complete or undo an interrupted commit. Commands that write complete it automatically."""
     from dataclasses import asdict
 
     import inlay
 
     storage = o.storage_options(storage_option)
-    report = inlay.recover(dataset, storage_options=storage, lock_timeout=lock_timeout)
+    report = inlay.recover(dataset, storage_options=storage, lock_timeout=lock_timeout, undo=undo)
     if not report:
         _require_dataset(dataset, storage)
     output.print_json(asdict(report)) if json else output.recovery(report, dataset)

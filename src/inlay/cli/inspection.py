@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from inlay.cli import output
 from inlay.cli.output import plain
+from inlay.commit.snapshot import read_consistently
 from inlay.commit.transaction import open_journal
 from inlay.errors import NotFoundError, SchemaMismatchError, UnreadableFileError
 from inlay.incremental.validate import require_columns
@@ -99,14 +100,16 @@ class _FooterView:
 # -------------------------------------------------------------------------------------------------------- inspecting
 def inspect(path: str, keys: Sequence[str], storage_options: dict[str, Any] | None) -> Inspection:
     location = locate(path, None, storage_options)
-    journal = open_journal(location)
-    with journal.read_lock():
-        pending = journal.has_pending_commit()
-        files = data_files(location)
-        if not files and not pending:
-            raise NotFoundError(f"{path!r} holds no Parquet files.")
+    pending = open_journal(location).has_pending_commit()
+
+    def read(pinned: Location, files: Sequence[FileStat]) -> list[_FooterView]:
         with ThreadPoolExecutor(_READERS, "inlay-inspect") as pool:
-            views = list(pool.map(functools.partial(_read_footer, location, keys), files))
+            return list(pool.map(functools.partial(_read_footer, pinned, keys), files))
+
+    # A consistent read would complete the pending commit, but `inspect` changes nothing.
+    views = read(location, data_files(location)) if pending else read_consistently(location, read)
+    if not views and not pending:
+        raise NotFoundError(f"{path!r} holds no Parquet files.")
     _require_keys(keys, views)
     hints = [*_pending_hints(pending), *_hints(location, views, keys)]
     return _summary(location, views, keys, hints)

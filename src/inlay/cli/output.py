@@ -134,10 +134,11 @@ def recovery(report: RecoveryReport, dataset: str) -> None:
     out = console()
     if not report:
         out.print("Nothing to recover.")
-    if report.completed is not None:
-        out.print(f"Completed the commit {report.completed}: {counted(len(report.files), 'file')}")
-        for path in report.files:
-            out.print(f"  {relative(path, dataset)}")
+    for verb, commit in (("Completed", report.completed), ("Undid", report.undone)):
+        if commit is not None:
+            out.print(f"{verb} the commit {commit}: {counted(len(report.files), 'file')}")
+            for path in report.files:
+                out.print(f"  {relative(path, dataset)}")
     if report.swept:
         out.print(f"Removed the staged files of {counted(len(report.swept), 'interrupted writer')}")
 

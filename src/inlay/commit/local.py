@@ -1,23 +1,23 @@
 """The journal of a dataset on a local disk: writers' lock, commit record, roll-forward and recovery.
 
-    <parent>/.<dataset>.txn/   lock   readers.lock   commit.json   footers.db   .staging_<uuid>/<n>.stage
+    <parent>/.<dataset>.txn/   lock   commit.json   footers.db   .staging_<uuid>/<n>.stage
 
-The commit point is the rename of the record to `commit.json`. Before the rename, a crash leaves the dataset
-unchanged. After it, any process can complete the commit, as often as needed.
+Writers lock the dataset directory itself, because symbolic links and bind mounts add other paths to it. The commit
+point is the rename of the record to `commit.json`. Before the rename, a crash leaves the dataset unchanged. After it,
+any process can complete the commit, as often as needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import os
-import socket
+import stat
 import time
+import uuid
 import zlib
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from inlay.commit.sidecar import (
     STAGING_PREFIX,
@@ -26,37 +26,52 @@ from inlay.commit.sidecar import (
     RecoveryReport,
     commit_pending_error,
     commit_unknown_error,
+    create_claimed_staging,
+    foreign_commit_error,
+    hidden_commit_error,
+    holder,
     inner_sidecar_path,
+    irreversible_error,
     is_claimed,
     is_cross_device,
+    lock_path,
     missing_file_error,
     new_staging_name,
+    note_holder,
+    outer_sidecar_path,
+    pending_marker_path,
     recovery_error,
     sidecar_path,
     stat_or_none,
     unlock,
 )
-from inlay.errors import CorruptJournalError, DatasetIOError, LockTimeoutError
-from inlay.storage import LocalStore, Location, discard_tree
+from inlay.errors import CommitStateUnknownError, CorruptJournalError, DatasetIOError, LockTimeoutError
+from inlay.storage import FileStat, LocalStore, Location, discard_tree
 
 __all__ = ["LocalJournal"]
 
 
-_READERS_TIMEOUT = 300  # seconds; after it the commit stays pending until the next open
 _CHECKSUM_BLOCK = 1 << 20
+# Network filesystems that cannot lock a directory fail with one of these errors.
+_NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class LocalJournal:
     """One process's access to the sidecar of a dataset on a local disk."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, sidecar: str | None = None) -> None:
         self.location = location
         self._store = LocalStore()
         self._lock: int | None = None
-        self.sidecar = sidecar_path(location)
+        self._created: list[str] = []  # directories that this writer created to lock the dataset
+        self.sidecar = sidecar or sidecar_path(location)
 
     def has_sidecar(self) -> bool:
         return stat_or_none(self.sidecar) is not None
+
+    @property
+    def _is_inside(self) -> bool:
+        return self.sidecar == inner_sidecar_path(self.location)
 
     def _make_sidecar(self) -> None:
         try:
@@ -66,6 +81,7 @@ class LocalJournal:
             made = self._store.make_directories(self.sidecar)
         for directory in made:
             self._store.sync_directory(os.path.dirname(directory))
+            _share_access(self.location.path, directory)
 
     def _in_sidecar(self, name: str) -> str:
         return os.path.join(self.sidecar, name)
@@ -75,74 +91,114 @@ class LocalJournal:
         return self._in_sidecar("commit.json")
 
     @property
+    def _marker(self) -> str:
+        return pending_marker_path(self.location)
+
+    @property
     def cache_path(self) -> str | None:
-        return self._in_sidecar("footers.db") if os.access(self.sidecar, os.W_OK) else None
+        """The path of the footer cache, or None: other readers take a file inside the dataset for data."""
+        is_usable = not self._is_inside and os.access(self.sidecar, os.W_OK)
+        return self._in_sidecar("footers.db") if is_usable else None
 
     # --------------------------------------------------------------------------------------------------- locking
     def acquire(self, timeout: float) -> None:
-        self._make_sidecar()
-        path = self._in_sidecar("lock")
         deadline = time.monotonic() + timeout
         while self._lock is None:
-            try:
-                descriptor = _flock(path, fcntl.LOCK_EX, deadline)
-            except FileNotFoundError:  # A dry run created the sidecar for itself and has removed it again.
-                if time.monotonic() >= deadline:
-                    raise
-                self._make_sidecar()
-                continue
-            if descriptor is None:
+            # A writer that fails removes the directory that it created, so it can disappear at any time.
+            with contextlib.suppress(FileNotFoundError):
+                self._created += self._store.make_directories(self.location.path)
+                self._lock = self._lock_dataset(deadline)
+            if self._lock is None and time.monotonic() >= deadline:
+                self._remove_created()
                 raise LockTimeoutError(
-                    f"{self.location.uri!r} is locked by {_holder(path)}; waited {timeout:g} s.",
+                    f"{self.location.uri!r} is locked by {holder(self._in_sidecar('lock'))}; waited {timeout:g} s.",
                     hint="Retry when the other writer has finished, or pass a larger lock_timeout.",
                 )
-            if _is_open_at(path, descriptor):
-                self._lock = descriptor
-            else:  # The sidecar was deleted while this process waited.
-                unlock(descriptor)
-                self._make_sidecar()
-        _note_holder(self._lock)
+        try:
+            if stat_or_none(self._marker) is not None and outer_sidecar_path(self.location) is None:
+                raise hidden_commit_error(self.location)
+            self.sidecar = sidecar_path(self.location)  # Another writer may have created a sidecar inside.
+            self._make_sidecar()
+            note_holder(self._in_sidecar("lock"))
+        except BaseException:
+            self.release()
+            raise
+
+    def _lock_dataset(self, deadline: float) -> int | None:
+        """Lock the dataset directory, or a file in the sidecar if the filesystem cannot lock directories."""
+        try:
+            return lock_path(self.location.path, os.O_RDONLY | os.O_DIRECTORY, deadline)
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                raise
+        self._make_sidecar()
+        return lock_path(self._in_sidecar("lock"), os.O_RDWR | os.O_CREAT, deadline)
 
     def release(self) -> None:
         if self._lock is not None:
             descriptor, self._lock = self._lock, None
             try:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, 0)  # Removes the note about the holder.
+                    os.truncate(self._in_sidecar("lock"), 0)  # Removes the note about the holder.
+                self._remove_created()
             finally:
                 unlock(descriptor)
 
-    @contextlib.contextmanager
-    def read_lock(self) -> Iterator[bool]:
-        """Keep commits from moving files inside the block. Yields False if the lock is unavailable."""
-        descriptor = self._open_readers_lock()
-        if descriptor is None:
-            yield False
+    def _remove_created(self) -> None:
+        """Remove the dataset directory and the sidecar if this writer created a dataset and wrote nothing."""
+        created, self._created = self._created, []
+        if not created or any(name != os.path.basename(self.sidecar) for name in os.listdir(self.location.path)):
             return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            yield True
-        finally:
-            unlock(descriptor)
+        with contextlib.suppress(OSError):
+            if all(name.startswith(("lock", "footers.db")) for name in os.listdir(self.sidecar)):
+                discard_tree(self._store, self.sidecar)
+        for directory in reversed(created):
+            self._store.remove_empty_directory(directory)
 
-    def _open_readers_lock(self) -> int | None:
-        path = self._in_sidecar("readers.lock")
-        for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):  # Users without write access can lock the file too.
-            with contextlib.suppress(OSError):
-                return os.open(path, flags | os.O_CLOEXEC, 0o666)
-        return None
+    # ------------------------------------------------------------------------------------------------- snapshots
+    @contextlib.contextmanager
+    def pin(self, files: Sequence[FileStat]) -> Iterator[Location | None]:
+        """Yield a location of hard links that keep the content of files readable, or None if links are impossible.
+
+        A commit replaces directory entries, not content, so links need no lock.
+        """
+        with contextlib.ExitStack() as stack:
+            pinned = None
+            # Only a writer creates a sidecar inside the dataset, because all writers then use it.
+            if not self._is_inside or self.has_sidecar():
+                with contextlib.suppress(OSError):
+                    pinned = stack.enter_context(self._link_files(files))
+            yield pinned
+
+    @contextlib.contextmanager
+    def _link_files(self, files: Sequence[FileStat]) -> Iterator[Location]:
+        path, descriptor = create_claimed_staging(self._store, self.sidecar)
+        try:
+            pinned = replace(self.location, links=path)
+            for directory in {os.path.dirname(pinned.full(file.path)) for file in files}:
+                os.makedirs(directory, exist_ok=True)
+            with _open_directory(self.location.path) as root:
+                for file in files:
+                    _link(root, file.path, pinned.full(file.path))
+            yield pinned
+        finally:
+            discard_tree(self._store, path)
+            unlock(descriptor)
+            self._store.remove_empty_directory(self.sidecar)
 
     # --------------------------------------------------------------------------------------------------- staging
     def create_staging(self) -> str:
         """Create a staging directory and return its name relative to the sidecar."""
         name = new_staging_name()
         os.mkdir(self._in_sidecar(name), 0o777)
+        # Staged files get the group and the default ACL of this directory, and keep them in the dataset.
+        _share_access(self.location.path, self._in_sidecar(name))
         return name
 
     def discard_staging(self, staging: str) -> None:
         """Delete a staging directory, unless a pending commit may need its files."""
         try:
-            if self.has_pending_commit():
+            if stat_or_none(self._journal) is not None:
                 return
         except OSError:
             return
@@ -153,36 +209,87 @@ class LocalJournal:
 
     # ---------------------------------------------------------------------------------------------------- commit
     def prepare(self, staged: str, target: str) -> Put:
-        """Sync a staged file to disk and record its size and checksum."""
+        """Copy the access rights of the replaced file to the staged file, and sync it to disk."""
         path = self.staged_path(staged)
-        replaced = self.location.full(target)
-        self._require_reachable(replaced)
-        status = stat_or_none(replaced)
-        if status is not None:
-            os.chmod(path, status.st_mode & 0o7777)
+        _copy_access(self.location.full(target), path)
         size, checksum = _fingerprint(path)
         self._store.sync_file(path)
         return Put(staged, target, size, checksum)
 
-    def _require_reachable(self, target: str) -> None:
-        """Reject targets on another filesystem before the commit point, because renames there fail."""
-        directory = os.path.dirname(target)
-        while stat_or_none(directory) is None:
-            directory = os.path.dirname(directory)
+    def commit(self, record: Record) -> None:
+        made: list[str] = []
+        try:
+            self._make_target_directories(record, made)
+            record = self._link_previous(record)
+            for directory in self._staging_directories(record):
+                self._store.sync_directory(directory)
+            self._store.sync_directory(self.sidecar)
+            self._sync_parent(self.sidecar)
+            self._publish(record)
+        except CommitStateUnknownError:
+            raise
+        except BaseException:
+            self._discard_previous(record)
+            for directory in reversed(made):
+                self._store.remove_empty_directory(directory)
+            raise
+        self._complete(record)
+
+    def _make_target_directories(self, record: Record, made: list[str]) -> None:
+        """Try before the commit point what could fail after it: create target directories and check access.
+
+        Appends the created directories to `made`, last of all the pending marker.
+        """
+        for directory in sorted(self._target_directories(record)):
+            for created in self._store.make_durable_directories(directory):
+                made.append(created)
+                _share_access(os.path.dirname(created), created)
+            self._require_writable(directory)
+        for created in self._created:
+            self._sync_parent(created)
+        if not self._is_inside:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._marker)
+            made.append(self._marker)
+            self._store.sync_directory(self.location.path)
+
+    def _require_writable(self, directory: str) -> None:
+        """Reject target directories into which files cannot be moved."""
         if is_cross_device(self.sidecar, directory):
             raise DatasetIOError(
                 f"{directory!r} is not on the same filesystem as {self.sidecar!r}, so files cannot be moved there.",
                 operation="commit",
                 hint="Keep the dataset on one filesystem. A partition cannot be a mount point or a link out of it.",
             )
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise DatasetIOError(
+                f"You do not have permission to write to {directory!r}. Nothing was changed.",
+                operation="commit",
+                hint="Get write permission for the directory, then retry.",
+            )
 
-    def commit(self, record: Record) -> None:
-        for directory in self._staging_directories(record):
-            self._store.sync_directory(directory)
-        self._store.sync_directory(self.sidecar)
-        self._sync_parent(self.sidecar)
-        self._publish(record)
-        self._complete(record)
+    def _link_previous(self, record: Record) -> Record:
+        """Link the files that the commit replaces or removes, so that the commit can be undone."""
+        existing = [name for name in record.paths if os.path.lexists(self.location.full(name))]
+        if not existing:
+            return replace(record, is_marked=not self._is_inside)
+        staging = os.path.dirname(record.puts[0].staged) if record.puts else self.create_staging()
+        previous: dict[str, str | None] = {}
+        with _open_directory(self.location.path) as root:
+            for number, name in enumerate(existing):
+                link = f"{staging}/{number}.previous"
+                try:
+                    _link(root, name, self._in_sidecar(link))
+                    previous[name] = link
+                except OSError:
+                    previous[name] = None
+        return replace(record, previous=previous, is_marked=not self._is_inside)
+
+    def _discard_previous(self, record: Record) -> None:
+        """Delete the links of a commit that only removes files. Other links are among the staged files."""
+        if not record.puts:
+            for directory in self._staging_directories(record):
+                discard_tree(self._store, directory)
 
     def _publish(self, record: Record) -> None:
         draft = self._in_sidecar(f"commit.{record.id}.tmp")
@@ -193,7 +300,7 @@ class LocalJournal:
                 os.fsync(file.fileno())
             os.rename(draft, self._journal)  # This is the commit point.
         except OSError as error:
-            if self.has_pending_commit():  # A network filesystem can report failure for a rename that succeeded.
+            if stat_or_none(self._journal) is not None:  # A network filesystem can report failure for a success.
                 raise commit_unknown_error(self.location, error) from error
             self._store.remove(draft)
             raise
@@ -212,38 +319,35 @@ class LocalJournal:
 
     def roll_forward(self, record: Record, *, resumed: bool = False) -> None:
         """Move all files into place and delete the record. Repeating it has the same result."""
-        readers = _flock(self._in_sidecar("readers.lock"), fcntl.LOCK_EX, time.monotonic() + _READERS_TIMEOUT)
-        if readers is None:
-            raise TimeoutError(errno.ETIMEDOUT, f"readers locked the dataset for {_READERS_TIMEOUT} s")
-        try:
-            self._make_directories(record, resumed=resumed)
-            for name in record.paths:
-                self._store.remove(_hadoop_checksum(self.location.full(name)))
-            for put in record.puts:
-                self._put(put, self.location.full(put.target))
-            for name in record.removes:
-                self._store.remove(self.location.full(name))
-            # Syncing targets before sources ensures that a power cut cannot lose a moved file at both paths.
-            self._sync(self._target_directories(record))
-            self._sync(self._staging_directories(record) | {self.sidecar})
-            os.unlink(self._journal)
-            self._store.sync_directory(self.sidecar)
-        finally:
-            unlock(readers)
+        if resumed:
+            self._make_directories_again(record)
+        for name in record.paths:
+            self._store.remove(_hadoop_checksum(self.location.full(name)))
+        for put in record.puts:
+            self._put(put, self.location.full(put.target))
+        for name in record.removes:
+            self._store.remove(self.location.full(name))
+        # Syncing targets before sources ensures that a power cut cannot lose a moved file at both paths.
+        self._sync(self._target_directories(record))
+        self._sync(self._staging_directories(record) | {self.sidecar})
+        os.unlink(self._journal)
+        self._store.sync_directory(self.sidecar)
+        self._store.remove_empty_directory(self._marker)
+        self._discard_previous(record)
 
-    def _make_directories(self, record: Record, *, resumed: bool) -> None:
-        """Create the target directories and make them durable, including those of a crashed writer."""
+    def _make_directories_again(self, record: Record) -> None:
+        """Create the target directories of a crashed writer if a power cut lost them, and make them durable."""
         for put in record.puts:
             self._store.make_durable_directories(os.path.dirname(self.location.full(put.target)))
-        if resumed:
-            self._sync_parent(self.location.path)
-            self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})
+        self._sync_parent(self.location.path)
+        self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})
 
     def _target_directories(self, record: Record) -> set[str]:
         return {os.path.dirname(self.location.full(name)) for name in record.paths}
 
     def _staging_directories(self, record: Record) -> set[str]:
-        return {os.path.dirname(self.staged_path(put.staged)) for put in record.puts}
+        names = [*(put.staged for put in record.puts), *(link for link in record.previous.values() if link is not None)]
+        return {os.path.dirname(self.staged_path(name)) for name in names}
 
     def _up_to_root(self, directory: str) -> Iterator[str]:
         while len(directory) >= len(self.location.path):
@@ -269,22 +373,48 @@ class LocalJournal:
 
     # -------------------------------------------------------------------------------------------------- recovery
     def has_pending_commit(self) -> bool:
-        return stat_or_none(self._journal) is not None
+        # To processes that use the sidecar inside, the marker shows a commit in the sidecar next to the dataset.
+        paths = [self._journal, self._marker] if self._is_inside else [self._journal]
+        return any(stat_or_none(path) is not None for path in paths)
 
-    def recover(self, *, sweep: bool) -> RecoveryReport:
-        """Complete a pending commit and, with `sweep`, delete staged files of crashed writers.
+    def recover(self, *, sweep: bool, undo: bool = False) -> RecoveryReport:
+        """Complete or undo a pending commit and, with `sweep`, delete staged files of crashed writers.
 
         The caller must hold the lock.
         """
         report = RecoveryReport()
-        if self.has_pending_commit():
-            record = Record.load(self._store.read_bytes(self._journal), self._journal)
-            self._finish(record)
-            report.completed = record.id
-            report.files = record.display_files(self.location)
-        if sweep:
-            report.swept = self._sweep()
+        outer = outer_sidecar_path(self.location) if self._is_inside else None
+        for journal in [self] if outer is None else [LocalJournal(self.location, outer), self]:
+            if journal.has_sidecar():
+                journal.recover_sidecar(report, sweep=sweep, undo=undo)
+        self._store.remove_empty_directory(self._marker)  # A crashed writer may have left it without a commit.
         return report
+
+    def recover_sidecar(self, report: RecoveryReport, *, sweep: bool, undo: bool) -> None:
+        if stat_or_none(self._journal) is not None:
+            record = Record.load(self._store.read_bytes(self._journal), self._journal)
+            report.files = record.display_files(self.location)
+            if self._is_foreign(record, undo=undo):
+                os.unlink(self._journal)
+                self._store.sync_directory(self.sidecar)
+                report.undone = record.id
+            elif undo:
+                self._undo(record)
+                report.undone = record.id
+            else:
+                self._finish(record)
+                report.completed = record.id
+        if sweep:
+            report.swept += self._sweep()
+
+    def _is_foreign(self, record: Record, *, undo: bool) -> bool:
+        """Return whether the dataset was deleted, and perhaps created again, after the commit began."""
+        if not record.is_marked or stat_or_none(self._marker) is not None:
+            return False
+        found = next((put.target for put in record.puts if _matches(self.location.full(put.target), put)), None)
+        if found is not None and not undo:
+            raise foreign_commit_error(self.location, record, found)
+        return found is None
 
     def _finish(self, record: Record) -> None:
         """Complete another writer's commit. Before any file moves, check that all files exist."""
@@ -301,6 +431,28 @@ class LocalJournal:
         except OSError as error:
             raise recovery_error(self.location, record, error) from error
 
+    def _undo(self, record: Record) -> None:
+        """Replace a pending commit by its inverse, and complete that."""
+        inverse = self._inverse(record)
+        self._publish(inverse)
+        self._complete(inverse)
+
+    def _inverse(self, record: Record) -> Record:
+        staged = {put.target: self.staged_path(put.staged) for put in record.puts}
+        puts, removes = [], []
+        for name in record.paths:
+            target = self.location.full(name)
+            link = record.previous.get(name)
+            if name not in record.previous:
+                if os.path.lexists(target):
+                    removes.append(name)
+            elif link is None or not os.path.lexists(self._in_sidecar(link)):
+                if not os.path.lexists(staged.get(name, target)):
+                    raise irreversible_error(self.location, name)
+            elif not os.path.lexists(target) or not os.path.samefile(self._in_sidecar(link), target):
+                puts.append(Put(link, name, *_fingerprint(self._in_sidecar(link))))
+        return Record(uuid.uuid4().hex, puts, removes, is_marked=record.is_marked)
+
     def _sweep(self) -> list[str]:
         swept = []
         for name in sorted(os.listdir(self.sidecar)):
@@ -313,7 +465,7 @@ class LocalJournal:
         return swept
 
     def is_writable(self) -> bool:
-        return os.access(self.sidecar, os.W_OK)
+        return os.access(self.sidecar if self.has_sidecar() else os.path.dirname(self.sidecar), os.W_OK)
 
 
 def _hadoop_checksum(path: str) -> str:
@@ -330,56 +482,49 @@ def _matches(path: str, put: Put) -> bool:
     return status is not None and status.st_size == put.size and _fingerprint(path) == (put.size, put.crc32)
 
 
-def _flock(path: str, mode: int, deadline: float) -> int | None:
-    """Lock a file and return its descriptor, or None after the deadline.
+def _link(root: int, name: str, target: str) -> None:
+    """Link a file of the dataset. With a directory descriptor, Python follows symbolic links."""
+    os.link(name, target, src_dir_fd=root)
 
-    `flock` is released only when its own descriptor closes. `lockf` would be released when any descriptor of the file
-    closes.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+# --------------------------------------------------------------------------------------------------------- access
+def _share_access(model: str, directory: str) -> None:
+    """Copy group, mode and default ACL from another directory to a new one, so that the same users can write to it."""
+    status = os.stat(model)
+    with contextlib.suppress(OSError):
+        os.chown(directory, -1, status.st_gid)
+    with contextlib.suppress(OSError):
+        os.chmod(directory, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+    _copy_attributes(model, directory, ["system.posix_acl_default"])
+
+
+def _copy_access(replaced: str, path: str) -> None:
+    """Copy owner, group, mode and ACL of a replaced file to the staged file, as far as permitted."""
+    status = stat_or_none(replaced)
+    if status is None:
+        return
+    for owner in (status.st_uid, -1):  # Only root can change the owner. Other users can keep the group.
+        with contextlib.suppress(PermissionError):
+            os.chown(path, owner, status.st_gid)
+            break
+    os.chmod(path, stat.S_IMODE(status.st_mode))
+    with contextlib.suppress(OSError):
+        _copy_attributes(replaced, path, os.listxattr(replaced))
+
+
+def _copy_attributes(source: str, target: str, names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):  # The attribute does not exist, or only root may set it.
+            os.setxattr(target, name, os.getxattr(source, name))
+
+
+@contextlib.contextmanager
+def _open_directory(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        pause = 0.005
-        while True:
-            try:
-                fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
-                return descriptor
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.25)
-    except BaseException:
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
-
-
-def _is_open_at(path: str, descriptor: int) -> bool:
-    try:
-        return os.stat(path).st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def _note_holder(descriptor: int) -> None:
-    note = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    with contextlib.suppress(OSError):  # The note is optional: a full disk must not prevent the lock.
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(note).encode(), 0)
-
-
-def _holder(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            note = json.load(file)
-        return f"process {note['pid']} on {note['host']} (since {note['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
 
 
 def _fingerprint(path: str) -> tuple[int, int]:

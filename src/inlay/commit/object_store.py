@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from inlay.commit.sidecar import (
@@ -26,8 +26,8 @@ from inlay.commit.sidecar import (
     recovery_error,
     sidecar_path,
 )
-from inlay.errors import ConcurrentModificationError, CorruptJournalError, DatasetIOError
-from inlay.storage import Location, ObjectStore
+from inlay.errors import ConcurrentModificationError, CorruptJournalError, DatasetIOError, InvalidArgumentError
+from inlay.storage import FileStat, Location, ObjectStore
 
 __all__ = ["ObjectJournal"]
 
@@ -61,8 +61,8 @@ class ObjectJournal:
         pass
 
     @contextlib.contextmanager
-    def read_lock(self) -> Iterator[bool]:
-        yield False
+    def pin(self, files: Sequence[FileStat]) -> Iterator[None]:  # noqa: ARG002  (an object has one name)
+        yield None
 
     def is_writable(self) -> bool:
         """Return False after the store has refused a write. No earlier check can tell."""
@@ -252,7 +252,12 @@ class ObjectJournal:
     def has_pending_commit(self) -> bool:
         return not self._head()[1]
 
-    def recover(self, *, sweep: bool) -> RecoveryReport:
+    def recover(self, *, sweep: bool, undo: bool = False) -> RecoveryReport:
+        if undo:
+            raise InvalidArgumentError(
+                f"A commit to {self.location.uri!r} cannot be undone, because an object store has no hard links.",
+                hint="Run `inlay recover DATASET` without --undo.",
+            )
         report = RecoveryReport()
         self._base, done = self._head()
         record = None if done else self._read(self._base)

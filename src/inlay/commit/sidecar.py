@@ -2,8 +2,11 @@
 
     <parent>/.<dataset>.txn/    next to the dataset, or
     <dataset>/.inlay.txn/       inside the dataset, if its parent directory cannot be used
+    <dataset>/.inlay.pending/   an empty directory while a commit of the sidecar next to the dataset is incomplete
 
-The next writer that opens the dataset deletes staging directories, unless a running process has claimed them.
+Every path to the dataset shows the directories inside it, also a bind mount that hides its parent. So the sidecar
+inside takes precedence over the one next to the dataset. The next writer that opens the dataset deletes staging
+directories, unless a running process has claimed them.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ import hashlib
 import json
 import os
 import re
+import socket
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 
 from inlay.errors import CommitPendingError, CommitStateUnknownError, CorruptJournalError, DatasetIOError
 from inlay.storage import LocalStore, Location
@@ -30,11 +36,20 @@ __all__ = [
     "claim",
     "commit_pending_error",
     "commit_unknown_error",
+    "create_claimed_staging",
+    "foreign_commit_error",
+    "hidden_commit_error",
+    "holder",
     "inner_sidecar_path",
+    "irreversible_error",
     "is_claimed",
     "is_cross_device",
+    "lock_path",
     "missing_file_error",
     "new_staging_name",
+    "note_holder",
+    "outer_sidecar_path",
+    "pending_marker_path",
     "recovery_error",
     "sidecar_owner",
     "sidecar_path",
@@ -48,22 +63,33 @@ _CLAIM = "alive"
 
 
 def sidecar_path(location: Location) -> str:
-    """Return the path of the existing sidecar, or where to create it."""
-    inside, beside = inner_sidecar_path(location), _outer_sidecar_path(location)
-    if beside is None or not isinstance(location.store, LocalStore):
-        return beside or inside
-    existing = next((path for path in (beside, inside) if stat_or_none(path) is not None), None)
-    # If the dataset is a mount point, files can be renamed into it only from the inside.
-    return existing or (inside if is_cross_device(os.path.dirname(location.path), location.path) else beside)
+    """Return the path of the sidecar to use."""
+    inside = inner_sidecar_path(location)
+    if not isinstance(location.store, LocalStore):
+        return _sibling_path(location) or inside
+    return inside if stat_or_none(inside) is not None else outer_sidecar_path(location) or inside
+
+
+def outer_sidecar_path(location: Location) -> str | None:
+    """Return the path of the sidecar next to a local dataset, or None if the dataset is a mount point.
+
+    Files can be renamed into a mount point only from the inside.
+    """
+    beside = _sibling_path(location)
+    return None if beside is None or is_cross_device(os.path.dirname(location.path), location.path) else beside
 
 
 def inner_sidecar_path(location: Location) -> str:
     return f"{location.path}/.inlay.txn"
 
 
-def _outer_sidecar_path(location: Location) -> str | None:
+def _sibling_path(location: Location) -> str | None:
     parent, slash, name = location.path.rpartition("/")
     return f"{parent}/.{name}.txn" if slash and name else None
+
+
+def pending_marker_path(location: Location) -> str:
+    return f"{location.path}/.inlay.pending"
 
 
 def sidecar_owner(name: str) -> str | None:
@@ -92,6 +118,16 @@ def claim(directory: str) -> int | None:
             return descriptor
     unlock(descriptor)
     return None
+
+
+def create_claimed_staging(store: LocalStore, sidecar: str) -> tuple[str, int]:
+    """Create a staging directory that no writer deletes until the returned descriptor closes."""
+    while True:
+        path = f"{sidecar}/{new_staging_name()}"
+        store.make_directories(path)
+        descriptor = claim(path)
+        if descriptor is not None:
+            return path, descriptor
 
 
 def is_claimed(directory: str) -> bool:
@@ -145,6 +181,58 @@ def stat_or_none(path: str) -> os.stat_result | None:
         return None
 
 
+def lock_path(path: str, flags: int, deadline: float) -> int | None:
+    """Lock a file or directory and return its descriptor, or None after the deadline or if the path was replaced.
+
+    `flock` is released only when its own descriptor closes. `lockf` would be released when any descriptor of the file
+    closes.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        pause = 0.005
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return None
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.25)
+        if _is_open_at(path, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    unlock(descriptor)
+    return None
+
+
+def _is_open_at(path: str, descriptor: int) -> bool:
+    status = stat_or_none(path)
+    return status is not None and os.path.samestat(status, os.fstat(descriptor))
+
+
+def note_holder(path: str) -> None:
+    note = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:  # The note is optional.
+        file.write(json.dumps(note).encode())
+
+
+def holder(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            note = json.load(file)
+        return f"process {note['pid']} on {note['host']} (since {note['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
 _FORMAT = 1
 
 
@@ -166,6 +254,10 @@ class Record:
     puts: Sequence[Put] = ()
     removes: Sequence[str] = ()
     aborted: bool = False  # on object stores: the log entry records that its writer gave up
+    # On a local disk: for each file that the commit replaces or removes, a link to its content before the commit,
+    # relative to the sidecar. None if the filesystem has no hard links.
+    previous: Mapping[str, str | None] = field(default_factory=dict)
+    is_marked: bool = False  # The pending marker was created before the commit point.
 
     def dump(self) -> bytes:
         body = json.dumps({"format": _FORMAT, **asdict(self)})
@@ -195,7 +287,8 @@ class Record:
 
     def _require_inside(self) -> None:
         """Reject paths that leave the dataset, because a record may come from an untrusted copy."""
-        for name in [*(put.staged for put in self.puts), *self.paths]:
+        links = [link for link in self.previous.values() if link is not None]
+        for name in [*(put.staged for put in self.puts), *links, *self.paths]:
             if any(part in ("", ".", "..") for part in name.split("/")):
                 raise ValueError(f"it contains the unsafe path {name!r}")
 
@@ -218,8 +311,9 @@ class RecoveryReport:
 
     Attributes:
         completed: The id of the pending commit that was completed, or None.
-        files: The paths of the files that the completed commit put in place or removed.
+        files: The paths of the files that the completed or undone commit puts in place or removes.
         swept: The names of the staging directories of crashed writers that were deleted.
+        undone: The id of the pending commit that was undone, or None.
 
     Example:
         >>> import inlay
@@ -230,9 +324,10 @@ class RecoveryReport:
     completed: str | None = None
     files: list[str] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
+    undone: str | None = None
 
     def __bool__(self) -> bool:
-        return self.completed is not None or bool(self.swept)
+        return self.completed is not None or self.undone is not None or bool(self.swept)
 
 
 def commit_pending_error(location: Location, record: Record, error: Exception) -> CommitPendingError:
@@ -258,7 +353,8 @@ def recovery_error(location: Location, record: Record, error: Exception) -> Data
         f"An earlier commit to {location.uri!r} cannot be completed: {error}.",
         operation="recover",
         files=[location.display(put.target) for put in record.puts],
-        hint="Fix the cause, then retry. This call changed nothing; the next call completes the earlier commit first.",
+        hint="Fix the cause, then retry: the next call completes the earlier commit first. To undo the earlier commit "
+        "instead, run `inlay recover --undo DATASET`.",
     )
 
 
@@ -268,5 +364,33 @@ def missing_file_error(location: Location, put: Put, record_path: str) -> Corrup
         f"The commit recorded in {record_path!r} cannot be completed: {name!r} is neither staged nor in place.",
         operation="recover",
         files=[name],
-        hint="The dataset was probably copied during a write. Copy it again, together with its .txn directory.",
+        hint="The dataset was probably copied during a write. Copy it again, together with its .txn directory. To undo "
+        "the commit instead, run `inlay recover --undo DATASET`.",
+    )
+
+
+def hidden_commit_error(location: Location) -> DatasetIOError:
+    return DatasetIOError(
+        f"A commit to {location.uri!r} is pending in the directory next to the dataset, which this mount hides.",
+        operation="recover",
+        hint="Run `inlay recover DATASET` where the interrupted writer ran, for example on the host of a container.",
+    )
+
+
+def irreversible_error(location: Location, name: str) -> CorruptJournalError:
+    return CorruptJournalError(
+        f"The commit to {location.uri!r} cannot be undone: the earlier content of {location.display(name)!r} is lost.",
+        operation="recover",
+        files=[location.display(name)],
+        hint="Fix the cause that keeps the commit from completing, then run `inlay recover DATASET`.",
+    )
+
+
+def foreign_commit_error(location: Location, record: Record, name: str) -> CorruptJournalError:
+    return CorruptJournalError(
+        f"The pending commit of {location.uri!r} belongs to another directory, but its file "
+        f"{location.display(name)!r} is in place.",
+        operation="recover",
+        files=record.display_files(location),
+        hint="The dataset was copied or restored during a write. Run `inlay recover --undo DATASET`.",
     )

@@ -1,4 +1,4 @@
-"""Transactions on a dataset's files: stage, commit, recover, and read one consistent snapshot.
+"""Transactions on a dataset's files: stage, commit and recover.
 
 `IncrementalFileManager` is one writer's transaction. The journal of the dataset (`commit/local.py` on a local disk,
 `commit/object_store.py` on an object store) makes its commit atomic: readers see all of its changes or none.
@@ -11,12 +11,11 @@ import hashlib
 import os
 import posixpath
 import shutil
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from inlay.commit.local import LocalJournal
 from inlay.commit.object_store import ObjectJournal
@@ -27,7 +26,6 @@ from inlay.errors import (
     CommitStateUnknownError,
     ConcurrentModificationError,
     InvalidArgumentError,
-    LockTimeoutError,
     wrap_errors,
 )
 from inlay.parquet.footer_cache import FooterCache
@@ -39,16 +37,10 @@ __all__ = [
     "RecoveryReport",
     "StagedFile",
     "Transaction",
-    "hold_snapshot",
-    "list_dataset_files",
     "open_journal",
-    "read_consistently",
     "recover",
 ]
 
-_READ_ATTEMPTS = 20
-_SHORT_WAIT = 0.1
-T = TypeVar("T")
 Journal: TypeAlias = LocalJournal | ObjectJournal
 
 
@@ -327,29 +319,34 @@ def recover(
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
+    undo: bool = False,
 ) -> RecoveryReport:
-    """Complete an interrupted commit and delete the staged files of crashed writers.
+    """Complete or undo an interrupted commit, and delete the staged files of crashed writers.
 
-    Every other call on a dataset does this too. `recover` also reports what it did.
+    Every other call on a dataset completes interrupted commits too. `recover` also reports what it did.
 
     Args:
         path: The path or URL of the dataset.
         filesystem: The fsspec or pyarrow filesystem that holds the dataset. By default the path or URL selects it.
         storage_options: Options for the fsspec filesystem that the URL selects, such as credentials.
         lock_timeout: The seconds to wait for another writer of the dataset.
+        undo: True restores the files as they were before the interrupted commit, for example if a full disk or a
+            missing permission keeps it from completing. Only for datasets on a local disk.
 
     Returns:
-        The completed commit, its files and the deleted staging directories. The report is false if nothing was done.
+        The completed or undone commit, its files and the deleted staging directories. The report is false if nothing
+        was done.
 
     Raises:
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
         CorruptJournalError: The record of the pending commit is damaged, or a file that it needs is missing.
+        InvalidArgumentError: `undo` is true, and the dataset is on an object store.
         DatasetIOError: The filesystem failed, so the pending commit is still not complete.
 
     Example:
         >>> import inlay
         >>> inlay.recover("sales")
-        RecoveryReport(completed=None, files=[], swept=[])
+        RecoveryReport(completed=None, files=[], swept=[], undone=None)
     """
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
@@ -357,7 +354,7 @@ def recover(
         return RecoveryReport()
     journal.acquire(lock_timeout)
     try:
-        return journal.recover(sweep=True)
+        return journal.recover(sweep=True, undo=undo)
     finally:
         journal.release()
 
@@ -391,117 +388,3 @@ def _private_cache(location: Location) -> str:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(f"{type(location.store).__name__} {location.path}".encode()).hexdigest()
     return os.path.join(home, "inlay", "footers", f"{name[:32]}.db")
-
-
-def list_dataset_files(dataset_path: str | os.PathLike[str], filesystem: Filesystem | None = None) -> list[str]:
-    """List the Parquet files of a dataset, after completing a commit that a crash interrupted.
-
-    Args:
-        dataset_path: The path or URL of the dataset.
-        filesystem: The fsspec or pyarrow filesystem that holds the dataset. By default the path or URL selects it.
-
-    Returns:
-        The sorted paths of the files, each beginning with `dataset_path`.
-
-    Raises:
-        ConcurrentModificationError: Other programs change the dataset faster than inlay can list it.
-        InvalidArgumentError: `dataset_path` is a file.
-
-    Example:
-        >>> import inlay
-        >>> result = inlay.write_dataset({"id": [1]}, "sales")
-        >>> len(inlay.list_dataset_files("sales"))
-        1
-    """
-    location = locate_dataset(dataset_path, filesystem)
-    return read_consistently(location, lambda files: [location.display(file.path) for file in files])
-
-
-def read_consistently(location: Location, read: Callable[[list[FileStat]], T]) -> T:
-    """Call `read` with the data files of one snapshot, and repeat it if a commit interferes."""
-    journal = open_journal(location)
-    for attempt in range(_READ_ATTEMPTS):
-        with _settled(journal, attempt) as (settled, protected):
-            if not settled:
-                continue
-            files = data_files(location)
-            try:
-                result = read(files)
-            except (OSError, ValueError):
-                if protected or attempt + 1 == _READ_ATTEMPTS or not _has_changed(journal, files):
-                    raise
-                continue
-            if protected or not _has_changed(journal, files):
-                return result
-    raise _no_snapshot(journal)
-
-
-@contextlib.contextmanager
-def hold_snapshot(location: Location) -> Iterator[list[FileStat]]:
-    """Yield the data files of one snapshot, which stays valid inside the block.
-
-    On a local disk, commits wait until the block ends. On an object store they cannot wait, so the end of the block
-    raises `ConcurrentModificationError` if the dataset has changed.
-    """
-    journal = open_journal(location)
-    for attempt in range(_READ_ATTEMPTS):
-        with _settled(journal, attempt) as (settled, protected):
-            if not settled:
-                continue
-            files = data_files(location)
-            yield files
-            if not protected and _has_changed(journal, files):
-                raise ConcurrentModificationError(f"{location.uri!r} changed during the read.", hint="Read it again.")
-            return
-    raise _no_snapshot(journal)
-
-
-@contextlib.contextmanager
-def _settled(journal: Journal, attempt: int) -> Iterator[tuple[bool, bool]]:
-    """Yield `(settled, protected)`: no commit is pending, and none can start inside the block."""
-    _finish_pending(journal)
-    with journal.read_lock() as protected:
-        # A commit can be pending if it began before the lock was taken, or if this user cannot complete it.
-        pending = journal.has_pending_commit()
-        if pending and not journal.is_writable():
-            time.sleep(min(0.01 * 2**attempt, 0.5))
-        yield not pending, protected
-
-
-def _no_snapshot(journal: Journal) -> ConcurrentModificationError:
-    uri = journal.location.uri
-    if journal.has_pending_commit() and not journal.is_writable():
-        return ConcurrentModificationError(
-            f"A commit to {uri!r} is pending, and you do not have the write permission to complete it.",
-            hint="Run `inlay recover DATASET` as a user with write access.",
-        )
-    return ConcurrentModificationError(
-        f"{uri!r} changes faster than inlay can read it.", hint="Retry when fewer programs write to this dataset."
-    )
-
-
-def _has_changed(journal: Journal, files: list[FileStat]) -> bool:
-    """Return whether the listing `files` may show a commit that is only partly in place.
-
-    The journal is checked first: such a commit is either still pending, or the new listing differs.
-    """
-    return journal.has_pending_commit() or data_files(journal.location) != files
-
-
-def _finish_pending(journal: Journal) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while journal.has_pending_commit() and journal.is_writable():
-        try:
-            journal.acquire(_SHORT_WAIT)  # Usually the commit's own writer completes it during this wait.
-        except LockTimeoutError:
-            if time.monotonic() >= deadline:
-                raise
-            continue
-        except PermissionError:
-            if journal.is_writable():
-                raise
-            return  # Only a user with write access can complete it.
-        try:
-            journal.recover(sweep=False)
-        finally:
-            journal.release()

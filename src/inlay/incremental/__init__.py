@@ -1,6 +1,7 @@
 """Merges, writes, compaction and reads of Parquet datasets."""
 
-from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, list_dataset_files, recover
+from inlay.commit.snapshot import list_dataset_files
+from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, recover
 from inlay.incremental.compact import compact
 from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge

@@ -16,14 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from inlay.commit.transaction import (
-    IncrementalFileManager,
-    StagedFile,
-    Transaction,
-    footer_cache,
-    locate_dataset,
-    read_consistently,
-)
+from inlay.commit.snapshot import read_consistently
+from inlay.commit.transaction import IncrementalFileManager, StagedFile, Transaction, footer_cache, locate_dataset
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
 from inlay.engines.base import Append, Engine, FileEdit, Source, StageResult
@@ -333,7 +327,8 @@ class MergeRun:
             files.commit(puts, removes)
         return build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended)
 
-    def dry_run(self, files: Sequence[FileStat]) -> MergePlan:
+    def dry_run(self, location: Location, files: Sequence[FileStat]) -> MergePlan:
+        self.location = location
         return self._build_plan(*self._stage_dry_run(files))
 
     def dry_run_with_changes(self, files: Sequence[FileStat], limit: int) -> tuple[MergePlan, Changes]:

@@ -6,7 +6,6 @@ A file is excluded only if it provably contains no source key.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.commit.transaction import read_consistently
+from inlay.commit.snapshot import read_consistently
 from inlay.engines.base import Target
 from inlay.engines.keys import KeyIndex, KeyRanges, canonical_keys, canonical_type
 from inlay.engines.local import ArrowEngine
@@ -135,7 +134,7 @@ class ParquetMetadataAnalyzer:
             ConcurrentModificationError: The dataset changes faster than it can be read.
         """
         location = locate(dataset_path, filesystem)
-        return read_consistently(location, functools.partial(self._analyze_all, location))
+        return read_consistently(location, self._analyze_all)
 
     def _analyze_all(self, location: Location, files: Sequence[FileStat]) -> list[ParquetFileMetadata]:
         from concurrent.futures import ThreadPoolExecutor

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from inlay.commit.transaction import footer_cache, hold_snapshot, locate_dataset, read_consistently
+from inlay.commit.snapshot import hold_snapshot, read_consistently
+from inlay.commit.transaction import footer_cache, locate_dataset
 from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import require_columns
@@ -72,9 +73,9 @@ def read_parquet(
         )
     location = locate_dataset(path, filesystem, storage_options)
 
-    def read(files: Sequence[FileStat]) -> pa.Table:
+    def read(pinned: Location, files: Sequence[FileStat]) -> pa.Table:
         wanted = None if columns is None else list(columns)
-        dataset = _dataset(location, files)
+        dataset = _dataset(pinned, files)
         with _naming_unknown_columns(dataset.schema):
             return dataset.to_table(columns=wanted, filter=filter)
 
@@ -91,8 +92,9 @@ def open_dataset(
 ) -> Iterator[ds.Dataset]:
     """Open a dataset as a pyarrow Dataset, to scan more rows than fit in memory.
 
-    Use it as a context manager. On a local disk, writers can prepare commits inside the block, and wait until its end
-    to commit. On an object store, a commit inside the block raises an error at its end.
+    Use it as a context manager. On a local disk, writers can commit inside the block, and the dataset keeps its old
+    rows: hard links in the sidecar hold the replaced files until the block ends. On an object store, and for a user who
+    cannot write to the sidecar, a commit inside the block raises an error at its end.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.
@@ -105,7 +107,7 @@ def open_dataset(
     Raises:
         NotFoundError: There is no Parquet file at `path`.
         UnreadableFileError: A data file cannot be read.
-        ConcurrentModificationError: A writer committed to an object store inside the block.
+        ConcurrentModificationError: A writer committed inside the block, and inlay could not keep the replaced files.
 
     Example:
         >>> import inlay
@@ -118,7 +120,8 @@ def open_dataset(
     location = locate_dataset(path, filesystem, storage_options)
     with contextlib.ExitStack() as stack:
         with wrap_errors("read"):
-            dataset = _dataset(location, stack.enter_context(hold_snapshot(location)))
+            snapshot = stack.enter_context(hold_snapshot(location))
+            dataset = _dataset(snapshot.location, snapshot.files)
         yield dataset  # outside wrap_errors: errors of the caller's block are not inlay's
 
 
@@ -150,7 +153,7 @@ def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
         format="parquet",
         filesystem=_filesystem(location),
         partitioning=ds.partitioning(paths, flavor="hive"),
-        partition_base_dir=location.path,
+        partition_base_dir=location.root,
     )
 
 

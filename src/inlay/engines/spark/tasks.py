@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from inlay.commit.sidecar import claim, inner_sidecar_path, new_staging_name, sidecar_path, unlock
+from inlay.commit.sidecar import create_claimed_staging, inner_sidecar_path, new_staging_name, sidecar_path, unlock
 from inlay.engines.base import RowNumbers, StageResult, TaskProgress
 from inlay.engines.kernels import take_rows
 from inlay.engines.spark.session import cancel_jobs, parallelism, report_tasks, ship_package, tagged
@@ -262,7 +262,8 @@ class Scratch:
             return cls(location.store, f"{sidecar_path(location)}/{new_staging_name()}")
         for parent in dict.fromkeys([sidecar_path(location), inner_sidecar_path(location)]):
             with contextlib.suppress(OSError):
-                return cls(location.store, _claim_directory(location.store, parent))
+                path, _claims[path] = create_claimed_staging(location.store, parent)
+                return cls(location.store, path)
         return None
 
     def file(self, kind: str) -> str:
@@ -298,17 +299,6 @@ class Scratch:
 
 
 _claims: dict[str, int] = {}  # locks of this process's scratch directories
-
-
-def _claim_directory(store: LocalStore, parent: str) -> str:
-    """Create a directory that is not removed as dead staging while this process lives."""
-    while True:
-        path = f"{parent}/{new_staging_name()}"
-        store.make_directories(path)
-        descriptor = claim(path)
-        if descriptor is not None:
-            _claims[path] = descriptor
-            return path
 
 
 class PieceWriter:

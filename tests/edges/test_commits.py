@@ -1,0 +1,359 @@
+"""Commits to real directories: several mounts, deleted datasets, missing permissions, long names, access rights."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import inlay
+from inlay.commit.local import LocalJournal
+from inlay.errors import CommitPendingError, CorruptJournalError, DatasetIOError, InlayError, InvalidArgumentError
+from inlay.storage import LocalStore, locate
+from tests.edges.readers import READERS
+
+ROWS = {"id": [1, 2, 3], "n": [10, 20, 30]}
+
+
+def write(path: Path, **rows: list[Any]) -> Path:
+    inlay.write_dataset(rows or ROWS, path)
+    return path
+
+
+def listing(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@contextlib.contextmanager
+def failing_moves(monkeypatch: pytest.MonkeyPatch, moves: int) -> Iterator[None]:
+    """Let files be moved into place this many times. Later moves fail."""
+    move, left = LocalStore.move, iter(range(moves))
+
+    def stop(store: LocalStore, source: str, target: str) -> None:
+        if next(left, None) is None:
+            raise OSError("the disk failed")
+        move(store, source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", stop)
+        yield
+
+
+def interrupt(path: Path, monkeypatch: pytest.MonkeyPatch, moves: int = 0) -> None:
+    """Leave a pending upsert that has moved this many files."""
+    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+        inlay.merge({"id": [2, 4], "n": [21, 40]}, path, "upsert", "id")
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(inlay.read_parquet(path)["id"].to_pylist())
+
+
+# ------------------------------------------------------------------------------------------------- mounts and links
+COUNT = """
+import sys, inlay
+path, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for number in range(first, last):
+    inlay.merge({"id": [number], "n": [number]}, path, "upsert", "id", lock_timeout=60)
+"""
+
+
+def in_mount(script: str, directory: Path, at: Path, *arguments: object) -> subprocess.Popen[str]:
+    """Run a Python script in which `at` is a bind mount of `directory` that hides its parent."""
+    at.mkdir(parents=True, exist_ok=True)
+    run = " ".join(map(str, [sys.executable, '-c "$SCRIPT"', at, *arguments]))
+    mount = f"mount --bind {directory} {at} && exec {run}"
+    namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    environment = os.environ | {"SCRIPT": textwrap.dedent(script)}
+    return subprocess.Popen(
+        [*namespace, "sh", "-c", mount], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+def test_writers_through_two_mounts_lose_no_update(tmp_path: Path) -> None:
+    path = write(tmp_path / "host/sales", id=[-1], n=[0])
+    outside = subprocess.Popen([sys.executable, "-c", COUNT, str(path), "0", "30"], stderr=subprocess.PIPE, text=True)
+    inside = in_mount(COUNT, path, tmp_path / "container/data", 100, 130)
+    finish(outside)
+    finish(inside)
+    expected = [-1, *range(30), *range(100, 130)]
+    assert ids(path) == expected
+    for read in READERS.values():
+        assert sorted(row["id"] for row in read(path)) == expected
+
+
+def test_symbolic_links_and_relative_paths_lead_to_one_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "data/sales")
+    (tmp_path / "link").symlink_to(path)
+    monkeypatch.chdir(tmp_path / "data")
+    for each in (tmp_path / "link", Path("sales"), Path("../data/sales")):
+        assert LocalJournal(locate(each)).sidecar == str(tmp_path / "data/.sales.txn")
+
+
+def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "host/sales")
+    interrupt(path, monkeypatch)
+    script = """
+    import sys, inlay
+    for call in (lambda p: inlay.read_parquet(p), lambda p: inlay.merge({"id": [9], "n": [9]}, p, "upsert", "id")):
+        try:
+            call(sys.argv[1])
+        except inlay.InlayError as error:
+            print(error.message)
+    """
+    first, second = finish(in_mount(script, path, tmp_path / "container/data")).splitlines()
+    assert first == second
+    assert "is pending in the directory next to the dataset, which this mount hides" in first
+    assert ids(path) == [1, 2, 3, 4], "the writer's own path completes the commit"
+    finish(in_mount(COUNT, path, tmp_path / "container/data", 5, 6))
+    assert ids(path) == [1, 2, 3, 4, 5]
+
+
+def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch)
+    (path / ".inlay.txn").mkdir()
+    inlay.merge({"id": [5], "n": [50]}, path, "upsert", "id")
+    assert ids(path) == [1, 2, 3, 4, 5]
+    assert not (tmp_path / ".sales.txn/commit.json").exists()
+    assert not (path / ".inlay.pending").exists()
+
+
+def test_a_marker_without_a_commit_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    path = write(tmp_path / "sales")
+    (path / ".inlay.pending").mkdir()
+    assert ids(path) == [1, 2, 3]
+    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id")
+    assert not (path / ".inlay.pending").exists()
+
+
+def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import fcntl
+
+    real = fcntl.flock
+
+    def flock(descriptor: int, mode: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(descriptor, mode)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path = write(tmp_path / "sales")
+    with inlay.incremental.IncrementalFileManager() as manager:
+        manager.create_staging_directory(path)
+        with pytest.raises(inlay.InlayError, match="is locked by process"):
+            inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", lock_timeout=0)
+    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", lock_timeout=0)
+    assert ids(path) == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------------- deleted datasets
+@pytest.mark.parametrize("moves", [0, 1])
+def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch, moves)
+    shutil.rmtree(path)
+    with pytest.raises(InlayError, match="no Parquet file"):
+        inlay.read_parquet(path)
+    assert not path.exists()
+    write(path, id=[7], n=[70])
+    assert ids(path) == [7]
+
+
+def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch)
+    shutil.rmtree(path)
+    path.mkdir()
+    pq.write_table(pa.table({"id": [7], "n": [70]}), path / "part-0.parquet")
+    assert ids(path) == [7]
+    inlay.merge({"id": [8], "n": [80]}, path, "upsert", "id")
+    assert ids(path) == [7, 8]
+    assert [entry.name for entry in (tmp_path / ".sales.txn").iterdir() if entry.name.startswith(".staging_")] == []
+
+
+def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch, moves=1)
+    (path / ".inlay.pending").rmdir()
+    found = listing(path)
+    with pytest.raises(CorruptJournalError, match="belongs to another directory"):
+        inlay.read_parquet(path)
+    assert listing(path) == found
+    assert inlay.recover(path, undo=True).undone
+    assert ids(path) == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------------------------------- before commit point
+def test_a_partition_name_that_is_too_long_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "places"
+    inlay.write_dataset({"id": [1], "country": ["de"], "city": ["Ulm"]}, path, partition_columns=["country", "city"])
+    before = sorted(path.rglob("*"))
+    rows = {"id": [2, 3], "country": ["de", "fr"], "city": ["Bonn", "x" * 295]}
+    for call in (inlay.write_dataset, lambda data, at: inlay.merge(data, at, "upsert", ["id"])):
+        with pytest.raises(InlayError, match="File name too long"):
+            call(rows, path)
+    assert sorted(path.rglob("*")) == before
+    assert ids(path) == [1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test changes its user")
+def test_a_partition_without_write_permission_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "days"
+    inlay.write_dataset({"id": [1, 2], "day": ["mon", "tue"]}, path, partition_columns="day")
+    before = listing(path)
+    for each in [tmp_path, *tmp_path.rglob("*")]:
+        os.chown(each, 65534, 65534)
+    os.chown(path / "day=tue", 0, 0)
+    (path / "day=tue").chmod(0o755)
+    script = """
+    import os, sys, inlay, fsspec.implementations.local
+    inlay.merge({"id": [1]}, sys.argv[1] + ".other", "upsert", "id")  # Imports modules that only root can read.
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    try:
+        inlay.merge({"id": [3, 4], "day": ["mon", "tue"]}, sys.argv[1], "upsert", ["id"])
+    except inlay.InlayError as error:
+        print(error.message)
+    """
+    for parent in tmp_path.parents:  # pytest's directories belong to root
+        if parent.stat().st_uid == os.geteuid() and len(parent.parts) > 2:
+            parent.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+        env=os.environ | {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "You do not have permission to write to" in done.stdout
+    assert "day=tue" in done.stdout
+    assert listing(path) == before
+    assert ids(path) == [1, 2]
+
+
+# ------------------------------------------------------------------------------------------------------------- undo
+@pytest.mark.parametrize("moves", [0, 1, 2])
+def test_undo_restores_the_files_before_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
+    path = tmp_path / "days"
+    inlay.write_dataset({"id": [1, 2, 3], "day": ["mon", "tue", "wed"]}, path, partition_columns="day")
+    before = listing(path)
+    rows = {"id": [1, 2, 4], "day": ["mon", "tue", "thu"], "new": [1, 2, 4]}
+    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+        inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve")
+    report = inlay.recover(path, undo=True)
+    assert report.undone
+    assert report.completed is None
+    assert listing(path) == before
+    assert not list((tmp_path / ".days.txn").glob(".staging_*"))
+    assert not inlay.recover(path, undo=True), "there is nothing left to undo"
+    inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve")
+    assert ids(path) == [1, 2, 4]
+
+
+def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch, moves=1)
+    with failing_moves(monkeypatch, 0), pytest.raises(CommitPendingError):
+        inlay.recover(path, undo=True)
+    assert ids(path) == [1, 2, 3]
+
+
+def test_undo_without_hard_links_is_an_error_that_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError("no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    path = write(tmp_path / "sales")
+    interrupt(path, monkeypatch, moves=1)
+    found = listing(path)
+    with pytest.raises(CorruptJournalError, match=r"earlier content of .* is lost"):
+        inlay.recover(path, undo=True)
+    assert listing(path) == found
+    assert ids(path) == [1, 2, 3, 4]
+
+
+def test_undo_on_an_object_store_is_rejected(memory: Any) -> None:
+    inlay.write_dataset(ROWS, "memory://lake/sales")
+    with pytest.raises(InvalidArgumentError, match="cannot be undone"):
+        inlay.recover("memory://lake/sales", undo=True)
+
+
+# ---------------------------------------------------------------------------------------------------- access rights
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
+def test_rewritten_files_keep_owner_group_mode_and_attributes(tmp_path: Path) -> None:
+    path = write(tmp_path / "sales")
+    [file] = path.glob("*.parquet")
+    os.chown(file, 1234, 4321)
+    file.chmod(0o640)
+    os.setxattr(file, "user.origin", b"vendor")
+    inlay.merge({"id": [2], "n": [21]}, path, "update", "id")
+    status = file.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o640)
+    assert os.getxattr(file, "user.origin") == b"vendor"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change groups")
+def test_the_group_of_the_dataset_can_use_the_sidecar(tmp_path: Path) -> None:
+    path = tmp_path / "sales"
+    path.mkdir()
+    os.chown(path, 0, 4321)
+    path.chmod(0o2775)
+    usual = os.umask(0o022)
+    try:
+        inlay.write_dataset({"id": [1], "day": ["mon"]}, path, partition_columns="day")
+    finally:
+        os.umask(usual)
+    for directory in (tmp_path / ".sales.txn", path / "day=mon"):
+        status = directory.stat()
+        assert (status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 0o2775), directory
+    [file] = path.rglob("*.parquet")
+    assert file.stat().st_gid == 4321
+
+
+def test_a_no_op_leaves_nothing_behind(tmp_path: Path) -> None:
+    inlay.merge(ROWS, tmp_path / "new/sales", "update", "id")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rejected_initial_load_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InlayError):
+        inlay.merge({"id": [1, 1]}, tmp_path / "new/sales", "upsert", "id")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_directories_are_named_by_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "sales")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(DatasetIOError, match="You do not have permission to write to"):
+        inlay.merge({"id": [2], "n": [21]}, path, "update", "id")
