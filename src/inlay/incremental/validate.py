@@ -13,7 +13,16 @@ import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE
 from inlay.engines.kernels import bit_equal
-from inlay.engines.keys import KeyIndex, NullKeys, Repeats, canonical_keys, contiguous, find_null_keys, require_key_type
+from inlay.engines.keys import (
+    KeyIndex,
+    NullKeys,
+    Repeats,
+    canonical_keys,
+    contiguous,
+    find_null_keys,
+    require_key_type,
+    require_order_type,
+)
 from inlay.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -273,7 +282,8 @@ def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveE
 class Conformer:
     """A function that casts source rows to the dataset's columns, order and types.
 
-    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit.
+    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit. Columns that only
+    order the source, and that the dataset does not store, come last.
     """
 
     source: pa.Schema
@@ -281,18 +291,22 @@ class Conformer:
     key_columns: Sequence[str]
     partition_columns: Sequence[str] = ()
     mode: SchemaMode = "strict"
+    order_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require_distinct_names(self.source, "The source")
         require_columns(self.key_columns, self.source, "the source", "key column")
         require_columns(self.partition_columns, self.source, "the source", "partition column")
+        require_columns(self.order_columns, self.source, "the source", "dedup_order_by column")
+        for name in self.order_columns:
+            require_order_type(name, self.source.field(name).type)
         if self.target is not None:
             self._check_names(self.target)
         for name in self.key_columns:
             require_key_type(name, self.schema.field(name).type)
 
     def _check_names(self, target: pa.Schema) -> None:
-        known = {*target.names, *self.partition_columns}
+        known = {*target.names, *self.partition_columns, *self.order_columns}
         require_columns(self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column")
         missing = [name for name in target.names if name not in self.source.names]
         extra = [name for name in self.source.names if name not in known]
@@ -310,11 +324,14 @@ class Conformer:
         fields = [self.source.field(name) for name in self.partition_columns if name not in inside]
         return [field.with_type(storage_type(field.type)) for field in fields]
 
+    def _new_fields(self) -> list[pa.Field]:
+        known = {*(self.target or self.source).names, *self.partition_columns}
+        return [field for field in self.source if field.name not in known]
+
     @property
     def added(self) -> list[pa.Field]:
         """The columns that `schema_mode="evolve"` adds to the dataset."""
-        known = {*(self.target or self.source).names, *self.partition_columns}
-        return [field.with_nullable(True) for field in self.source if field.name not in known]
+        return [field.with_nullable(True) for field in self._new_fields()] if self.mode == "evolve" else []
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -326,8 +343,15 @@ class Conformer:
         return pa.schema(fields, self.source.metadata)
 
     @property
-    def schema(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
+        """The schema of the dataset's rows: the columns of new files, then the columns in paths."""
         return pa.schema([*self.file_schema, *self._path_fields()], self.file_schema.metadata)
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self.mode == "evolve":
+            return self.stored_schema
+        return pa.schema([*self.stored_schema, *self._new_fields()], self.file_schema.metadata)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         columns = []
