@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE
-from inlay.engines.kernels import bit_equal
-from inlay.engines.keys import (
-    KeyIndex,
-    NullKeys,
-    Repeats,
-    canonical_keys,
-    contiguous,
-    find_null_keys,
-    require_key_type,
-    require_order_type,
-)
+from inlay.engines.keys import NullKeys, Repeats, require_key_type, require_order_type
 from inlay.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -48,41 +35,19 @@ __all__ = [
     "Conformer",
     "MergeOptions",
     "SchemaMode",
-    "TableLike",
+    "moved_error",
     "normalize_keys",
     "reject_duplicates",
     "reject_null_keys",
-    "validate_keys_and_schema",
-    "validate_no_null_keys",
-    "validate_partition_column_immutability",
+    "require_columns",
+    "row_text",
+    "value_text",
 ]
 
 
 SchemaMode = Literal["strict", "evolve"]
 _MAX_EXAMPLES = 5  # keys
 _MAX_NAMES = 10  # columns
-
-
-class TableLike(Protocol):
-    """Any object with a schema and a row count, such as a pyarrow Table.
-
-    Attributes:
-        schema: The pyarrow schema.
-        num_rows: The number of rows.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import TableLike
-        >>> table: TableLike = pa.table({"id": [1, 2]})
-        >>> table.num_rows
-        2
-    """
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    @property
-    def num_rows(self) -> int: ...
 
 
 def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -> list[str]:
@@ -134,60 +99,6 @@ def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: s
         raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
 
 
-def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: str | Sequence[str]) -> None:
-    """Check key columns, the fit of source columns to the target, and NULL keys.
-
-    Args:
-        source: The source rows. Values and keys are checked only if this is a pyarrow Table.
-        target: The target rows or their schema; None for a new dataset.
-        key_columns: The name, or the names, of the key columns.
-
-    Raises:
-        InvalidArgumentError: `key_columns` is empty or repeats a name.
-        SchemaMismatchError: A key column is missing, the columns differ, or a value does not fit its column.
-        NullKeyError: A source key is NULL.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_keys_and_schema
-        >>> source = pa.table({"id": [1, 2], "name": ["a", "b"]})
-        >>> validate_keys_and_schema(source, None, "id")
-    """
-    keys = normalize_keys(key_columns)
-    require_columns(keys, source.schema, "the source", "key column")
-    if target is not None and len(target.schema):
-        conformer = Conformer(source.schema, target.schema, keys)
-        if isinstance(source, pa.Table):
-            conformer(source)
-    if isinstance(source, pa.Table):
-        validate_no_null_keys(source, keys)
-
-
-def validate_no_null_keys(source_table: pa.Table, key_columns: str | Sequence[str]) -> None:
-    """Reject NULL keys. The error names the column, the number of rows and the first row.
-
-    Args:
-        source_table: The source rows.
-        key_columns: The name, or the names, of the key columns.
-
-    Raises:
-        NullKeyError: A key column contains NULL.
-        SchemaMismatchError: A key column does not exist.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_no_null_keys
-        >>> validate_no_null_keys(pa.table({"id": [1, None]}), "id")
-        Traceback (most recent call last):
-            ...
-        inlay.errors.NullKeyError: Key column 'id' is NULL in 1 of 2 source rows; the first is row 1: id=None.
-        Hint: Remove these rows, fill in the keys, or choose other key columns.
-    """
-    keys = normalize_keys(key_columns)
-    require_columns(keys, source_table.schema, "the source", "key column")
-    reject_null_keys(find_null_keys(source_table.select(keys)), source_table.num_rows)
-
-
 def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
     for name, count, row, keys in found:
         raise NullKeyError(
@@ -198,10 +109,10 @@ def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
 
 
 def row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
-    return ", ".join(f"{name}={_text(table.column(name)[row])}" for name in columns)
+    return ", ".join(f"{name}={value_text(table.column(name)[row])}" for name in columns)
 
 
-def _text(scalar: pa.Scalar) -> str:
+def value_text(scalar: pa.Scalar) -> str:
     """Format a value. Arrow formats dates and times, because Python would drop nanoseconds."""
     return str(scalar.cast(pa.string())) if pa.types.is_temporal(scalar.type) else repr(scalar.as_py())
 
@@ -216,57 +127,6 @@ def reject_duplicates(repeats: Repeats) -> None:
             f"{repeating} a key: {'; '.join(list(examples)[:_MAX_EXAMPLES])}.",
             hint='Remove the duplicates, or pass strategy="deduplicate" to keep the last row of each key.',
         )
-
-
-def validate_partition_column_immutability(
-    source_table: pa.Table,
-    target_table: pa.Table,
-    key_columns: str | Sequence[str],
-    partition_columns: Sequence[str],
-) -> None:
-    """Reject source keys that exist in the target with another value in a partition column.
-
-    Args:
-        source_table: The source rows.
-        target_table: The target rows.
-        key_columns: The name, or the names, of the key columns.
-        partition_columns: The names of the partition columns.
-
-    Raises:
-        PartitionMoveError: A key exists in both tables with different values in a partition column.
-        SchemaMismatchError: A column does not exist, or a source value does not fit the type of the target.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_partition_column_immutability
-        >>> target = pa.table({"id": [1], "day": ["2025-01-01"]})
-        >>> source = pa.table({"id": [1, 2], "day": ["2025-01-01", "2025-01-02"]})
-        >>> validate_partition_column_immutability(source, target, "id", ["day"])
-    """
-    keys = normalize_keys(key_columns)
-    for table, where in ((source_table, "the source"), (target_table, "the dataset")):
-        require_columns([*keys, *partition_columns], table.schema, where, "column")
-    types = [target_table.schema.field(name).type for name in keys]
-    # NULL matches nothing.
-    source_table = source_table.filter(functools.reduce(pc.and_, [source_table[name].is_valid() for name in keys]))
-    index = KeyIndex(
-        [canonical_keys(lossless_cast(source_table.column(n), t, n), t) for n, t in zip(keys, types, strict=True)]
-    )
-    targets = [canonical_keys(target_table.column(n), t) for n, t in zip(keys, types, strict=True)]
-    rows = index.find(targets, (0, len(index)))
-    hits = np.flatnonzero(rows >= 0)
-    for name in partition_columns:
-        before = target_table.column(name).take(pa.array(hits))
-        after = lossless_cast(source_table.column(name), before.type, name).take(pa.array(rows[hits]))
-        moved = np.flatnonzero(~bit_equal(contiguous(before), contiguous(after)))
-        if len(moved):
-            first = int(moved[0])
-            raise moved_error(
-                row_text(source_table, keys, int(rows[hits[first]])),
-                f"{name}={_text(before[first])}",
-                f"{name}={_text(after[first])}",
-                len(moved),
-            )
 
 
 def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveError:
