@@ -101,6 +101,30 @@ def test_partition_columns_are_checked_where_they_matter(tmp_path: Path, engine:
             inlay.merge(rows, path, strategy, "id", partition_columns=columns, engine=engine)  # type: ignore[arg-type]
 
 
+# ---------------------------------------------------------------------------------------------------------- DuckDB
+@pytest.mark.parametrize(
+    ("use_merge", "chosen", "statement"),
+    [
+        (None, "Using DuckDB MERGE for merge operation (auto-detected)", "MERGE"),
+        (True, "Using DuckDB MERGE (explicitly requested)", "MERGE"),
+        (False, "Using UNION ALL (explicitly requested)", "UNION ALL"),
+    ],
+)
+@pytest.mark.parametrize(("strategy", "updated", "inserted"), [("insert", 0, 1), ("update", 1, 0), ("upsert", 1, 1)])
+def test_the_log_names_the_statement_that_ran(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, strategy: Any, updated: int, inserted: int,
+    use_merge: bool | None, chosen: str, statement: str,
+) -> None:  # fmt: skip
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([41, 4343], ["secret", "b"])})
+    with caplog.at_level("DEBUG", "inlay.engines.duckdb"):
+        result = inlay.merge(
+            lake.table([42, 4343], ["x", "secret2"]), path, strategy, "id", engine="duckdb", use_merge=use_merge
+        )
+    assert (result.updated, result.inserted) == (updated, inserted)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [chosen, f"DuckDB ran {statement} on 1 row groups: {updated} updated, {inserted} inserted"]
+
+
 # ------------------------------------------------------------------------------------------------------ positions
 def test_the_mode_may_be_positional(tmp_path: Path) -> None:
     inlay.write_dataset(lake.table([1]), tmp_path / "d", "append")

@@ -5,6 +5,7 @@ Each function runs the code that a merge runs: the same statistics, partitions, 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -113,7 +114,7 @@ class _KnownStatistics:
 
     def bounds(self, column: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
         stats = [file.column_stats.get(column) or {} for file in self.files]
-        known = np.array([_is_exact(each) for each in stats], np.bool_)
+        known = np.array([_is_exact(each, int(rows)) for each, rows in zip(stats, self.rows, strict=True)], np.bool_)
         try:
             lows, highs = (_bound_array(stats, known, end, type_, column) for end in ("min", "max"))
         except (pa.ArrowException, TypeError, SchemaMismatchError, OverflowError):
@@ -122,16 +123,17 @@ class _KnownStatistics:
         return lows, highs, known
 
 
-def _is_exact(stats: Mapping[str, Any]) -> bool:
-    low, high = stats.get("min"), stats.get("max")
-    is_known = low is not None and low == low and high is not None and high == high  # noqa: PLR0124  (NaN)
-    return is_known and stats.get("exactness", "exact") == "exact"
+def _is_exact(stats: Mapping[str, Any], rows: int) -> bool:
+    bounds = stats.get("min"), stats.get("max")
+    is_bounded = not any(bound is None or (isinstance(bound, float) and math.isnan(bound)) for bound in bounds)
+    is_null = bounds == (None, None) and stats.get("null_count") == rows
+    return (is_bounded or is_null) and stats.get("exactness", "exact") == "exact"
 
 
 def _bound_array(
     stats: Sequence[Mapping[str, Any]], known: npt.NDArray[np.bool_], end: str, type_: pa.DataType, column: str
 ) -> pa.Array:
-    values = pa.array([each[end] if is_known else None for each, is_known in zip(stats, known, strict=True)])
+    values = pa.array([each.get(end) if is_known else None for each, is_known in zip(stats, known, strict=True)])
     return lossless_cast(pa.chunked_array([values]), type_, column).combine_chunks()
 
 
