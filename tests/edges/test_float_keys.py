@@ -69,7 +69,7 @@ def test_a_nan_key_has_no_span() -> None:
 
 def test_runs_with_nan_touch_every_range() -> None:
     low, high, known = pa.array([5.0]), pa.array([6.0]), np.array([True])
-    for values, touched in (([1.0, 2.0], False), ([1.0, NAN], True), ([5.5, None], True)):
+    for values, touched in (([1.0, 2.0], False), ([1.0, NAN], True), ([7.0, NAN], True), ([5.5, None], True)):
         index = KeyIndex([pa.chunked_array([pa.array(values, pa.float64())])])
         assert index.runs(1).touches(0, low, high, known).tolist() == [touched]
         assert index.touches(0, low, high, known).tolist() == [touched]
