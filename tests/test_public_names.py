@@ -262,7 +262,7 @@ DESIGN: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"partition_by": None, "engine": "auto", "storage_options": None, "schema_mode": "strict",
          "dedup_order_by": None, "progress": None},
     ),
-    "write_dataset": (["source", "path"], {"mode": "append", "partition_columns": None, "engine": "auto"}),
+    "write_dataset": (["source", "path", "mode"], {"partition_columns": None, "engine": "auto"}),
     "read_parquet": (["path"], {"columns": None, "filter": None}),
     "recover": (["path"], {"filesystem": None}),
     "compact": (["path"], {}),

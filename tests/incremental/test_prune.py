@@ -12,13 +12,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.errors import InlayError, SchemaMismatchError
-from inlay.incremental.plan import plan_incremental_rewrite
-from inlay.incremental.prune import (
+from inlay.incremental import (
     ConservativeMembershipChecker,
     ParquetFileMetadata,
     ParquetMetadataAnalyzer,
     RowGroupMetadata,
     confirm_affected_files,
+    plan_incremental_rewrite,
 )
 from tests import lake
 

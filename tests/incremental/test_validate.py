@@ -19,7 +19,14 @@ from inlay.errors import (
     SchemaMismatchError,
     wrap_errors,
 )
-from inlay.incremental.prune import ParquetFileMetadata, PartitionPruner, confirm_affected_files
+from inlay.incremental import (
+    ParquetFileMetadata,
+    PartitionPruner,
+    confirm_affected_files,
+    validate_keys_and_schema,
+    validate_no_null_keys,
+    validate_partition_column_immutability,
+)
 from inlay.incremental.target import Partitions
 from inlay.incremental.validate import (
     Conformer,
@@ -28,9 +35,6 @@ from inlay.incremental.validate import (
     normalize_keys,
     reject_duplicates,
     require_columns,
-    validate_keys_and_schema,
-    validate_no_null_keys,
-    validate_partition_column_immutability,
 )
 from tests import lake
 

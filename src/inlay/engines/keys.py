@@ -6,6 +6,7 @@ are decoded, text is compared by its bytes, -0.0 equals 0.0, and all NaNs are eq
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -31,6 +32,7 @@ __all__ = [
     "join_null_keys",
     "join_repeats",
     "require_key_type",
+    "require_order_type",
     "sortable_values",
 ]
 
@@ -48,6 +50,14 @@ def require_key_type(column: str, type_: pa.DataType) -> None:
         raise InvalidArgumentError(
             f"Column {column!r} cannot be a key column: its type is {type_}.",
             hint="Choose key columns of a number, text, binary, boolean, date or time type.",
+        )
+
+
+def require_order_type(column: str, type_: pa.DataType) -> None:
+    if pa.types.is_nested(storage_type(type_)):
+        raise InvalidArgumentError(
+            f"Column {column!r} cannot be a dedup_order_by column: its type is {type_}, which has no order.",
+            hint="Choose columns of a number, text, binary, boolean, date or time type.",
         )
 
 
@@ -166,10 +176,12 @@ class KeyIndex:
 
     def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
         """Return which ranges of a key column contain a source key; True for unknown ranges."""
+        values = self._sorted_values(position)
+        if _ends_with_nan(values):
+            return np.ones(len(known), np.bool_)
         result = ~known
         inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
         if inside.any():
-            values = self._sorted_values(position)
             starts, ends = _search(values, lows.filter(pa.array(inside)), highs.filter(pa.array(inside)))
             result[inside] = starts < ends
         return result
@@ -190,7 +202,7 @@ class KeyIndex:
 
     def span(self, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[int, int]:
         """Return the slice of the sorted keys whose first column is in a range."""
-        if low is None or high is None or not low.is_valid:
+        if low is None or high is None or not low.is_valid or _ends_with_nan(self.columns[0]):
             return 0, len(self)
         starts, ends = _search(self.columns[0], pa.array([low]), pa.array([high]))
         return int(starts[0]), int(ends[0])
@@ -234,6 +246,8 @@ class KeyRuns(NamedTuple):
 
     def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
         """Return which ranges of key column `position` overlap a run; True for unknown ranges."""
+        if _ends_with_nan(self.highs[position]):
+            return np.ones(len(known), np.bool_)
         result = ~known
         inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
         if inside.any():
@@ -248,6 +262,12 @@ def _is_sorted(column: pa.Array) -> bool:
     if len(column) < 2 or pa.types.is_floating(column.type):
         return len(column) < 2
     return bool(pc.all(pc.less_equal(column.slice(0, len(column) - 1), column.slice(1)), skip_nulls=False).as_py())
+
+
+def _ends_with_nan(values: pa.Array) -> bool:
+    """Return whether sorted values contain NaN, which no range of a footer includes."""
+    known = len(values) - values.null_count
+    return pa.types.is_floating(values.type) and known > 0 and math.isnan(values[known - 1].as_py())
 
 
 def _search(values: pa.Array, lows: pa.Array, highs: pa.Array) -> tuple[Integers, Integers]:

@@ -163,6 +163,8 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
         return pa.Table.from_pandas(data, preserve_index=False)
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
+    if module == "pyspark":  # its Arrow stream fails for timestamps
+        return data.toArrow()
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):

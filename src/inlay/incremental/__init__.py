@@ -5,15 +5,8 @@ from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, rec
 from inlay.incremental.compact import compact
 from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge
-from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan, plan_incremental_rewrite
-from inlay.incremental.prune import (
-    ConservativeMembershipChecker,
-    ParquetFileMetadata,
-    ParquetMetadataAnalyzer,
-    PartitionPruner,
-    RowGroupMetadata,
-    confirm_affected_files,
-)
+from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer, RowGroupMetadata
+from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan
 from inlay.incremental.read import open_dataset, read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
@@ -22,14 +15,18 @@ from inlay.incremental.result import (
     WriteResult,
     compute_merge_stats,
 )
-from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
-from inlay.incremental.validate import (
+from inlay.incremental.steps import (
+    ConservativeMembershipChecker,
+    PartitionPruner,
     TableLike,
-    normalize_keys,
+    confirm_affected_files,
+    plan_incremental_rewrite,
     validate_keys_and_schema,
     validate_no_null_keys,
     validate_partition_column_immutability,
 )
+from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
+from inlay.incremental.validate import normalize_keys
 from inlay.incremental.write import write_dataset
 from inlay.parquet.layout import parse_hive_partition_path
 

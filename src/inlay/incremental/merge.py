@@ -39,6 +39,7 @@ from inlay.incremental.validate import (
     require_columns,
 )
 from inlay.parquet.footer_cache import FooterCache
+from inlay.parquet.layout import parse_hive_partition_path
 from inlay.storage import FileStat, Filesystem, Location
 
 __all__ = ["MergeRun", "merge", "plan_merge"]
@@ -116,7 +117,8 @@ def merge(
               NULL in replaced and new rows. Existing rows are NULL in the new columns.
         dedup_order_by: For strategy `"deduplicate"` only: the column or columns that determine the source row to
             keep. The row with the highest values wins; NULL is lowest, NaN is highest; the later source row wins a
-            tie. None keeps the last source row of each key.
+            tie. A column that the dataset does not store orders the source rows and is then dropped, unless
+            `schema_mode="evolve"` adds it. None keeps the last source row of each key.
         progress: How to report progress. One of:
             - None or False: don't report progress
             - True: show a progress bar in a terminal or a notebook, and nothing if stderr is redirected
@@ -334,7 +336,8 @@ class MergeRun:
     def dry_run_with_changes(self, files: Sequence[FileStat], limit: int) -> tuple[MergePlan, Changes]:
         """Plan the merge, and read up to `limit` inserted, replaced and deleted rows each."""
         decisions, rewrites = self._stage_dry_run(files)
-        changes = sample_changes(decisions, rewrites, self._source, self.engine, limit)
+        schema = self._conformer.stored_schema
+        changes = sample_changes(decisions, rewrites, self._source, schema, self.engine, limit)
         return self._build_plan(decisions, rewrites), changes
 
     def _stage_dry_run(self, files: Sequence[FileStat]) -> tuple[Decisions, list[FileRewrite]]:
@@ -349,12 +352,17 @@ class MergeRun:
         options = self.options
         cache = self._cache_of(self.location)  # the transaction may just have created the sidecar that holds the cache
         self.target = TargetState.read(
-            self.location, files, options.key_columns, options.partition_columns, cache, self.engine.footers
+            self.location, files, options.key_columns, self._requested_partitions(files), cache, self.engine.footers
         )
         self._load()
         decisions = decide(self.target, self._source, options, self.engine, self._report)
         self._schemas = [self._schema_for(decision) for decision in decisions.touched]
         return decisions
+
+    def _requested_partitions(self, files: Sequence[FileStat]) -> list[str] | None:
+        """Return the partition columns to check. A strategy without new files can update a flat dataset."""
+        is_flat = not any(parse_hive_partition_path(file.path) for file in files[:1])
+        return None if is_flat and not self.options.strategy.inserts else self.options.partition_columns
 
     def _load(self) -> None:
         if self._is_loaded:
@@ -366,7 +374,7 @@ class MergeRun:
             return
         opened = self.engine.open(self._data, self.target.schema, self._storage_options)
         self._conformer = self._conform_to(opened.schema)
-        require_columns(self.options.dedup_order_by, self._conformer.schema, "the source", "dedup_order_by column")
+        require_columns(self.options.partition_columns or (), opened.schema, "the source", "partition column")
         self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
         self._is_loaded = True
         self._data = None
@@ -374,7 +382,14 @@ class MergeRun:
 
     def _conform_to(self, source: pa.Schema) -> Conformer:
         target, options = self.target, self.options
-        return Conformer(source, target.schema, options.key_columns, target.partition_columns, options.schema_mode)
+        return Conformer(
+            source,
+            target.schema,
+            options.key_columns,
+            target.partition_columns,
+            options.schema_mode,
+            options.dedup_order_by,
+        )
 
     def _check_keys(self) -> None:
         reject_null_keys(self._source.null_keys, self._source.input_rows)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -14,17 +13,10 @@ import pyarrow as pa
 
 from inlay.engines.base import Engine, FileMatch, GroupEdit, RowNumbers, Source, Target
 from inlay.incremental.display import Reporter
-from inlay.incremental.prune import (
-    ConservativeMembershipChecker,
-    ParquetMetadataAnalyzer,
-    PartitionPruner,
-    SourceKeys,
-    possible_files,
-)
+from inlay.incremental.prune import possible_files
 from inlay.incremental.target import ELSEWHERE, UNKNOWN, Partitions, TargetState
-from inlay.incremental.validate import MergeOptions, moved_error, normalize_keys, row_text
+from inlay.incremental.validate import MergeOptions, moved_error, row_text
 from inlay.parquet.footers import Footer
-from inlay.storage import Filesystem
 
 __all__ = [
     "Decision",
@@ -33,7 +25,6 @@ __all__ = [
     "IncrementalRewritePlan",
     "MergePlan",
     "decide",
-    "plan_incremental_rewrite",
 ]
 
 
@@ -375,61 +366,3 @@ class MergePlan(IncrementalRewritePlan):
         from inlay.incremental.display import plan_html
 
         return plan_html(self)
-
-
-def plan_incremental_rewrite(
-    dataset_path: str | os.PathLike[str],
-    source_keys: SourceKeys,
-    key_columns: str | Sequence[str],
-    filesystem: Filesystem | None = None,
-    partition_schema: pa.Schema | None = None,
-    *,
-    source_partitions: Iterable[Mapping[str, Any]] | None = None,
-) -> IncrementalRewritePlan:
-    """Find the files that may contain source keys, from paths and footers only.
-
-    A file is unaffected if its partition values or its statistics prove that it contains no source key. `plan_merge`
-    is exact: it also reads key columns.
-
-    Args:
-        dataset_path: The directory of the dataset.
-        source_keys: The keys: a pyarrow Table with the key columns, a pyarrow Array or a sequence of values for one
-            key column, or a sequence of tuples for several.
-        key_columns: The name, or the names, of the key columns.
-        filesystem: An fsspec or pyarrow filesystem that holds `dataset_path`.
-        partition_schema: The types of the partition columns. Without it, partition values are compared as text, and
-            key columns do not exclude partitions.
-        source_partitions: The partitions of the source rows, each a mapping of partition columns to values. None
-            derives the partitions from the keys, if partition columns are key columns.
-
-    Returns:
-        The affected files, the unaffected files and the number of rows in the affected files.
-
-    Raises:
-        InvalidArgumentError: `key_columns` is empty or repeats a name, or `dataset_path` is invalid.
-
-    Example:
-        >>> import inlay
-        >>> from inlay.incremental import plan_incremental_rewrite
-        >>> for day in ("2025-01-01", "2025-01-02"):
-        ...     _ = inlay.write_dataset({"id": [1, 2], "day": [day] * 2}, "days", partition_columns="day")
-        >>> plan = plan_incremental_rewrite("days", [1], "id", source_partitions=[{"day": "2025-01-02"}])
-        >>> len(plan.affected_files), len(plan.unaffected_files)
-        (1, 1)
-    """
-    keys = normalize_keys(key_columns)
-    files = ParquetMetadataAnalyzer().analyze_dataset_files(dataset_path, filesystem)
-    candidates = set(
-        PartitionPruner().identify_candidate_files(
-            files, keys, source_keys, partition_schema, source_partitions=source_partitions
-        )
-    )
-    possible = ConservativeMembershipChecker().files_that_might(files, keys, source_keys)
-    affected = [file for file, might in zip(files, possible, strict=True) if might and file.path in candidates]
-    chosen = {file.path for file in affected}
-    return IncrementalRewritePlan(
-        affected_files=[file.path for file in affected],
-        unaffected_files=[file.path for file in files if file.path not in chosen],
-        new_files=[],
-        affected_rows=sum(file.total_rows for file in affected),
-    )

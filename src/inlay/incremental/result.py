@@ -426,19 +426,24 @@ class _Replaced(NamedTuple):
 
 
 def sample_changes(
-    decisions: Decisions, rewrites: Sequence[FileRewrite], source: Source, engine: Engine, limit: int
+    decisions: Decisions,
+    rewrites: Sequence[FileRewrite],
+    source: Source,
+    schema: pa.Schema,
+    engine: Engine,
+    limit: int,
 ) -> Changes:
     """Read up to `limit` inserted, replaced and deleted rows each, from a few row groups."""
     replaced = _first(_replaced(rewrites), limit)
     deleted = list(itertools.islice(_deleted(decisions, limit), _MAX_ROW_GROUPS))
     picks = [*(each.pick for each in replaced), *deleted]
-    tables = list(engine.pick(decisions.target.location, picks, source.schema)) if picks else []
-    empty = source.schema.empty_table()
+    tables = list(engine.pick(decisions.target.location, picks, schema)) if picks else []
+    empty = schema.empty_table()
     sources = np.concatenate([_NOTHING, *(each.sources for each in replaced)])
     return Changes(
-        inserted=source.take(decisions.new_rows[:limit]),
+        inserted=source.take(decisions.new_rows[:limit], schema.names),
         old=pa.concat_tables([empty, *tables[: len(replaced)]]),
-        new=source.take(sources),
+        new=source.take(sources, schema.names),
         deleted=pa.concat_tables([empty, *tables[len(replaced) :]]).slice(0, limit),
     )
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE
-from inlay.engines.kernels import bit_equal
-from inlay.engines.keys import KeyIndex, NullKeys, Repeats, canonical_keys, contiguous, find_null_keys, require_key_type
+from inlay.engines.keys import NullKeys, Repeats, require_key_type, require_order_type
 from inlay.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -39,41 +35,19 @@ __all__ = [
     "Conformer",
     "MergeOptions",
     "SchemaMode",
-    "TableLike",
+    "moved_error",
     "normalize_keys",
     "reject_duplicates",
     "reject_null_keys",
-    "validate_keys_and_schema",
-    "validate_no_null_keys",
-    "validate_partition_column_immutability",
+    "require_columns",
+    "row_text",
+    "value_text",
 ]
 
 
 SchemaMode = Literal["strict", "evolve"]
 _MAX_EXAMPLES = 5  # keys
 _MAX_NAMES = 10  # columns
-
-
-class TableLike(Protocol):
-    """Any object with a schema and a row count, such as a pyarrow Table.
-
-    Attributes:
-        schema: The pyarrow schema.
-        num_rows: The number of rows.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import TableLike
-        >>> table: TableLike = pa.table({"id": [1, 2]})
-        >>> table.num_rows
-        2
-    """
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    @property
-    def num_rows(self) -> int: ...
 
 
 def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -> list[str]:
@@ -125,60 +99,6 @@ def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: s
         raise SchemaMismatchError(f"The {what} {name!r} does not exist in {where}.", hint=hint)
 
 
-def validate_keys_and_schema(source: TableLike, target: TableLike | None, key_columns: str | Sequence[str]) -> None:
-    """Check key columns, the fit of source columns to the target, and NULL keys.
-
-    Args:
-        source: The source rows. Values and keys are checked only if this is a pyarrow Table.
-        target: The target rows or their schema; None for a new dataset.
-        key_columns: The name, or the names, of the key columns.
-
-    Raises:
-        InvalidArgumentError: `key_columns` is empty or repeats a name.
-        SchemaMismatchError: A key column is missing, the columns differ, or a value does not fit its column.
-        NullKeyError: A source key is NULL.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_keys_and_schema
-        >>> source = pa.table({"id": [1, 2], "name": ["a", "b"]})
-        >>> validate_keys_and_schema(source, None, "id")
-    """
-    keys = normalize_keys(key_columns)
-    require_columns(keys, source.schema, "the source", "key column")
-    if target is not None and len(target.schema):
-        conformer = Conformer(source.schema, target.schema, keys)
-        if isinstance(source, pa.Table):
-            conformer(source)
-    if isinstance(source, pa.Table):
-        validate_no_null_keys(source, keys)
-
-
-def validate_no_null_keys(source_table: pa.Table, key_columns: str | Sequence[str]) -> None:
-    """Reject NULL keys. The error names the column, the number of rows and the first row.
-
-    Args:
-        source_table: The source rows.
-        key_columns: The name, or the names, of the key columns.
-
-    Raises:
-        NullKeyError: A key column contains NULL.
-        SchemaMismatchError: A key column does not exist.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_no_null_keys
-        >>> validate_no_null_keys(pa.table({"id": [1, None]}), "id")
-        Traceback (most recent call last):
-            ...
-        inlay.errors.NullKeyError: Key column 'id' is NULL in 1 of 2 source rows; the first is row 1: id=None.
-        Hint: Remove these rows, fill in the keys, or choose other key columns.
-    """
-    keys = normalize_keys(key_columns)
-    require_columns(keys, source_table.schema, "the source", "key column")
-    reject_null_keys(find_null_keys(source_table.select(keys)), source_table.num_rows)
-
-
 def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
     for name, count, row, keys in found:
         raise NullKeyError(
@@ -189,10 +109,10 @@ def reject_null_keys(found: Sequence[NullKeys], rows: int) -> None:
 
 
 def row_text(table: pa.Table, columns: Sequence[str], row: int) -> str:
-    return ", ".join(f"{name}={_text(table.column(name)[row])}" for name in columns)
+    return ", ".join(f"{name}={value_text(table.column(name)[row])}" for name in columns)
 
 
-def _text(scalar: pa.Scalar) -> str:
+def value_text(scalar: pa.Scalar) -> str:
     """Format a value. Arrow formats dates and times, because Python would drop nanoseconds."""
     return str(scalar.cast(pa.string())) if pa.types.is_temporal(scalar.type) else repr(scalar.as_py())
 
@@ -209,57 +129,6 @@ def reject_duplicates(repeats: Repeats) -> None:
         )
 
 
-def validate_partition_column_immutability(
-    source_table: pa.Table,
-    target_table: pa.Table,
-    key_columns: str | Sequence[str],
-    partition_columns: Sequence[str],
-) -> None:
-    """Reject source keys that exist in the target with another value in a partition column.
-
-    Args:
-        source_table: The source rows.
-        target_table: The target rows.
-        key_columns: The name, or the names, of the key columns.
-        partition_columns: The names of the partition columns.
-
-    Raises:
-        PartitionMoveError: A key exists in both tables with different values in a partition column.
-        SchemaMismatchError: A column does not exist, or a source value does not fit the type of the target.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from inlay.incremental import validate_partition_column_immutability
-        >>> target = pa.table({"id": [1], "day": ["2025-01-01"]})
-        >>> source = pa.table({"id": [1, 2], "day": ["2025-01-01", "2025-01-02"]})
-        >>> validate_partition_column_immutability(source, target, "id", ["day"])
-    """
-    keys = normalize_keys(key_columns)
-    for table, where in ((source_table, "the source"), (target_table, "the dataset")):
-        require_columns([*keys, *partition_columns], table.schema, where, "column")
-    types = [target_table.schema.field(name).type for name in keys]
-    # NULL matches nothing.
-    source_table = source_table.filter(functools.reduce(pc.and_, [source_table[name].is_valid() for name in keys]))
-    index = KeyIndex(
-        [canonical_keys(lossless_cast(source_table.column(n), t, n), t) for n, t in zip(keys, types, strict=True)]
-    )
-    targets = [canonical_keys(target_table.column(n), t) for n, t in zip(keys, types, strict=True)]
-    rows = index.find(targets, (0, len(index)))
-    hits = np.flatnonzero(rows >= 0)
-    for name in partition_columns:
-        before = target_table.column(name).take(pa.array(hits))
-        after = lossless_cast(source_table.column(name), before.type, name).take(pa.array(rows[hits]))
-        moved = np.flatnonzero(~bit_equal(contiguous(before), contiguous(after)))
-        if len(moved):
-            first = int(moved[0])
-            raise moved_error(
-                row_text(source_table, keys, int(rows[hits[first]])),
-                f"{name}={_text(before[first])}",
-                f"{name}={_text(after[first])}",
-                len(moved),
-            )
-
-
 def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveError:
     return PartitionMoveError(
         f"Partition columns cannot change for existing keys: {key} is in {before} and the source has it in {after}"
@@ -273,7 +142,8 @@ def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveE
 class Conformer:
     """A function that casts source rows to the dataset's columns, order and types.
 
-    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit.
+    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit. Columns that only
+    order the source, and that the dataset does not store, come last.
     """
 
     source: pa.Schema
@@ -281,18 +151,22 @@ class Conformer:
     key_columns: Sequence[str]
     partition_columns: Sequence[str] = ()
     mode: SchemaMode = "strict"
+    order_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require_distinct_names(self.source, "The source")
         require_columns(self.key_columns, self.source, "the source", "key column")
         require_columns(self.partition_columns, self.source, "the source", "partition column")
+        require_columns(self.order_columns, self.source, "the source", "dedup_order_by column")
+        for name in self.order_columns:
+            require_order_type(name, self.source.field(name).type)
         if self.target is not None:
             self._check_names(self.target)
         for name in self.key_columns:
             require_key_type(name, self.schema.field(name).type)
 
     def _check_names(self, target: pa.Schema) -> None:
-        known = {*target.names, *self.partition_columns}
+        known = {*target.names, *self.partition_columns, *self.order_columns}
         require_columns(self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column")
         missing = [name for name in target.names if name not in self.source.names]
         extra = [name for name in self.source.names if name not in known]
@@ -310,11 +184,14 @@ class Conformer:
         fields = [self.source.field(name) for name in self.partition_columns if name not in inside]
         return [field.with_type(storage_type(field.type)) for field in fields]
 
+    def _new_fields(self) -> list[pa.Field]:
+        known = {*(self.target or self.source).names, *self.partition_columns}
+        return [field for field in self.source if field.name not in known]
+
     @property
     def added(self) -> list[pa.Field]:
         """The columns that `schema_mode="evolve"` adds to the dataset."""
-        known = {*(self.target or self.source).names, *self.partition_columns}
-        return [field.with_nullable(True) for field in self.source if field.name not in known]
+        return [field.with_nullable(True) for field in self._new_fields()] if self.mode == "evolve" else []
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -326,8 +203,15 @@ class Conformer:
         return pa.schema(fields, self.source.metadata)
 
     @property
-    def schema(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
+        """The schema of the dataset's rows: the columns of new files, then the columns in paths."""
         return pa.schema([*self.file_schema, *self._path_fields()], self.file_schema.metadata)
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self.mode == "evolve":
+            return self.stored_schema
+        return pa.schema([*self.stored_schema, *self._new_fields()], self.file_schema.metadata)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         columns = []

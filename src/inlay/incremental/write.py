@@ -29,8 +29,8 @@ __all__ = ["append_rows", "check_rows", "commit_files", "write_dataset"]
 def write_dataset(
     source: Any,
     path: str | os.PathLike[str],
-    *,
     mode: Literal["append", "overwrite"] = "append",
+    *,
     partition_columns: str | Sequence[str] | None = None,
     filesystem: Filesystem | None = None,
     compression: str | None = None,

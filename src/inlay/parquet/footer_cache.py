@@ -28,7 +28,7 @@ _EXACTNESS: tuple[Exactness, ...] = ("unknown", "inexact", "exact")
 _EXACT = _EXACTNESS.index("exact")
 _UNREADABLE = -1
 _WORTH_CACHING = 16
-_MAGIC = b"inlay footers 2\n"
+_MAGIC = b"inlay footers 3\n"
 # The cache cannot be read or written, is damaged, or cannot store a file name that is not Unicode.
 _CACHE_ERRORS = (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError)
 

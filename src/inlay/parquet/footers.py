@@ -6,8 +6,10 @@ import contextlib
 import decimal
 import functools
 import json
+import math
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
@@ -141,7 +143,10 @@ _SCHEMAS_COMPARED = 16
 
 
 class ColumnRange(NamedTuple):
-    """The value range of a column in a file or row group, as comparable integers or bytes."""
+    """The value range of a column in a file or row group, as comparable integers or bytes.
+
+    Writers leave NaN out of the range of a float column, so an exact range says nothing about NaN.
+    """
 
     exactness: Exactness
     low: int | bytes | None = None
@@ -150,6 +155,7 @@ class ColumnRange(NamedTuple):
 
 
 UNKNOWN = ColumnRange("unknown")
+_Decode = Callable[[Any], int | bytes | None]  # returns None for a raw bound that is not usable
 
 
 class Footer(NamedTuple):
@@ -191,6 +197,8 @@ def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
         return pa.array(whole, pa.int32() if type_.bit_width == 32 else pa.int64()).view(type_)
     if pa.types.is_large_string(type_) or pa.types.is_string(type_):
         return pa.array(values, pa.large_binary()).cast(type_)
+    if pa.types.is_floating(type_):
+        return pa.array([None if v is None else _float_of(v) for v in values], pa.float64()).cast(type_)
     return pa.array(values, type_)
 
 
@@ -213,6 +221,27 @@ def _whole_steps(values: pa.Array, exact: npt.NDArray[np.bool_], step: int, stor
     known = exact & values.is_valid().to_numpy(zero_copy_only=False)
     whole = np.where(known, values.fill_null(0).to_numpy(), 0) // step
     return pa.array(whole, mask=~known).cast(stored)
+
+
+_SIGN = 1 << 63
+
+
+def _float_bound(raw: float | bytes) -> bytes | None:
+    """Return 8 bytes that sort like floats, the same for -0.0 and 0.0. NaN is no bound."""
+    value = struct.unpack("<e", raw)[0] if isinstance(raw, bytes) else raw
+    if math.isnan(value):
+        return None
+    [magnitude] = struct.unpack(">q", struct.pack(">d", abs(value)))
+    return int(_SIGN + (magnitude if value > 0 else -magnitude)).to_bytes(8, "big")
+
+
+def _float_of(bound: int | bytes) -> float:
+    """Return the float of a bound. Files with integers have integers as bounds."""
+    if isinstance(bound, int):
+        return float(bound)
+    number = int.from_bytes(bound, "big") - _SIGN
+    [value] = struct.unpack(">d", struct.pack(">q", abs(number)))
+    return math.copysign(value, number)
 
 
 def _step(type_: pa.DataType) -> int:
@@ -365,6 +394,8 @@ def python_range(found: ColumnRange, type_: pa.DataType) -> dict[str, Any]:
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
     plain = storage_type(type_)
+    if pa.types.is_floating(plain):
+        return pa.float64()  # also represents float16, for which Arrow needs numpy objects
     return pa.large_string() if pa.types.is_string_view(plain) else plain
 
 
@@ -374,7 +405,7 @@ def _leaf_index(metadata: pq.FileMetaData, column: str) -> int | None:
     return found[0] if len(found) == 1 else None  # "a.b" can be a column, and also field b of column a.
 
 
-def _chunk_range(chunk: pq.ColumnChunkMetaData, decode: Callable[[Any], int | bytes]) -> ColumnRange:
+def _chunk_range(chunk: pq.ColumnChunkMetaData, decode: _Decode) -> ColumnRange:
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return UNKNOWN
@@ -383,7 +414,7 @@ def _chunk_range(chunk: pq.ColumnChunkMetaData, decode: Callable[[Any], int | by
         all_null = nulls is not None and nulls == chunk.num_values
         return ColumnRange("exact" if all_null else "unknown", None, None, nulls)
     low, high = decode(statistics.min_raw), decode(statistics.max_raw)
-    if low > high:  # type: ignore[operator]  # both are numbers, or both are bytes
+    if low is None or high is None or low > high:  # type: ignore[operator]  # both are numbers, or both are bytes
         return UNKNOWN
     truncated = isinstance(low, bytes) and isinstance(high, bytes) and max(len(low), len(high)) >= _MAX_TRUSTED_BYTES
     return ColumnRange("inexact" if truncated else "exact", low, high, nulls)
@@ -405,15 +436,17 @@ def merge_ranges(groups: Sequence[ColumnRange]) -> ColumnRange:
     )
 
 
-def _decoder(column: pq.ColumnSchema, arrow_type: pa.DataType) -> Callable[[Any], int | bytes] | None:
+def _decoder(column: pq.ColumnSchema, arrow_type: pa.DataType) -> _Decode | None:
     """Return a function that makes raw bounds comparable across files: times in ns, decimals at one scale.
 
-    Returns None if bounds are not usable: those of floats ignore NaN, INT96 has no order, and lists repeat values.
+    Returns None if bounds are not usable: INT96 has no order, and lists repeat values.
     """
     physical, logical = column.physical_type, json.loads(column.logical_type.to_json())
     kind = logical.get("Type")
-    if column.max_repetition_level > 0 or physical in ("FLOAT", "DOUBLE", "INT96") or kind in ("Float16", "Interval"):
+    if column.max_repetition_level > 0 or physical == "INT96" or kind == "Interval":
         return None
+    if physical in ("FLOAT", "DOUBLE") or kind == "Float16":
+        return _float_bound
     if kind == "Decimal":
         return _decimal_decoder(physical, logical["scale"])
     if physical not in ("INT32", "INT64"):

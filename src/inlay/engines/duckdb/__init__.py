@@ -309,6 +309,8 @@ class SqlSearch(KeySearch):
             else:
                 counts = self._merge_using_union_all(work, result)
                 found = session.table(sql.unified_rows(result))
+        statement = "MERGE" if session.native else "UNION ALL"
+        logger.debug("DuckDB ran %s on %d row groups: %d updated, %d inserted", statement, len(units), *counts)
         targets, sources = (column.to_numpy() for column in found.columns)
         self._check(counts, work, sources)
         return list(self._hits(work, targets, sources))
