@@ -50,7 +50,11 @@ from inlay.storage import FileStat, Filesystem, Location
 __all__ = ["MergeRun", "merge", "plan_merge"]
 
 
-_ATTEMPTS_ON_CONFLICT = 5
+_LONGEST_PAUSE = 2.0  # seconds between two attempts of a merge that conflicts with other writers
+
+
+class _SchemaChangedError(ConcurrentModificationError):
+    """Another writer changed the schema to which the source rows were already converted."""
 
 
 def merge(
@@ -129,7 +133,7 @@ def merge(
             - a callback: call it with a `Progress` for each finished file. The phases are `"match"`, `"rewrite"`,
               `"append"` and `"commit"`. Return False from the callback to cancel the merge.
         lock_timeout: How many seconds to wait for another writer on a local disk. On object stores, writers don't
-            wait: a merge that finds a newer commit plans again, in at most 5 attempts.
+            wait: a merge that finds a newer commit plans again, until this many seconds have passed.
         use_merge: For engine `"duckdb"` only: how DuckDB matches keys. True uses its MERGE statement (DuckDB 1.4 or
             newer), False uses UNION ALL, and None uses MERGE if DuckDB has it. The result is the same.
 
@@ -274,17 +278,21 @@ def _open_run(
 
 def _execute_with_retries(run: MergeRun, lock_timeout: float) -> MergeResult:
     """Plan and commit. On an object store, plan again if another writer committed first."""
-    attempt = 0
+    deadline = time.monotonic() + lock_timeout
+    longest = 0.1
     while True:
         try:
             with IncrementalFileManager(lock_timeout=lock_timeout) as files:
                 files.open(run.location)
                 return run.execute(files)
+        except _SchemaChangedError:
+            raise
         except ConcurrentModificationError:
-            attempt += 1
-            if run.location.store.is_local or attempt == _ATTEMPTS_ON_CONFLICT:
+            if run.location.store.is_local or time.monotonic() >= deadline:
                 raise
-            time.sleep(0.05 * 2**attempt * (1 + np.random.default_rng().random()))
+        # Random pauses let one writer through while the others wait.
+        time.sleep(longest * np.random.default_rng().random())
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 class MergeRun:
@@ -364,7 +372,7 @@ class MergeRun:
     def _load(self) -> None:
         if self._is_loaded:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
-                raise ConcurrentModificationError(
+                raise _SchemaChangedError(
                     f"Another writer changed the schema of {self.location.uri!r} during the merge.",
                     hint="Run the merge again.",
                 )

@@ -170,10 +170,9 @@ class ObjectStore:
     def open_arrow(self, path: str, size: int | None = None) -> pa.NativeFile:
         import pyarrow as pa
 
-        if size is not None and size <= _SMALL_OBJECT:
+        if self._is_s3 and size is not None and size <= _SMALL_OBJECT:
             return pa.BufferReader(self.read_range(path, 0, size))
-        opened = self.open_read(path) if size is None else Client(self._client.open(path, "rb", size=size))
-        return pa.PythonFile(opened, mode="r")
+        return pa.PythonFile(self.open_read(path), mode="r")
 
     def open_write(self, path: str) -> BinaryIO:
         return cast(BinaryIO, Client(self._client.open(path, "wb")))
