@@ -5,11 +5,10 @@ from __future__ import annotations
 import http.client
 import itertools
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,30 +258,21 @@ def test_uploads_on_several_pages_are_listed(server: Server, monkeypatch: pytest
 
 
 # ------------------------------------------------------------------------------------------------------ many writers
-WRITER = """
-import sys
-import inlay
-endpoint, url, writer, turns = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
-for turn in range(turns):
-    rows = {"id": [0, 1000 * (writer + 1) + turn], "v": [f"{writer}/{turn}", "x"]}
-    inlay.merge(rows, url, "upsert", ["id"], storage_options=options)
-"""
-
-
 @pytest.mark.timeout(300)
 def test_four_writers_get_through_without_conflicts(server: Server) -> None:
     """All writers replace the same row, and each one adds a row with each merge."""
-    writers, turns = 4, 4
+    writers, turns = 4, 5
     url = server.dataset({"a.parquet": lake.table(range(20))})
-    command = [sys.executable, "-c", WRITER, f"http://{server.host}:{server.port}", url]
-    children = [
-        subprocess.Popen([*command, str(n), str(turns)], stderr=subprocess.PIPE, text=True) for n in range(writers)
-    ]
-    for child in children:
-        _, errors = child.communicate(timeout=240)
-        assert child.returncode == 0, errors
-    found = inlay.read_parquet(url, storage_options=server.options())
+    options = server.options(f"http://{server.host}:{server.port}")
+
+    def write(writer: int) -> None:
+        for turn in range(turns):
+            source = lake.table([0, 1000 * (writer + 1) + turn], [f"{writer}/{turn}", "x"])
+            inlay.merge(source, url, "upsert", ["id"], storage_options=options)
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(write, range(writers)))
+    found = inlay.read_parquet(url, storage_options=options)
     added = [1000 * (writer + 1) + turn for writer in range(writers) for turn in range(turns)]
     assert sorted(found["id"].to_pylist()) == [*range(20), *added]
 
