@@ -219,7 +219,8 @@ class RecoveryReport:
     Attributes:
         completed: The id of the pending commit that was completed, or None.
         files: The paths of the files that the completed commit put in place or removed.
-        swept: The names of the staging directories of crashed writers that were deleted.
+        swept: The names of the staging directories of crashed writers that were deleted, and on S3 the paths of the
+            files whose multipart uploads were aborted.
 
     Example:
         >>> import inlay

@@ -53,10 +53,6 @@ __all__ = ["MergeRun", "merge", "plan_merge"]
 _LONGEST_PAUSE = 2.0  # seconds between two attempts of a merge that conflicts with other writers
 
 
-class _SchemaChangedError(ConcurrentModificationError):
-    """Another writer changed the schema to which the source rows were already converted."""
-
-
 def merge(
     data: Any,
     path: str | os.PathLike[str],
@@ -118,8 +114,8 @@ def merge(
             - `"duckdb"`: DuckDB matches the keys with SQL; needs `inlay[duckdb]`
             - `"spark"`: tasks of a Spark cluster; needs `inlay[spark]`
         storage_options: Arguments of the filesystem that the URL names, such as `{"endpoint_url": ...}` for S3.
-            `{"single_writer": True}` skips the check that an object store supports conditional writes; use it only
-            if no other process writes to the dataset.
+            `{"single_writer": True}` allows an object store without conditional writes; use it only if no other
+            process writes to the dataset.
         schema_mode: What happens if the columns of source and dataset differ. One of:
             - `"strict"`: reject the source
             - `"evolve"`: add new columns to the dataset as nullable columns. Columns that the source lacks become
@@ -285,10 +281,8 @@ def _execute_with_retries(run: MergeRun, lock_timeout: float) -> MergeResult:
             with IncrementalFileManager(lock_timeout=lock_timeout) as files:
                 files.open(run.location)
                 return run.execute(files)
-        except _SchemaChangedError:
-            raise
         except ConcurrentModificationError:
-            if run.location.store.is_local or time.monotonic() >= deadline:
+            if run.is_outdated or run.location.store.is_local or time.monotonic() >= deadline:
                 raise
         # Random pauses let one writer through while the others wait.
         time.sleep(longest * np.random.default_rng().random())
@@ -319,6 +313,7 @@ class MergeRun:
         self._data = data
         self._storage_options = storage_options
         self._is_loaded = False
+        self.is_outdated = False  # True if the source rows were converted to a schema that has changed
 
     def close(self) -> None:
         if self._is_loaded:
@@ -372,7 +367,8 @@ class MergeRun:
     def _load(self) -> None:
         if self._is_loaded:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
-                raise _SchemaChangedError(
+                self.is_outdated = True
+                raise ConcurrentModificationError(
                     f"Another writer changed the schema of {self.location.uri!r} during the merge.",
                     hint="Run the merge again.",
                 )
