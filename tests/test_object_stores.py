@@ -34,7 +34,8 @@ from inlay.errors import (
 )
 from inlay.incremental import ParquetMetadataAnalyzer, confirm_affected_files, list_dataset_files
 from inlay.parquet.splice import SpliceRefused
-from inlay.storage import _object_stat, locate
+from inlay.storage import locate
+from inlay.storage.objects import _object_stat
 from tests import lake
 from tests.s3 import start_server
 

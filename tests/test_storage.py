@@ -495,7 +495,7 @@ CALLS: dict[str, Callable[[ObjectStore], Any]] = {
 
 @pytest.mark.parametrize("broken", CALLS)
 def test_every_client_error_becomes_an_os_error(broken: str) -> None:
-    Obedient().pipe_file("/d/a", b"123")
+    Obedient().pipe_file("/d/a", bytes(1 << 20))
     with pytest.raises(OSError, match="ClientError: connection reset") as caught:
         CALLS[broken](ObjectStore(Breaking(broken)))
     assert caught.value.errno == errno.EIO

@@ -8,8 +8,9 @@ import http.server
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 _ERRORS = {
     500: ("InternalError", "We encountered an internal error."),
@@ -30,12 +31,17 @@ KINDS: dict[str, tuple[bool, int | None]] = {
 }
 
 
+# Returns the (status, code) of the error response to a request, from its method, path and headers, or None.
+Rule: TypeAlias = Callable[[str, str, Mapping[str, str]], tuple[int, str] | None]
+
+
 @dataclass
 class Plan:
-    """A fault at the k-th request, and the requests that the proxy has received."""
+    """A fault at the k-th request, or a rule, and the requests that the proxy has received."""
 
     kind: str | None = None
     k: int = 0
+    rule: Rule = lambda *_: None
     seen: list[str] = field(default_factory=list)
     fired: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -69,6 +75,15 @@ class Proxy:
     @contextlib.contextmanager
     def fault(self, kind: str | None, k: int = 0) -> Iterator[Plan]:
         self.plan = Plan(kind, k)
+        try:
+            yield self.plan
+        finally:
+            self.plan = Plan()
+
+    @contextlib.contextmanager
+    def answer(self, rule: Rule) -> Iterator[Plan]:
+        """Answer the requests that a rule selects with an error."""
+        self.plan = Plan(rule=rule)
         try:
             yield self.plan
         finally:
@@ -110,6 +125,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if action is not None and not action[0]:
             self._send_fault(action[1])
             return
+        if answer := self.proxy.plan.rule(self.command, self.path, self.headers):
+            self._send_error_document(*answer, "The proxy answers this request.")
+            return
         headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
         status, names, content = self.proxy.forward(self.command, self.path, headers, body)
         if action is not None:
@@ -131,7 +149,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             return
-        code, message = _ERRORS[status]
+        self._send_error_document(status, *_ERRORS[status])
+
+    def _send_error_document(self, status: int, code: str, message: str) -> None:
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
         self._send_response(status, [("Content-Type", "application/xml")], text.encode())
 

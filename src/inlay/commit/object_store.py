@@ -10,8 +10,9 @@ names, so completing a commit twice, or late, never overwrites newer data.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from inlay.commit.sidecar import (
@@ -26,7 +27,13 @@ from inlay.commit.sidecar import (
     recovery_error,
     sidecar_path,
 )
-from inlay.errors import ConcurrentModificationError, CorruptJournalError, DatasetIOError, InvalidArgumentError
+from inlay.errors import (
+    ConcurrentModificationError,
+    CorruptJournalError,
+    DatasetIOError,
+    InlayError,
+    InvalidArgumentError,
+)
 from inlay.storage import FileStat, Location, ObjectStore
 
 __all__ = ["ObjectJournal"]
@@ -35,6 +42,9 @@ __all__ = ["ObjectJournal"]
 _KEPT_ENTRIES = 10
 # Staging directories on an object store cannot be locked, so only their age tells that their writer has crashed.
 _ABANDONED_SECONDS = 24 * 3600
+# A store answers "conflict" while another request creates the entry, which may still fail.
+_CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+_OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
 
 
 class ObjectJournal:
@@ -49,6 +59,7 @@ class ObjectJournal:
         self._base = 0
         self._writable = True
         self._keep_staged = False  # True while a commit may refer to the staged files
+        self._sizes: dict[str, int] = {}  # of the staged objects of the next commit
 
     def acquire(self, timeout: float) -> None:  # noqa: ARG002  (the log has no lock to wait for)
         try:
@@ -87,16 +98,7 @@ class ObjectJournal:
 
     def _numbers(self) -> tuple[set[int], set[int]]:
         """Return the numbers of all log entries, and those of the completed entries."""
-        names = [file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True)]
-        entries = {int(name.split(".")[0]) for name in names if name.endswith(".json")}
-        done = {int(name.split(".")[0]) for name in names if name.endswith(".done")}
-        return entries, done
-
-    def _head(self) -> tuple[int, bool]:
-        """Return the number of the newest log entry, and whether it is completed."""
-        entries, done = self._numbers()
-        newest = max(entries, default=0)
-        return newest, newest in done or newest == 0
+        return _parse_numbers(file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True))
 
     def _read(self, number: int) -> Record | None:
         name = self._entry(number)
@@ -107,39 +109,58 @@ class ObjectJournal:
 
     # ---------------------------------------------------------------------------------------------------- commit
     def prepare(self, staged: str, target: str) -> Put:
-        stat = self._store.stat(self.staged_path(staged))
-        if stat is None:
+        if staged not in self._sizes:
+            self._sizes = self._list_sizes(staged.rpartition("/")[0])
+        if staged not in self._sizes:
             raise DatasetIOError(f"The staged object {self.staged_path(staged)!r} does not exist.", operation="commit")
-        return Put(staged, target, stat.size)
+        return Put(staged, target, self._sizes[staged])
+
+    def _list_sizes(self, staging: str) -> dict[str, int]:
+        """Return the sizes of all staged objects with one request."""
+        files = self._store.walk(self.staged_path(staging), lambda _: True)
+        return {f"{staging}/{file.path}": file.size for file in files}
 
     def commit(self, record: Record) -> None:
         number = self._base + 1
         self._keep_staged = True
         try:
-            self._store.create(self._entry(number), record.dump())
-        except FileExistsError:
-            self._require_own_entry(number, record)
+            self._create_entry(number, record)
+        except InlayError:
+            raise
         except Exception as error:  # noqa: BLE001  (clients raise any type; only the log shows the outcome)
             self._settle(number, record, error)
         self._require_current(number)
         self._base = number
         self._complete(number, record)
         self._keep_staged = False
+        self._sizes = {}
 
-    def _require_own_entry(self, number: int, record: Record) -> None:
-        """Raise a conflict unless the existing log entry is this commit's own.
+    def _create_entry(self, number: int, record: Record) -> None:
+        """Create the log entry of a commit. Retry while the store reports a conflict but has no entry."""
+        for pause in _CONFLICT_PAUSES:
+            try:
+                self._store.create(self._entry(number), record.dump())
+            except FileExistsError:
+                if self._is_own_entry(number, record):
+                    return
+                time.sleep(pause)
+            else:
+                return
+        raise FileExistsError("the store reports a conflict")
+
+    def _is_own_entry(self, number: int, record: Record) -> bool:
+        """Return whether the log entry is this commit's own, or False if there is none.
 
         A client that retries a create whose response was lost gets "exists" although its own create succeeded.
         """
         found = self._read_or_unknown(number)
-        if found is None:  # An earlier request of this client may still be in flight.
-            self._settle(number, record, FileExistsError("the store reports a conflict"))
-        elif found.id != record.id:
+        if found is not None and found.id != record.id:
             self._keep_staged = False
             raise ConcurrentModificationError(
                 f"Another writer committed to {self.location.uri!r} first. This change was not written.",
                 hint="Retry: the operation then starts from the new version of the dataset.",
             )
+        return found is not None
 
     def _settle(self, number: int, record: Record, error: Exception) -> None:
         """Decide a commit whose response was lost by creating its log entry as aborted.
@@ -154,7 +175,7 @@ class ObjectJournal:
                 raise commit_unknown_error(self.location, error) from error
             if found.id == f"abort-{record.id}":
                 raise self._not_committed(error) from error
-            self._require_own_entry(number, record)
+            self._is_own_entry(number, record)
         except Exception as again:  # noqa: BLE001
             raise commit_unknown_error(self.location, again) from error
         else:
@@ -201,12 +222,10 @@ class ObjectJournal:
                     self._undo_if_late(number, record, self._numbers()[0])
                     return
                 self._require_placed(put, number)
-        for name in record.removes:
-            self._store.remove(self.location.full(name))
+        self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
-        for put in record.puts:
-            self._store.remove(self.staged_path(put.staged))
+        self._store.remove_all([self.staged_path(put.staged) for put in record.puts])
         self._mark_done(number)
         entries, marks = self._numbers()
         self._undo_if_late(number, record, entries)
@@ -215,7 +234,7 @@ class ObjectJournal:
     def _put(self, put: Put) -> bool:
         """Copy a staged file into place. Returns False if it is no longer staged."""
         try:
-            self._store.move(self.staged_path(put.staged), self.location.full(put.target))
+            self._store.move(self.staged_path(put.staged), self.location.full(put.target), put.size)
         except FileNotFoundError:
             return False
         return True
@@ -250,7 +269,7 @@ class ObjectJournal:
 
     # -------------------------------------------------------------------------------------------------- recovery
     def has_pending_commit(self) -> bool:
-        return not self._head()[1]
+        return not _head(*self._numbers())[1]
 
     def recover(self, *, sweep: bool, undo: bool = False) -> RecoveryReport:
         if undo:
@@ -259,14 +278,16 @@ class ObjectJournal:
                 hint="Run `inlay recover DATASET` without --undo.",
             )
         report = RecoveryReport()
-        self._base, done = self._head()
+        files = self._store.walk(self.sidecar, lambda _: True)
+        logged = (file.path.removeprefix("log/") for file in files if file.path.startswith("log/"))
+        self._base, done = _head(*_parse_numbers(logged))
         record = None if done else self._read(self._base)
         if record is not None:
             self._finish(self._base, record)
             report.completed = None if record.aborted else record.id
             report.files = record.display_files(self.location)
         if sweep:
-            report.swept = self._sweep()
+            report.swept = self._sweep(files)
         return report
 
     def _finish(self, number: int, record: Record) -> None:
@@ -278,14 +299,39 @@ class ObjectJournal:
         except Exception as error:
             raise recovery_error(self.location, record, error) from error
 
-    def _sweep(self) -> list[str]:
+    def _sweep(self, files: Sequence[FileStat]) -> list[str]:
+        """Delete the staged objects and abort the multipart uploads of crashed writers."""
+        uploads = self._store.uploads(self.sidecar)
+        touched = [(file.path, file.mtime_ns) for file in files]
+        touched += [(upload.path[len(self.sidecar) + 1 :], upload.started_ns) for upload in uploads]
         newest: dict[str, int] = {}
-        for file in self._store.walk(self.sidecar, lambda _: True):
-            top = file.path.split("/")[0]
+        for path, nanoseconds in touched:
+            top = path.split("/")[0]
             if top.startswith((STAGING_PREFIX, ".probe_")):
-                newest[top] = max(newest.get(top, 0), file.mtime_ns)
+                newest[top] = max(newest.get(top, 0), nanoseconds)
         limit = (time.time() - _ABANDONED_SECONDS) * 1e9
-        abandoned = sorted(name for name, touched in newest.items() if 0 < touched < limit)  # 0 means unknown.
+        abandoned = sorted(name for name, nanoseconds in newest.items() if 0 < nanoseconds < limit)  # 0 means unknown.
+        roots = tuple(f"{self.staged_path(name)}/" for name in abandoned)
+        copies = [
+            upload
+            for upload in self._store.uploads(self.location.path)
+            if upload.started_ns < limit and _OWN_NAME.search(upload.path)
+        ]
+        for upload in [*(upload for upload in uploads if upload.path.startswith(roots)), *copies]:
+            self._store.abort(upload)
         for name in abandoned:
             self.discard_staging(name)
-        return abandoned
+        return [*abandoned, *(self.location.display(copy.path[len(self.location.path) + 1 :]) for copy in copies)]
+
+
+def _parse_numbers(names: Iterable[str]) -> tuple[set[int], set[int]]:
+    """Return the numbers of all log entries, and those of the completed entries, from the names in the log."""
+    found = [name.split(".") for name in names]
+    entries, done = ({int(number) for number, kind in found if kind == wanted} for wanted in ("json", "done"))
+    return entries, done
+
+
+def _head(entries: set[int], done: set[int]) -> tuple[int, bool]:
+    """Return the number of the newest log entry, and whether it is completed."""
+    newest = max(entries, default=0)
+    return newest, newest in done or newest == 0

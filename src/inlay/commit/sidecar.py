@@ -312,7 +312,8 @@ class RecoveryReport:
     Attributes:
         completed: The id of the pending commit that was completed, or None.
         files: The paths of the files that the completed or undone commit puts in place or removes.
-        swept: The names of the staging directories of crashed writers that were deleted.
+        swept: The names of the staging directories of crashed writers that were deleted, and on S3 the paths of the
+            files whose multipart uploads were aborted.
         undone: The id of the pending commit that was undone, or None.
 
     Example:

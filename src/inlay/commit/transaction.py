@@ -352,11 +352,12 @@ def recover(
     journal = open_journal(location)
     if isinstance(journal, LocalJournal) and not journal.has_sidecar():
         return RecoveryReport()
-    journal.acquire(lock_timeout)
-    try:
-        return journal.recover(sweep=True, undo=undo)
-    finally:
-        journal.release()
+    with wrap_errors("recovery"):
+        journal.acquire(lock_timeout)
+        try:
+            return journal.recover(sweep=True, undo=undo)
+        finally:
+            journal.release()
 
 
 def locate_dataset(

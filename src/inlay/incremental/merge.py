@@ -45,7 +45,7 @@ from inlay.storage import FileStat, Filesystem, Location
 __all__ = ["MergeRun", "merge", "plan_merge"]
 
 
-_ATTEMPTS_ON_CONFLICT = 5
+_LONGEST_PAUSE = 2.0  # seconds between two attempts of a merge that conflicts with other writers
 
 
 def merge(
@@ -109,8 +109,8 @@ def merge(
             - `"duckdb"`: DuckDB matches the keys with SQL; needs `inlay[duckdb]`
             - `"spark"`: tasks of a Spark cluster; needs `inlay[spark]`
         storage_options: Arguments of the filesystem that the URL names, such as `{"endpoint_url": ...}` for S3.
-            `{"single_writer": True}` skips the check that an object store supports conditional writes; use it only
-            if no other process writes to the dataset.
+            `{"single_writer": True}` allows an object store without conditional writes; use it only if no other
+            process writes to the dataset.
         schema_mode: What happens if the columns of source and dataset differ. One of:
             - `"strict"`: reject the source
             - `"evolve"`: add new columns to the dataset as nullable columns. Columns that the source lacks become
@@ -125,7 +125,7 @@ def merge(
             - a callback: call it with a `Progress` for each finished file. The phases are `"match"`, `"rewrite"`,
               `"append"` and `"commit"`. Return False from the callback to cancel the merge.
         lock_timeout: How many seconds to wait for another writer on a local disk. On object stores, writers don't
-            wait: a merge that finds a newer commit plans again, in at most 5 attempts.
+            wait: a merge that finds a newer commit plans again, until this many seconds have passed.
         use_merge: For engine `"duckdb"` only: how DuckDB matches keys. True uses its MERGE statement (DuckDB 1.4 or
             newer), False uses UNION ALL, and None uses MERGE if DuckDB has it. The result is the same.
 
@@ -270,17 +270,19 @@ def _open_run(
 
 def _execute_with_retries(run: MergeRun, lock_timeout: float) -> MergeResult:
     """Plan and commit. On an object store, plan again if another writer committed first."""
-    attempt = 0
+    deadline = time.monotonic() + lock_timeout
+    longest = 0.1
     while True:
         try:
             with IncrementalFileManager(lock_timeout=lock_timeout) as files:
                 files.open(run.location)
                 return run.execute(files)
         except ConcurrentModificationError:
-            attempt += 1
-            if run.location.store.is_local or attempt == _ATTEMPTS_ON_CONFLICT:
+            if run.is_outdated or run.location.store.is_local or time.monotonic() >= deadline:
                 raise
-            time.sleep(0.05 * 2**attempt * (1 + np.random.default_rng().random()))
+        # Random pauses let one writer through while the others wait.
+        time.sleep(longest * np.random.default_rng().random())
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 class MergeRun:
@@ -307,6 +309,7 @@ class MergeRun:
         self._data = data
         self._storage_options = storage_options
         self._is_loaded = False
+        self.is_outdated = False  # True if the source rows were converted to a schema that has changed
 
     def close(self) -> None:
         if self._is_loaded:
@@ -367,6 +370,7 @@ class MergeRun:
     def _load(self) -> None:
         if self._is_loaded:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
+                self.is_outdated = True
                 raise ConcurrentModificationError(
                     f"Another writer changed the schema of {self.location.uri!r} during the merge.",
                     hint="Run the merge again.",

@@ -71,7 +71,7 @@ def verify_staged(location: Location, written: Sequence[StageResult]) -> None:
         if outcome.stage is None:
             continue
         try:
-            with location.store.open_arrow(outcome.stage) as file:
+            with location.store.open_arrow(outcome.stage, outcome.size) as file:
                 rows = pq.read_metadata(file).num_rows
         except (pa.ArrowException, OSError) as error:
             raise DatasetMergeError(

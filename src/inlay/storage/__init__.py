@@ -7,21 +7,21 @@ by "/".
 from __future__ import annotations
 
 import contextlib
-import errno
 import operator
 import os
 import re
 import shutil
 import stat
 import unicodedata
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from inlay.errors import InlayError, InvalidArgumentError
+from inlay.errors import InvalidArgumentError
+from inlay.storage.base import FileStat, Store
+from inlay.storage.objects import Client, ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,39 +40,9 @@ __all__ = [
     "locate",
 ]
 
-
 Filesystem: TypeAlias = "AbstractFileSystem | FileSystem"
 
-
-class FileStat(NamedTuple):
-    """The identity of a file's content: if all four values are equal, the bytes are equal."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    tag: int | str  # inode or ETag
-
-
 _PATH = operator.itemgetter(0)
-
-
-class Store(Protocol):
-    """The operations that a dataset needs. Paths are absolute within the store."""
-
-    is_local: bool
-
-    def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]: ...
-    def stat(self, path: str) -> FileStat | None: ...
-    def open_read(self, path: str) -> BinaryIO: ...
-    def open_arrow(self, path: str) -> pa.NativeFile: ...
-    def open_write(self, path: str) -> BinaryIO: ...
-    def read_bytes(self, path: str) -> bytes: ...
-    def read_range(self, path: str, offset: int, length: int) -> bytes: ...
-    def create(self, path: str, data: bytes) -> None: ...
-    def move(self, source: str, target: str) -> None: ...
-    def remove(self, path: str) -> None: ...
-    def remove_tree(self, path: str) -> None: ...  # A missing directory is not an error.
-    def is_directory(self, path: str) -> bool: ...
 
 
 class LocalStore:
@@ -120,7 +90,7 @@ class LocalStore:
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb")
 
-    def open_arrow(self, path: str) -> pa.NativeFile:
+    def open_arrow(self, path: str, size: int | None = None) -> pa.NativeFile:  # noqa: ARG002
         import pyarrow as pa
 
         return pa.OSFile(path, "rb")
@@ -210,167 +180,10 @@ def _fsync(path: str, flags: int) -> None:
         os.close(descriptor)
 
 
-class _Client:
-    """A wrapper of an fsspec filesystem or file that raises every failure as an OSError."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> _Client:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or "r" in getattr(self._inner, "mode", "r"):
-            self.close()
-        else:
-            self._abort()
-
-    def _abort(self) -> None:
-        """Discard an incomplete object, which closing or garbage collection would otherwise create."""
-        with contextlib.suppress(Exception):
-            self._inner.discard()
-        self._inner.closed = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # pickle looks up dunder methods before `_inner` is set.
-            raise AttributeError(name)
-        method = getattr(self._inner, name)
-        if not callable(method):
-            return method
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            try:
-                return method(*arguments, **options)
-            except OSError:
-                raise
-            except Exception as error:
-                raise OSError(errno.EIO, f"{type(error).__name__}: {error}", *arguments[:1]) from error
-
-        return call
-
-
-class ObjectStore:
-    """An fsspec filesystem used as an object store: whole objects, conditional create, no rename."""
-
-    is_local = False
-
-    def __init__(self, filesystem: Any, *, single_writer: bool = False) -> None:
-        self.filesystem = filesystem
-        self._client = _Client(filesystem)
-        self.single_writer = single_writer
-
-    def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]:
-        self._client.invalidate_cache()
-        found = []
-        for path, info in self._client.find(root, detail=True).items():
-            relative = path[len(root) :].lstrip("/") if path.startswith(root) else path
-            if all(keep(part) for part in relative.split("/")):
-                found.append(_object_stat(relative, info))
-        found.sort(key=_PATH)
-        return found
-
-    def stat(self, path: str) -> FileStat | None:
-        self._client.invalidate_cache()
-        try:
-            return _object_stat(path, self._client.info(path))
-        except FileNotFoundError:
-            return None
-
-    def open_read(self, path: str) -> BinaryIO:
-        try:
-            return cast(BinaryIO, _Client(self._client.open(path, "rb")))
-        except FileNotFoundError:  # The client's cached listing may be older than the object.
-            self._client.invalidate_cache()
-            return cast(BinaryIO, _Client(self._client.open(path, "rb")))
-
-    def open_arrow(self, path: str) -> pa.NativeFile:
-        import pyarrow as pa
-
-        return pa.PythonFile(self.open_read(path), mode="r")
-
-    def open_write(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, _Client(self._client.open(path, "wb")))
-
-    def read_bytes(self, path: str) -> bytes:
-        return bytes(self._client.cat_file(path))
-
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
-        return bytes(self._client.cat_file(path, start=offset, end=offset + length))
-
-    def create(self, path: str, data: bytes) -> None:
-        """Create an object, or raise FileExistsError if one exists.
-
-        The existing object may be this call's own: a client that loses the response to a successful create retries.
-        So callers must read the object.
-        """
-        try:
-            self._client.pipe_file(path, data, mode="create")
-        except FileExistsError:
-            raise
-        except OSError as error:
-            if error.errno == errno.EINVAL or "Precondition" in str(error) or "Conditional" in str(error):
-                raise FileExistsError(errno.EEXIST, "exists", path) from error
-            raise
-
-    def move(self, source: str, target: str) -> None:
-        self._client.cp_file(source, target)  # `copy` would treat "[" and "*" in a name as a pattern.
-
-    def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._client.rm_file(path)
-
-    def remove_tree(self, path: str) -> None:
-        self._client.invalidate_cache()
-        for name in self._client.find(path):
-            self.remove(name)
-
-    def is_directory(self, path: str) -> bool:
-        self._client.invalidate_cache()
-        return bool(self._client.isdir(path))
-
-    def require_conditional_create(self, directory: str) -> None:
-        """Reject a store on which two writers could commit the same log entry."""
-        if self.single_writer:
-            return
-        if self._creates_in_one_request() and self._rejects_second(f"{directory}/.probe_{uuid.uuid4().hex}"):
-            return
-        raise InlayError(
-            "This store ignores conditional writes (If-None-Match), so concurrent writers could lose data.",
-            hint='If no other program writes to the dataset, pass storage_options={"single_writer": True}.',
-        )
-
-    def _creates_in_one_request(self) -> bool:
-        """Return False for fsspec's default `pipe_file`, which checks and then writes in two requests."""
-        from fsspec import AbstractFileSystem
-
-        return getattr(self.filesystem.pipe_file, "__func__", None) is not AbstractFileSystem.pipe_file
-
-    def _rejects_second(self, probe: str) -> bool:
-        try:
-            self.create(probe, b"1")
-            self.create(probe, b"2")
-        except FileExistsError:
-            return True
-        finally:
-            self.remove(probe)
-        return False
-
-
 def discard_tree(store: Store, path: str) -> None:
     """Delete a directory. Ignore errors: a later cleanup deletes the rest."""
     with contextlib.suppress(OSError):
         store.remove_tree(path)
-
-
-# The names of the modification time in listings of S3, Azure, Google Cloud Storage and other stores.
-_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created", "creation_time")
-
-
-def _object_stat(path: str, info: Mapping[str, Any]) -> FileStat:
-    modified = next((info[name] for name in _MODIFIED if info.get(name)), 0)
-    nanoseconds = int(modified.timestamp() * 1e9) if hasattr(modified, "timestamp") else int(modified * 1e9)
-    tag = info.get("ETag") or info.get("etag") or info.get("ino") or nanoseconds
-    return FileStat(path, int(info["size"] or 0), nanoseconds, str(tag))
 
 
 # Patterns such as `/data/**/*.parquet` also match inside hidden directories, so links must have another suffix.
@@ -504,7 +317,7 @@ def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) 
     options = dict(storage_options or {}) if found else {}
     options.pop("single_writer", None)
     filesystem, bare = _open_filesystem(pattern, options)
-    for path in sorted(_Client(filesystem).glob(bare)):
+    for path in sorted(Client(filesystem).glob(bare)):
         yield f"{scheme}://{path}" if found else path
 
 
