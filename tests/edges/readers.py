@@ -13,17 +13,24 @@ import pyarrow.dataset as ds
 Row = dict[str, Any]
 
 
+def files(path: Path) -> list[Path]:
+    """Return the visible files, as a reader lists them that ignores extensions."""
+    found = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return [file for file in found if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+
+
 def _pyarrow(path: Path) -> list[Row]:
     return ds.dataset(path, partitioning="hive").to_table().to_pylist()
 
 
 def _polars(path: Path) -> list[Row]:
-    return pl.read_parquet(f"{path}/**/*.parquet", hive_partitioning=True).to_dicts()
+    return pl.read_parquet(files(path), hive_partitioning=True).to_dicts()
 
 
 def _duckdb(path: Path) -> list[Row]:
     with duckdb.connect() as connection:
-        return connection.read_parquet(f"{path}/**/*.parquet", hive_partitioning=True).to_arrow_table().to_pylist()
+        found = [str(file) for file in files(path)]
+        return connection.read_parquet(found, hive_partitioning=True).to_arrow_table().to_pylist()
 
 
 READERS: dict[str, Callable[[Path], list[Row]]] = {"pyarrow": _pyarrow, "polars": _polars, "duckdb": _duckdb}

@@ -9,7 +9,7 @@ import pytest
 
 import inlay
 from inlay.errors import PartitionMoveError
-from inlay.incremental.target import UNKNOWN, UNREADABLE, Partitions
+from inlay.incremental.target import Partitions
 from tests import lake
 
 MOVING = ["update", "upsert", "full_merge", "deduplicate"]
@@ -180,13 +180,6 @@ def test_a_key_that_would_move_is_reported_with_both_partitions(tmp_path, engine
         f"Partition columns cannot change for existing keys: id=1, kind='a' is in {home!r} and the source has it in"
         " year=2024, region=us (2 such rows)."
     )
-
-
-def test_a_file_outside_of_all_partitions_is_rewritten_in_place(tmp_path, engine):
-    lake.write(tmp_path / "d", {"day=1/a.parquet": lake.table([1, 2]), "stray.parquet": lake.table([3])})
-    update = lake.table([3], ["new"], day=pa.array([1], pa.int32()))
-    result = inlay.merge(update, str(tmp_path / "d"), "upsert", ["id"], engine=engine)
-    assert (result.updated, relative(str(tmp_path / "d"), result.rewritten_files)) == (1, ["stray.parquet"])
 
 
 @pytest.mark.parametrize("value", ["a/b", "50%", "x=y", " ", "ü ö", "a:b", "..", "%2F", "a'b", 'q"q'])
@@ -360,5 +353,4 @@ def test_other_directories_of_a_path_are_not_partitions():
     partitions = Partitions(["p"], [("1",)], np.zeros(1, np.int64), {}, [pa.int64()])
     assert partitions.values_of("x=9/p=1/a.parquet") == ("1",)
     assert partitions.constants_of("x=9/p=1/a.parquet") == {"p": pa.scalar(1)}
-    assert partitions._without_values("x=9/p=text") == UNREADABLE
-    assert partitions._without_values("x=9/q=1") == UNKNOWN
+    assert partitions.values_of("x=9/p=text/a.parquet") is None

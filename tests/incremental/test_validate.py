@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -27,7 +26,6 @@ from inlay.incremental import (
     validate_no_null_keys,
     validate_partition_column_immutability,
 )
-from inlay.incremental.target import Partitions
 from inlay.incremental.validate import (
     Conformer,
     check_schema_mode,
@@ -247,12 +245,6 @@ def test_partitions_are_pruned_by_their_known_values() -> None:
     assert pruned(files, ["id"], [5], schema, source_partitions=[{"day": 1}]) == ["one", "odd", "none"]
     assert pruned(files, ["day", "id"], [(2, 5)], schema) == ["two", "odd", "none"]
     assert pruned(files, ["id"], [5], schema) == ["one", "two", "odd", "none"]
-
-
-def test_a_path_without_partition_values_has_no_partition() -> None:
-    partitions = Partitions(["day"], [("a",)], np.zeros(1, np.int64), {}, [pa.string()])
-    assert partitions.values_of("day=a/x.parquet") == ("a",)
-    assert partitions.values_of("x.parquet") is None
 
 
 # ------------------------------------------------------------------------------------- rows in the types of a dataset

@@ -17,7 +17,7 @@ from inlay.engines.base import Combine, Engine, StageResult
 from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.result import WriteResult
-from inlay.incremental.stage import new_file_settings, verify_staged
+from inlay.incremental.stage import new_file_settings, stage_new_file, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.incremental.write import commit_files
@@ -106,7 +106,8 @@ def compact(
         require_columns(sorting, target.schema, "the dataset", "sort column")
         settings = new_file_settings(location, target, compression, row_group_size)
         bundles = list(_bundles(target, target_file_size, max_rows_per_file, bool(sorting)))
-        jobs = [_job(members, files, _schema(target, bundles), settings, sorting) for members in bundles]
+        schema = _schema(target, bundles)
+        jobs = [_job(members, files, target.new_file_extension, schema, settings, sorting) for members in bundles]
         written = _combine(runner, target, jobs, report)
         return commit_files("compact", files, written, [path for _, job in jobs for path in job.paths])
 
@@ -138,10 +139,15 @@ def _schema(target: TargetState, bundles: Sequence[list[Footer]]) -> pa.Schema:
 
 
 def _job(
-    members: Sequence[Footer], files: Transaction, schema: pa.Schema, settings: WriterSettings, sorting: Sequence[str]
+    members: Sequence[Footer],
+    files: Transaction,
+    extension: str,
+    schema: pa.Schema,
+    settings: WriterSettings,
+    sorting: Sequence[str],
 ) -> tuple[StagedFile, Combine]:
     paths = [footer.file.path for footer in members]
-    slot = files.stage_new_file(posixpath.dirname(paths[0]))
+    slot = stage_new_file(files, posixpath.dirname(paths[0]), extension)
     return slot, Combine(slot.stage, paths, schema, settings, list(sorting))
 
 

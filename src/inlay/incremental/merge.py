@@ -39,7 +39,7 @@ from inlay.incremental.validate import (
     require_columns,
 )
 from inlay.parquet.footer_cache import FooterCache
-from inlay.parquet.layout import parse_hive_partition_path
+from inlay.parquet.layout import parse_hive_partition_path, summary_files
 from inlay.storage import FileStat, Filesystem, Location
 
 __all__ = ["MergeRun", "merge", "plan_merge"]
@@ -327,10 +327,11 @@ class MergeRun:
         moved = [path for each in changed if (path := each.decision.footer.file.path) != each.slot.path]
         puts = [each.slot for each in changed] + [slot for slot, _ in appended]
         removes = [*decisions.removed, *moved]
+        summaries = summary_files(self.location) if puts or removes else []
         if puts or removes:
             self._report("commit", 0, 1)
-            files.commit(puts, removes)
-        return build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended)
+            files.commit(puts, [*removes, *summaries])
+        return build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended, summaries)
 
     def dry_run(self, location: Location, files: Sequence[FileStat]) -> MergePlan:
         self.location = location
@@ -408,10 +409,13 @@ class MergeRun:
         A file keeps its schema if it has the same columns and its types can hold the new values.
         """
         schema, own = self._conformer.file_schema, decision.own_schema
-        if set(own.names) != set(schema.names):
+        if (set(own.names) ^ set(schema.names)) - set(self.target.partition_columns):
             return schema
+        shared = [field for field in own if field.name in schema.names]
         narrower = [
-            f for f in own if not f.type.equals(schema.field(f.name).type) or f.nullable < schema.field(f.name).nullable
+            f
+            for f in shared
+            if not f.type.equals(schema.field(f.name).type) or f.nullable < schema.field(f.name).nullable
         ]
         if not narrower or not decision.matched:
             return None
@@ -478,4 +482,5 @@ class MergeRun:
             new_file_settings(self.location, self.target, options.compression, options.row_group_size),
             options.max_rows_per_file,
             files,
+            self.target.new_file_extension,
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from inlay.engines.base import Engine, FileMatch, GroupEdit, RowNumbers, Source, Target
 from inlay.incremental.display import Reporter
 from inlay.incremental.prune import possible_files
-from inlay.incremental.target import ELSEWHERE, UNKNOWN, Partitions, TargetState
+from inlay.incremental.target import ELSEWHERE, Partitions, TargetState
 from inlay.incremental.validate import MergeOptions, moved_error, row_text
 from inlay.parquet.footers import Footer
 
@@ -104,7 +104,7 @@ class _Decider:
     ) -> None:
         self.target, self.source, self.options, self.engine, self.report = target, source, options, engine, report
         self.strategy = options.strategy
-        self.partitions = Partitions.of(source, target.partition_columns, target.footers)
+        self.partitions = Partitions.of(source, target)
         self.numbers = self.partitions.numbers_of(target.footers)
 
     def decide(self) -> Decisions:
@@ -141,8 +141,7 @@ class _Decider:
         return possible
 
     def _match(self, possible: npt.NDArray[np.bool_]) -> dict[str, FileMatch]:
-        paths = [self.target.footers.files[number].path for number in np.flatnonzero(possible).tolist()]
-        targets = [Target(path, self._constants(path)) for path in paths]
+        targets = [self._target(number) for number in np.flatnonzero(possible).tolist()]
         self.report("match", 0, len(targets))
         matches: dict[str, FileMatch] = {}
         for match in self.engine.match(self.target.location, self.source, self.options.key_columns, targets):
@@ -152,16 +151,17 @@ class _Decider:
             self._reject_moves(matches)
         return matches
 
-    def _constants(self, path: str) -> dict[str, pa.Scalar]:
-        file_columns = cast(pa.Schema, self.target.schema).names  # a dataset with files has a schema
-        keys = [name for name in self.options.key_columns if name not in file_columns]
+    def _target(self, number: int) -> Target:
+        footers = self.target.footers
+        path, stored = footers.files[number].path, footers.schemas[int(footers.schema_numbers[number])].names
+        keys = [name for name in self.options.key_columns if name not in stored]
         values = self.partitions.constants_of(path) if keys else {}
-        return {name: values[name] for name in keys if name in values}
+        return Target(path, {name: values[name] for name in keys if name in values})
 
     def _reject_moves(self, matches: Mapping[str, FileMatch]) -> None:
         for number, file in enumerate(self.target.footers.files):
             match = matches.get(file.path)
-            if match is None or not match.groups or self.numbers[number] == UNKNOWN:
+            if match is None or not match.groups:
                 continue
             rows = np.concatenate([group.sources for group in match.groups])
             moved = rows[self.partitions.rows[rows] != self.numbers[number]]

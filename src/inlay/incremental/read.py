@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
 from inlay.parquet.footers import has_nanoseconds, int96_columns, open_parquet, require_readable_timestamps
 from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
+from inlay.schema import storage_type
 from inlay.storage import FileStat, Filesystem, Location, ObjectStore
 
 if TYPE_CHECKING:
@@ -184,9 +186,10 @@ def _filesystem(location: Location) -> Filesystem | None:
 
 
 def _path_columns(footers: Footers) -> pa.Schema:
-    """Return the columns in the Hive paths, with types inferred from all values."""
+    """Return the columns in the Hive paths, with the types in the files, or else inferred from all values."""
     values: dict[str, list[str | None]] = {}
-    for file in footers.files:
-        for name, value in parse_hive_partition_path(file.path).items():
+    for directory in dict.fromkeys(posixpath.dirname(file.path) for file in footers.files):
+        for name, value in parse_hive_partition_path(f"{directory}/").items():
             values.setdefault(name, []).append(value)
-    return pa.schema([(name, infer_partition_type(texts)) for name, texts in values.items()])
+    stored = {field.name: storage_type(field.type) for schema in footers.schemas for field in schema}
+    return pa.schema([(name, stored.get(name) or infer_partition_type(texts)) for name, texts in values.items()])

@@ -92,6 +92,8 @@ class MergeResult:
         unchanged: The number of rows in `updated` that already equaled their source row.
         bytes_written: The size of rewritten and new files.
         bytes_copied: The number of bytes in `bytes_written` that were copied without decoding them.
+        removed_summaries: The paths of removed `_metadata` and `_common_metadata` files, which other programs wrote and
+            which no longer match the data files.
 
     Example:
         >>> import inlay
@@ -117,6 +119,7 @@ class MergeResult:
     unchanged: int = 0
     bytes_written: int = 0
     bytes_copied: int = 0
+    removed_summaries: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, files: Sequence[MergeFileMetadata], **counts: Any) -> MergeResult:
@@ -176,6 +179,8 @@ class WriteResult:
         row_count: The number of rows written.
         files: The new files.
         removed_files: The paths of the removed files.
+        removed_summaries: The paths of removed `_metadata` and `_common_metadata` files, which other programs wrote and
+            which no longer match the data files.
 
     Example:
         >>> import inlay
@@ -188,6 +193,7 @@ class WriteResult:
     row_count: int
     files: list[MergeFileMetadata] = field(default_factory=list)
     removed_files: list[str] = field(default_factory=list)
+    removed_summaries: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to a dict that `json.dumps` accepts.
@@ -289,6 +295,7 @@ def build_result(
     source_count: int,
     rewrites: Sequence[FileRewrite],
     appended: Sequence[tuple[StagedFile, StageResult]],
+    removed_summaries: Sequence[str],
 ) -> MergeResult:
     location = decisions.target.location
     changed = {each.decision.footer.file.path: each for each in rewrites if each.changed}
@@ -327,6 +334,7 @@ def build_result(
         unchanged=sum(each.written.unchanged for each in rewrites),
         bytes_written=sum(written.size for written in everything),
         bytes_copied=sum(written.bytes_copied for written in everything),
+        removed_summaries=[location.display(path) for path in removed_summaries],
     )
 
 
@@ -392,9 +400,10 @@ def _file_plan(location: Location, decision: Decision, changed: StageResult | No
 def _planned_names(decisions: Decisions, max_rows: int) -> list[str]:
     """Name the new files, with `*` for the part of the name that only the commit generates."""
     partitions, display = decisions.partitions, decisions.target.location.display
+    extension = decisions.target.new_file_extension
     chunks = partition_chunks(decisions.new_rows, partitions, max_rows)
     return [
-        display(posixpath.join(partitions.directory(number), f"part-*-{position:05d}.parquet"))
+        display(posixpath.join(partitions.directory(number), f"part-*-{position:05d}{extension}"))
         for position, (number, _) in enumerate(chunks)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,19 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Source
-from inlay.errors import InvalidArgumentError, UnreadableFileError, did_you_mean
+from inlay.engines.keys import canonical_keys, canonical_type
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableFileError, did_you_mean
 from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
-from inlay.parquet.footers import ReadMany
-from inlay.parquet.layout import hive_segment, parse_hive_partition_path, typed_partition_value
-from inlay.schema import unify
+from inlay.parquet.footers import ReadMany, open_parquet, read_row_group
+from inlay.parquet.layout import (
+    hive_segment,
+    hive_segments,
+    infer_partition_type,
+    integer_spellings,
+    new_file_extension,
+    parse_hive_partition_path,
+    typed_partition_value,
+)
+from inlay.schema import family, unify, without_schema_copies
 from inlay.storage import FileStat, Location
 
-__all__ = ["ELSEWHERE", "UNKNOWN", "Partitions", "TargetState"]
+__all__ = ["ELSEWHERE", "Partitions", "TargetState"]
 
-# Partition numbers of files that are in no partition of the source.
-ELSEWHERE = -1  # the source has no row in the file's partition
-UNKNOWN = -2  # the path names no value for a partition column
-UNREADABLE = -3  # the path names a value that does not fit the column's type
+ELSEWHERE = -1  # the partition number of a file in whose partition the source has no row
 
 
 @dataclass(slots=True)
@@ -55,19 +62,35 @@ class TargetState:
             footers = read_footers(location, readable, key_columns, cache, read)
         for number, error in sorted(footers.errors.items()):
             raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files[number].path)])
-        schema = _dataset_schema(location, footers)
-        return cls(location, footers, schema, _partition_columns(footers, partition_columns))
+        columns = _partition_columns(footers, partition_columns)
+        stored = [name for name in columns if any(name in schema.names for schema in footers.schemas)]
+        if stored:
+            footers = read_footers(location, footers.files, [*key_columns, *stored], cache, read)
+        return cls(location, footers, _dataset_schema(location, footers, columns), columns)
 
     @property
     def rows(self) -> int:
         return self.footers.total_rows
 
+    @property
+    def new_file_extension(self) -> str:
+        return new_file_extension(self.footers.files)
 
-def _dataset_schema(location: Location, footers: Footers) -> pa.Schema | None:
+
+def _dataset_schema(location: Location, footers: Footers, partition_columns: Sequence[str]) -> pa.Schema | None:
+    """Combine the schemas of all files. Leave out a partition column that only some files store."""
     if not footers.schemas:
         return None
+    in_paths = [name for name in partition_columns if any(name not in schema.names for schema in footers.schemas)]
     firsts = [footers.first_with_schema(number) for number in range(len(footers.schemas))]
-    return unify(footers.schemas, [location.display(file.path) for file in firsts])
+    schemas = [_without(schema, in_paths) for schema in footers.schemas]
+    return unify(schemas, [location.display(file.path) for file in firsts])
+
+
+def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    if not set(names) & set(schema.names):
+        return schema
+    return pa.schema([field for field in schema if field.name not in names], without_schema_copies(schema.metadata))
 
 
 def _partition_columns(footers: Footers, requested: Sequence[str] | None) -> list[str]:
@@ -101,24 +124,55 @@ class Partitions:
     rows: npt.NDArray[np.int64]  # the partition number of each source row
     directories: dict[tuple[str | None, ...], str] = field(default_factory=dict)
     _types: list[pa.DataType] = field(default_factory=list)
+    _segments: dict[tuple[str, str | None], str] = field(default_factory=dict)  # existing `column=value` by both
 
     @classmethod
-    def of(cls, source: Source, columns: Sequence[str], footers: Footers) -> Partitions:
+    def of(cls, source: Source, target: TargetState) -> Partitions:
+        columns, footers = target.partition_columns, target.footers
         types = [source.schema.field(name).type for name in columns]
         values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
         _require_spelling(columns, values, types)
         partitions = cls(list(columns), values, rows, {}, types)
-        for directory in dict.fromkeys(_directories(footers)) if columns else ():
-            known = partitions.values_of(f"{directory}/")
-            if known is not None:
-                partitions.directories.setdefault(known, directory)
+        directories = list(dict.fromkeys(_directories(footers)))
+        _require_one_layout(target)
+        for directory in directories if columns else ():
+            partitions._add(directory)
+        for position, column in enumerate(columns):
+            partitions._require_one_type(column, position, directories)
+            _require_stored_values(target, column)
         return partitions
 
+    def _add(self, directory: str) -> None:
+        values = self.values_of(f"{directory}/")
+        if values is not None:
+            self.directories.setdefault(values, directory)
+            segments = hive_segments(f"{directory}/")
+            for column, value in zip(self.columns, values, strict=True):
+                self._segments.setdefault((column, value), segments[column])
+
+    def _require_one_type(self, column: str, position: int, directories: Sequence[str]) -> None:
+        """Reject new values that change the type of the paths, or that spell an existing number differently."""
+        texts = {values[position] for values in self.values if (column, values[position]) not in self._segments}
+        new = {text for text in texts if text is not None}
+        existing = {text for d in directories if (text := parse_hive_partition_path(f"{d}/")[column]) is not None}
+        type_ = self._types[position]
+        if new and existing and not _fits_paths(new, existing, type_):
+            raise SchemaMismatchError(
+                f"Partition column {column!r} is {type_} in the source, with the new value {min(new)!r}. The paths of"
+                f" the dataset contain {infer_partition_type(existing)} values, such as {min(existing)!r}.",
+                hint="Convert the source column to the type of the paths.",
+            )
+        for number, spellings in integer_spellings([*existing, *new]).items():
+            if len(spellings) > 1 and new & set(spellings):
+                raise InvalidArgumentError(
+                    f"Partition column {column!r} contains {' and '.join(map(repr, sorted(spellings)))}. Other programs"
+                    f" read both as the number {number} from the paths.",
+                    hint="Spell the number in one way, as the paths of the dataset do.",
+                )
+
     def values_of(self, path: str) -> tuple[str | None, ...] | None:
-        """Return the partition of a file, or None if its path lacks a valid value."""
+        """Return the partition of a file, or None if its path contains a value of another type."""
         found = parse_hive_partition_path(path, self.columns)
-        if len(found) != len(self.columns):
-            return None
         values = [typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True)]
         if any(value is None for value in values):
             return None
@@ -134,25 +188,14 @@ class Partitions:
         }
         return {column: value for column, value in typed.items() if value is not None}
 
-    @property
-    def _numbers(self) -> dict[tuple[str | None, ...], int]:
-        return {values: number for number, values in enumerate(self.values)}
-
     def numbers_of(self, footers: Footers) -> npt.NDArray[np.int64]:
-        """Return the partition number of each file, or ELSEWHERE, UNKNOWN or UNREADABLE."""
+        """Return the partition number of each file, or ELSEWHERE."""
         if not self.columns:
             return np.zeros(len(footers), np.int64)
-        numbers = self._numbers
-        seen: dict[str, int] = {}
+        numbers: dict[tuple[str | None, ...] | None, int] = {v: number for number, v in enumerate(self.values)}
         directories = _directories(footers)
-        for directory in dict.fromkeys(directories):
-            values = self.values_of(f"{directory}/")
-            seen[directory] = self._without_values(directory) if values is None else numbers.get(values, ELSEWHERE)
+        seen = {d: numbers.get(self.values_of(f"{d}/"), ELSEWHERE) for d in dict.fromkeys(directories)}
         return np.fromiter((seen[directory] for directory in directories), np.int64, len(directories))
-
-    def _without_values(self, directory: str) -> int:
-        is_complete = len(parse_hive_partition_path(f"{directory}/", self.columns)) == len(self.columns)
-        return UNREADABLE if is_complete else UNKNOWN
 
     def directory(self, number: int) -> str:
         """Return the directory of existing files of a partition, or else a new directory."""
@@ -161,10 +204,73 @@ class Partitions:
         values = self.values[number]
         if values in self.directories:
             return self.directories[values]
-        return "/".join(hive_segment(column, value) for column, value in zip(self.columns, values, strict=True))
+        pairs = zip(self.columns, values, strict=True)
+        return "/".join(self._segments.get(pair) or hive_segment(*pair) for pair in pairs)
 
     def display(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))
+
+
+def _fits_paths(new: set[str], existing: set[str], type_: pa.DataType) -> bool:
+    """Return whether new values of a type leave the type of the existing path values unchanged."""
+    if family(type_) == "text":
+        return True
+    readable = all(typed_partition_value(text, type_) is not None for text in existing)
+    return readable and infer_partition_type(existing) == infer_partition_type(existing | new)
+
+
+def _require_one_layout(target: TargetState) -> None:
+    """Reject files outside all partitions, and paths with other partition columns or in another order."""
+    columns, files = target.partition_columns, target.footers.files
+    for path in {posixpath.dirname(file.path): file.path for file in files}.values():
+        found = list(parse_hive_partition_path(path))
+        if found != columns:
+            raise InvalidArgumentError(
+                f"The file {target.location.display(path)!r} is partitioned by {', '.join(found) or 'nothing'}, and"
+                f" other files of the dataset by {', '.join(columns) or 'nothing'}.",
+                hint="Move the file, so that all paths contain the same partition columns in the same order.",
+            )
+
+
+def _require_stored_values(target: TargetState, column: str) -> None:
+    """Reject a file that stores another value of a partition column than its path contains."""
+    footers = target.footers
+    for number, schema in enumerate(footers.schemas):
+        if column in schema.names:
+            type_ = schema.field(column).type
+            lows, highs, _ = footers.bounds(column, canonical_type(type_))
+            nulls = footers.ranges[column].nulls
+            for at in np.flatnonzero((footers.schema_numbers == number) & (footers.rows > 0)).tolist():
+                text = parse_hive_partition_path(footers.files[at].path)[column]
+                value = _canonical(text, type_)
+                if value is None or nulls[at].as_py() != 0 or not (lows[at] == highs[at] == value):
+                    _require_stored_value(target.location, footers.files[at].path, column, text, value)
+
+
+@functools.lru_cache(1024)
+def _canonical(text: str | None, type_: pa.DataType) -> pa.Scalar | None:
+    value = typed_partition_value(text, type_)
+    return (
+        None if value is None else canonical_keys(pa.chunked_array([pa.array([value.as_py()], value.type)]), type_)[0]
+    )
+
+
+def _require_stored_value(
+    location: Location, path: str, column: str, text: str | None, value: pa.Scalar | None
+) -> None:
+    """Read a partition column whose statistics do not prove that it stores the value of the path."""
+    with open_parquet(location, path) as file:
+        metadata = file.metadata
+    for group in range(metadata.num_row_groups):
+        # pyarrow reads a name with a dot as the path of a nested column.
+        stored = read_row_group(location, path, metadata, group, None if "." in column else [column]).column(column)
+        for found in canonical_keys(stored, stored.type).unique():
+            if value is None or found.as_py() != value.as_py():
+                raise InvalidArgumentError(
+                    f"The file {location.display(path)!r} stores {found.as_py()!r} in the partition column {column!r},"
+                    f" and its path contains {text!r}.",
+                    hint="Move the file to the directory of its values, or rewrite it without the column.",
+                )
 
 
 def _require_spelling(

@@ -172,12 +172,24 @@ class Conformer:
         extra = [name for name in self.source.names if name not in known]
         if self.mode == "strict" and (missing or extra):
             raise SchemaMismatchError(_differing_columns(missing, extra), hint=_hint(missing, extra))
+        self._reject_other_case([*target.names, *self.partition_columns], extra)
         required = [name for name in missing if not target.field(name).nullable]
         if required:
             raise SchemaMismatchError(
                 f"The source lacks column {required[0]!r}, which is not nullable in the dataset.",
                 hint="Add the column to the source.",
             )
+
+    @staticmethod
+    def _reject_other_case(known: Sequence[str], added: Sequence[str]) -> None:
+        """Reject new columns that DuckDB and Spark cannot distinguish from existing ones."""
+        by_case = {name.casefold(): name for name in known}
+        for name in added:
+            if name.casefold() in by_case:
+                raise SchemaMismatchError(
+                    f"The new column {name!r} differs from column {by_case[name.casefold()]!r} only by case.",
+                    hint="Rename the source column to the name in the dataset.",
+                )
 
     def _path_fields(self) -> list[pa.Field]:
         inside = set() if self.target is None else set(self.target.names)

@@ -19,7 +19,7 @@ from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import Conformer, SchemaMode, check_schema_mode, normalize_keys
-from inlay.parquet.layout import parse_hive_partition_path
+from inlay.parquet.layout import parse_hive_partition_path, summary_files
 from inlay.parquet.writer import check_write_options
 from inlay.storage import FileStat, Filesystem
 
@@ -129,11 +129,18 @@ def write_dataset(
 def commit_files(
     mode: str, files: IncrementalFileManager, written: Sequence[tuple[StagedFile, StageResult]], removed: Sequence[str]
 ) -> WriteResult:
+    summaries = summary_files(files.location) if written or removed else []
     if written or removed:
-        files.commit([slot for slot, _ in written], removed)
+        files.commit([slot for slot, _ in written], [*removed, *summaries])
     display = files.location.display
     metadata = [MergeFileMetadata(display(slot.path), w.rows, "inserted", w.size) for slot, w in written]
-    return WriteResult(mode, sum(w.rows for _, w in written), metadata, [display(name) for name in removed])
+    return WriteResult(
+        mode,
+        sum(w.rows for _, w in written),
+        metadata,
+        [display(name) for name in removed],
+        [display(name) for name in summaries],
+    )
 
 
 def append_rows(
@@ -156,11 +163,11 @@ def append_rows(
     opened = runner.open(source, target.schema, storage_options)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
     with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
-        partitions = Partitions.of(loaded, target.partition_columns, target.footers)
+        partitions = Partitions.of(loaded, target)
         settings = new_file_settings(location, target, compression, row_group_size)
         appends = plan_appends(
             np.arange(loaded.num_rows), partitions, conformer.file_schema, settings, max_rows_per_file, files,
-            empty=empty,
+            target.new_file_extension, empty=empty,
         )  # fmt: skip
         written: list[tuple[StagedFile, StageResult]] = []
         outcomes = runner.stage(location, loaded, [], [append for _, append in appends])

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError
-from inlay.storage import FileStat, Location
+from inlay.storage import FileStat, Location, Store, is_visible
 
 __all__ = [
     "NULL_PARTITION",
     "data_files",
     "hive_segment",
+    "hive_segments",
     "infer_partition_type",
+    "integer_spellings",
+    "new_file_extension",
     "parse_hive_partition_path",
+    "summary_files",
 ]
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
+_MAGIC = (b"PAR1", b"PARE")  # The first bytes of a Parquet file, and of one with an encrypted footer.
+_SUMMARIES = ("_metadata", "_common_metadata")
+_EXTENSION = re.compile(r"(\.parquet|\.parq|\.pq)?(\.[^./]*)?$", re.IGNORECASE)
+_READERS = 16  # threads that wait for an object store
 _READABLE_IN_PATHS = " !$&()+,@~-._"  # Only characters that `PathValidator` allows in SQL.
 
 
@@ -35,12 +46,15 @@ _TABLE_FORMATS = {
     ".lance": ("Lance", "pylance"),
 }
 _TABLE_FORMAT_ENDS = tuple(_TABLE_FORMATS)
+# Values that no directory can represent for every reader.
+_NO_DIRECTORY = {NULL_PARTITION: "which is reserved for NULL", "": "which Spark cannot read from a path"}
 
 
 def data_files(location: Location) -> list[FileStat]:
     """List the Parquet files of a dataset by path. A missing directory is an empty dataset.
 
-    Reject the directory of a table format: its log decides which files contain its rows.
+    A file without a known extension is a data file if it begins like one, because other readers read every visible
+    file. Reject the directory of a table format: its log decides which files contain its rows.
     """
 
     def keep(name: str) -> bool:
@@ -48,7 +62,38 @@ def data_files(location: Location) -> list[FileStat]:
             raise _table_format_error(location, name)
         return _is_visible(name)
 
-    return [file for file in location.store.walk(location.path, keep) if _is_parquet(file.path)]
+    files = location.store.walk(location.path, keep)
+    unknown = [file for file in files if file.size and not _is_parquet(file.path)]
+    if not unknown:
+        return [file for file in files if _is_parquet(file.path)]
+    with ThreadPoolExecutor(1 if location.store.is_local else _READERS, "inlay-magic") as pool:
+        checked = pool.map(lambda file: _begins_like_parquet(location.store, location.full(file.path), file), unknown)
+        data = {file.path for file, is_data in zip(unknown, checked, strict=True) if is_data}
+    return [file for file in files if _is_parquet(file.path) or file.path in data]
+
+
+@functools.lru_cache(1 << 16)  # One operation lists the files of a dataset several times.
+def _begins_like_parquet(store: Store, path: str, file: FileStat) -> bool:  # noqa: ARG001  (a part of the cache key)
+    try:
+        return store.read_range(path, 0, len(_MAGIC[0])) in _MAGIC
+    except FileNotFoundError:
+        return False  # The file was deleted after the listing.
+
+
+def summary_files(location: Location) -> list[str]:
+    """List the `_metadata` and `_common_metadata` files, which repeat the footers of data files."""
+
+    def keep(name: str) -> bool:
+        return name in _SUMMARIES or (_is_visible(name) and not _is_parquet(name))
+
+    files = location.store.walk(location.path, keep)
+    return [file.path for file in files if posixpath.basename(file.path) in _SUMMARIES]
+
+
+def new_file_extension(files: Sequence[FileStat]) -> str:
+    """Return the extension that all files share, or `.parquet`. polars rejects directories with several extensions."""
+    found = {_EXTENSION.search(file.path)[0] for file in files}  # type: ignore[index]  # The pattern matches any text.
+    return found.pop() if len(found) == 1 else _SUFFIXES[0]
 
 
 def _table_format_error(location: Location, name: str) -> InvalidArgumentError:
@@ -83,16 +128,19 @@ def parse_hive_partition_path(file_path: str, partition_columns: Sequence[str] |
         >>> parse_hive_partition_path("/data/year=2024/city=New%20York/file.parquet")
         {'year': '2024', 'city': 'New York'}
     """
-    directories = re.split(r"[/\\]", file_path)[:-1]
     values: dict[str, str | None] = {}
-    for directory in directories:
-        column, equals, value = directory.partition("=")
-        if not equals or not column:
-            continue
-        name = unquote(column)
+    for name, segment in hive_segments(file_path).items():
         if partition_columns is None or name in partition_columns:
+            value = segment.partition("=")[2]
             values[name] = None if value == NULL_PARTITION else unquote(value)
     return values
+
+
+def hive_segments(file_path: str) -> dict[str, str]:
+    """Return the `column=value` directories of a path by column, as they are spelled in the path."""
+    # A backslash separates directories only in a Windows path. Otherwise it is an ordinary character of a value.
+    directories = file_path.split("/" if "/" in file_path else "\\")[:-1]
+    return {unquote(d.partition("=")[0]): d for d in directories if d.find("=") > 0}
 
 
 def hive_segment(column: str, value: object) -> str:
@@ -101,25 +149,37 @@ def hive_segment(column: str, value: object) -> str:
     if value is None:
         return f"{name}={NULL_PARTITION}"
     text = str(value)
-    if text == NULL_PARTITION:
+    if text in _NO_DIRECTORY:
         raise InvalidArgumentError(
-            f"The partition column {column!r} contains {text!r}, which is reserved for NULL.",
+            f"The partition column {column!r} contains {text!r}, {_NO_DIRECTORY[text]}.",
             hint="Replace the value, or do not partition by this column.",
         )
     return f"{name}={_quote(text)}"
 
 
 def _quote(text: str) -> str:
-    return quote(text, safe=_READABLE_IN_PATHS).replace("--", "-%2D")  # "--" begins a comment in SQL.
+    """Encode special ASCII characters only: Spark decodes the two bytes of an encoded "é" as two characters."""
+    encoded = "".join(c if c > "\x7f" and is_visible(c) else quote(c, safe=_READABLE_IN_PATHS) for c in text)
+    return encoded.replace("--", "-%2D")  # "--" begins a comment in SQL.
 
 
 def infer_partition_type(values: Iterable[str | None]) -> pa.DataType:
-    """Infer the type of path values as other readers do: integer, ISO date, or else text."""
+    """Infer the type of path values: integer or ISO date if every value is spelled in the one standard way, or text."""
     known = {value for value in values if value is not None}
-    for pattern, type_ in ((r"-?[0-9]{1,18}", pa.int64()), (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", pa.date32())):
+    for pattern, type_ in ((r"0|-?[1-9][0-9]{0,17}", pa.int64()), (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", pa.date32())):
         if known and all(re.fullmatch(pattern, v) and typed_partition_value(v, type_) is not None for v in known):
             return type_
     return pa.string()
+
+
+def integer_spellings(values: Iterable[str]) -> dict[int, list[str]]:
+    """Group values that are all whole numbers by number, or return nothing if one value is another text."""
+    spellings: dict[int, list[str]] = {}
+    for value in values:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            return {}
+        spellings.setdefault(int(value), []).append(value)
+    return spellings
 
 
 def typed_partition_value(text: str | None, type_: pa.DataType) -> pa.Scalar | None:

@@ -321,6 +321,14 @@ def expand_glob(pattern: str, storage_options: Mapping[str, Any] | None = None) 
         yield f"{scheme}://{path}" if found else path
 
 
+# Format characters include bidirectional overrides, which make a path look like another one.
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def is_visible(character: str) -> bool:
+    return unicodedata.category(character) not in _INVISIBLE_CATEGORIES
+
+
 class PathValidator:
     """Checks of paths before they are used in SQL statements.
 
@@ -334,8 +342,6 @@ class PathValidator:
     """
 
     _FORBIDDEN = re.compile(r"['\"`;]|--|/\*|\*/|(^|[/\\])\.\.([/\\]|$)")
-    # Format characters include bidirectional overrides, which make a path look like another one.
-    _SUSPICIOUS_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
     @classmethod
     def validate_path_for_sql(cls, path: str | os.PathLike[str]) -> None:
@@ -355,7 +361,7 @@ class PathValidator:
                 hint='Rename the path, or pass engine="pyarrow".',
             )
         for character in path:
-            if unicodedata.category(character) in cls._SUSPICIOUS_CATEGORIES:
+            if not is_visible(character):
                 raise InvalidArgumentError(
                     f"The path {path!r} contains the invisible character U+{ord(character):04X}.",
                     hint="Rename the path.",
