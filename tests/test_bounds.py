@@ -41,7 +41,7 @@ class Recorder:
             self.opened.append(path)
             return RecordedFile(open(path, "rb"), path, self.reads)
 
-        def open_arrow(store: LocalStore, path: str) -> pa.NativeFile:
+        def open_arrow(store: LocalStore, path: str, _size: int | None = None) -> pa.NativeFile:
             return pa.PythonFile(open_read(store, path), mode="r")
 
         monkeypatch.setattr(LocalStore, "open_arrow", open_arrow)

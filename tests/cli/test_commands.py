@@ -162,7 +162,9 @@ def interrupted_commit(lake: Path) -> str:
         pq.write_table(pa.table({"id": [99], "name": ["late"]}), stage)
         journal = LocalJournal(location)
         put = journal.prepare(stage[len(journal.staged_path("")) :], "late.parquet")
-        journal._publish(Record(files.id, [put]))
+        record = Record(files.id, [put])
+        journal._write_draft(record)
+        journal._publish(record)
     return "late.parquet"
 
 
@@ -261,7 +263,7 @@ def test_inspect_reports_incompatible_schemas(cli: Any, lake: Path) -> None:
 
 
 def test_inspect_reports_keys_without_ranges(cli: Any, tmp_path: Path) -> None:
-    inlay.write_dataset(pa.table({"x": [1.5]}), str(tmp_path / "floats"))
+    inlay.write_dataset(pa.table({"x": [1.5, float("nan")]}), str(tmp_path / "floats"))
     assert set(hints(cli, "floats", "-k", "x")) == {"unknown_key_range"}
     assert "unknown" in cli("inspect", "floats", "-k", "x").out
 

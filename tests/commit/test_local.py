@@ -42,6 +42,7 @@ from tests.faults.scenarios import (
     apply_files,
     build_files,
     dataset,
+    directories,
     is_pending,
     leave_pending,
     leftovers,
@@ -320,7 +321,7 @@ def test_failed_sync_at_the_commit_point_is_unknown_and_keeps_staged_files(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail_at_sidecar_sync(patch, 2)
+        fail_at_sidecar_sync(patch, 3)
         with pytest.raises(CommitStateUnknownError, match="is unknown") as caught:
             apply_files(root)
     assert caught.value.operation == "commit"
@@ -331,12 +332,17 @@ def test_failed_sync_at_the_commit_point_is_unknown_and_keeps_staged_files(
     assert leftovers(root) == []
 
 
-def test_failed_sync_before_the_commit_point_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_failed_sync_before_the_commit_point_changes_nothing(
+    root: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = directories(root)
     with monkeypatch.context() as patch:
-        fail_at_sidecar_sync(patch, 1)
+        fail_at_sidecar_sync(patch, number)
         with pytest.raises(OSError, match="disk failure"):
             apply_files(root)
     assert is_before(root)
+    assert directories(root) == present
     assert leftovers(root) == []
 
 
@@ -487,13 +493,14 @@ sync /.ds.txn/.staging_*/1.stage
 sync /.ds.txn/.staging_*/2.stage
 sync /.ds.txn/.staging_*/3.stage
 sync /.ds.txn/.staging_*/4.stage
+sync /.ds.txn/commit.*.tmp
+sync /.ds.txn
 sync /ds
 sync /ds/year=7
 sync /ds
 sync /.ds.txn/.staging_*
 sync /.ds.txn
 sync /
-sync /.ds.txn/commit.*.tmp
 rename to /.ds.txn/commit.json
 sync /.ds.txn
 {_ROLLED_FORWARD.strip()}

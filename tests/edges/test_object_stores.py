@@ -335,7 +335,7 @@ def test_requests_of_a_merge(server: Server) -> None:
         fixed = counts[files] - Counter(
             {"GET data": files, "PUT staged": files, "GET staged": files, "PUT data": files}
         )
-        assert fixed == {"LIST": 11, "PUT log": 2, "DELETE": 2, "HEAD data": 1, "HEAD staged": 1}
+        assert fixed == {"LIST": 12, "PUT log": 2, "DELETE": 2, "HEAD data": 1, "HEAD staged": 1}
 
 
 # --------------------------------------------------------------------------------------------- pyarrow's filesystem

@@ -44,7 +44,7 @@ _DESCRIPTOR = re.compile(r"^(\d+)<(.*)>$")
 class Operation:
     """A change of the file tree, a sync or the acknowledgment, with paths below the root."""
 
-    kind: str  # create, write, truncate, rename, unlink, mkdir, rmdir, sync, ack
+    kind: str  # create, write, truncate, rename, link, unlink, mkdir, rmdir, sync, ack
     path: str = ""
     target: str = ""
     offset: int = 0
@@ -148,12 +148,22 @@ class _Reader:
         path = self._descriptor(arguments[0])[1]
         return [Operation("truncate", path, offset=int(arguments[1]))] if path else []
 
+    def _truncate(self, arguments: list[str], _: int) -> list[Operation]:
+        path = self._path(arguments)
+        return [Operation("truncate", path, offset=int(arguments[1]))] if path else []
+
     def _rename(self, arguments: list[str], _: int) -> list[Operation]:
+        return [Operation("rename", *self._ends(arguments))]
+
+    def _link(self, arguments: list[str], _: int) -> list[Operation]:
+        return [Operation("link", *self._ends(arguments))]
+
+    def _ends(self, arguments: list[str]) -> tuple[str, str]:
         source = self._path(arguments)
         target = self._path(arguments, 1 if arguments[0].startswith('"') else 2)
-        assert source is not None, "a rename from outside the root"
-        assert target is not None, "a rename to outside the root"
-        return [Operation("rename", source, target)]
+        assert source is not None, "a rename or link from outside the root"
+        assert target is not None, "a rename or link to outside the root"
+        return source, target
 
     def _unlink(self, arguments: list[str], _: int) -> list[Operation]:
         path = self._path(arguments)

@@ -112,6 +112,10 @@ class Disk:
         self._steps.append(Step([removal, Edit(*self._parent(operation.target), node)]))
         self._paths[operation.target] = node
 
+    def _link(self, operation: Operation) -> None:
+        node = self._paths[operation.target] = self._paths[operation.path]
+        self._steps.append(Step([Edit(*self._parent(operation.target), node)]))
+
     def _write(self, operation: Operation) -> None:
         node = self._paths[operation.path]
         old, end = self._written[node], operation.offset + len(operation.data)

@@ -53,4 +53,4 @@ def test_a_commit_makes_the_calls_that_faults_target(expected: Callable[[str], E
     assert counts["write"] >= 5
     assert counts["unlink"] >= 2
     assert counts["mkdir"] >= 4
-    assert counts["flock"] == 4  # acquires and releases two locks
+    assert counts["flock"] == 2  # acquires and releases the lock of the dataset directory

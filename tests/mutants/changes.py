@@ -37,6 +37,7 @@ _OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mod: ast.FloorDiv,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitOr,
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
     ast.Pow: ast.Mult,

@@ -20,6 +20,7 @@ from inlay.parquet.layout import (
     data_files,
     hive_segment,
     infer_partition_type,
+    new_hive_segment,
     parse_hive_partition_path,
     typed_partition_value,
 )
@@ -93,7 +94,7 @@ def test_no_column_name_creates_a_hidden_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "reason"), [(NULL_PARTITION, "reserved for NULL"), ("", "Spark cannot read")])
 def test_values_without_a_directory_are_rejected(value: str, reason: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"'p'.*{reason}"):
-        hive_segment("p", value)
+        new_hive_segment("p", value)
 
 
 NAMES = st.text(min_size=1, max_size=8).filter(lambda t: t.encode("utf-8", "ignore").decode() == t)

@@ -147,9 +147,9 @@ class LocalJournal:
     def _remove_created(self) -> None:
         """Remove the dataset directory and the sidecar if this writer created a dataset and wrote nothing."""
         created, self._created = self._created, []
-        if not created or any(name != os.path.basename(self.sidecar) for name in os.listdir(self.location.path)):
-            return
         with contextlib.suppress(OSError):
+            if not created or any(name != os.path.basename(self.sidecar) for name in os.listdir(self.location.path)):
+                return
             if all(name.startswith(("lock", "footers.db")) for name in os.listdir(self.sidecar)):
                 discard_tree(self._store, self.sidecar)
         for directory in reversed(created):
@@ -197,12 +197,14 @@ class LocalJournal:
 
     def discard_staging(self, staging: str) -> None:
         """Delete a staging directory, unless a pending commit may need its files."""
+        if not self._may_be_pending():
+            discard_tree(self._store, self._in_sidecar(staging))
+
+    def _may_be_pending(self) -> bool:
         try:
-            if stat_or_none(self._journal) is not None:
-                return
+            return stat_or_none(self._journal) is not None
         except OSError:
-            return
-        discard_tree(self._store, self._in_sidecar(staging))
+            return True
 
     def staged_path(self, name: str) -> str:
         return self._in_sidecar(name)
@@ -217,10 +219,11 @@ class LocalJournal:
         return Put(staged, target, size, checksum)
 
     def commit(self, record: Record) -> None:
-        made: list[str] = []
         try:
-            self._make_target_directories(record, made)
             record = self._link_previous(record)
+            record = replace(record, is_marked=not self._is_inside, directories=self._missing_directories(record))
+            self._write_draft(record)
+            self._make_target_directories(record)
             for directory in self._staging_directories(record):
                 self._store.sync_directory(directory)
             self._store.sync_directory(self.sidecar)
@@ -229,29 +232,37 @@ class LocalJournal:
         except CommitStateUnknownError:
             raise
         except BaseException:
-            self._discard_previous(record)
-            for directory in reversed(made):
-                self._store.remove_empty_directory(directory)
+            self._discard_draft(record)
             raise
+        self._created.clear()
         self._complete(record)
 
-    def _make_target_directories(self, record: Record, made: list[str]) -> None:
-        """Try before the commit point what could fail after it: create target directories and check access.
+    def _missing_directories(self, record: Record) -> list[str]:
+        """List the directories that the commit creates, relative to the dataset, outermost first."""
+        above = {path for target in self._target_directories(record) for path in self._up_to_root(target)}
+        missing = sorted(path for path in above if stat_or_none(path) is None)
+        return [os.path.relpath(path, self.location.path) for path in missing]
 
-        Appends the created directories to `made`, last of all the pending marker.
-        """
-        for directory in sorted(self._target_directories(record)):
-            for created in self._store.make_durable_directories(directory):
-                made.append(created)
-                _share_access(os.path.dirname(created), created)
+    def _make_target_directories(self, record: Record) -> None:
+        """Try before the commit point what could fail after it: create target directories and check access."""
+        if record.directories:
+            self._store.sync_directory(self.sidecar)  # After a crash, the draft tells which directories to remove.
+        for created in map(self.location.full, record.directories):
+            self._store.make_durable_directories(created)
+            _share_access(os.path.dirname(created), created)
+        for directory in self._target_directories(record):
             self._require_writable(directory)
         for created in self._created:
             self._sync_parent(created)
-        if not self._is_inside:
+        if record.is_marked:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._marker)
-            made.append(self._marker)
             self._store.sync_directory(self.location.path)
+
+    def _remove_directories(self, record: Record) -> None:
+        for name in reversed(record.directories):
+            self._store.remove_empty_directory(self.location.full(name))
+        self._store.remove_empty_directory(self._marker)
 
     def _require_writable(self, directory: str) -> None:
         """Reject target directories into which files cannot be moved."""
@@ -272,7 +283,7 @@ class LocalJournal:
         """Link the files that the commit replaces or removes, so that the commit can be undone."""
         existing = [name for name in record.paths if os.path.lexists(self.location.full(name))]
         if not existing:
-            return replace(record, is_marked=not self._is_inside)
+            return record
         staging = os.path.dirname(record.puts[0].staged) if record.puts else self.create_staging()
         previous: dict[str, str | None] = {}
         with _open_directory(self.location.path) as root:
@@ -283,7 +294,7 @@ class LocalJournal:
                     previous[name] = link
                 except OSError:
                     previous[name] = None
-        return replace(record, previous=previous, is_marked=not self._is_inside)
+        return replace(record, previous=previous)
 
     def _discard_previous(self, record: Record) -> None:
         """Delete the links of a commit that only removes files. Other links are among the staged files."""
@@ -291,18 +302,28 @@ class LocalJournal:
             for directory in self._staging_directories(record):
                 discard_tree(self._store, directory)
 
+    def _draft(self, record: Record) -> str:
+        return self._in_sidecar(f"commit.{record.id}.tmp")
+
+    def _write_draft(self, record: Record) -> None:
+        with open(self._draft(record), "xb") as file:
+            file.write(record.dump())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _discard_draft(self, record: Record) -> None:
+        """Remove what a failed commit prepared, unless the failure came after the commit point."""
+        if not self._may_be_pending():
+            self._discard_previous(record)
+            self._remove_directories(record)
+            self._store.remove(self._draft(record))
+
     def _publish(self, record: Record) -> None:
-        draft = self._in_sidecar(f"commit.{record.id}.tmp")
         try:
-            with open(draft, "xb") as file:
-                file.write(record.dump())
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(draft, self._journal)  # This is the commit point.
+            os.rename(self._draft(record), self._journal)  # This is the commit point.
         except OSError as error:
             if stat_or_none(self._journal) is not None:  # A network filesystem can report failure for a success.
                 raise commit_unknown_error(self.location, error) from error
-            self._store.remove(draft)
             raise
         try:
             self._store.sync_directory(self.sidecar)
@@ -434,8 +455,10 @@ class LocalJournal:
     def _undo(self, record: Record) -> None:
         """Replace a pending commit by its inverse, and complete that."""
         inverse = self._inverse(record)
+        self._write_draft(inverse)
         self._publish(inverse)
         self._complete(inverse)
+        self._remove_directories(record)
 
     def _inverse(self, record: Record) -> Record:
         staged = {put.target: self.staged_path(put.staged) for put in record.puts}
@@ -460,9 +483,17 @@ class LocalJournal:
                 if not is_claimed(self._in_sidecar(name)):  # Dry runs hold no lock, so they claim their directory.
                     self.discard_staging(name)
                     swept.append(name)
-            elif (name.startswith("commit.") and name.endswith(".tmp")) or name.startswith("footers.db-"):
+            elif name.startswith("commit.") and name.endswith(".tmp"):
+                self._sweep_draft(self._in_sidecar(name))
+            elif name.startswith("footers.db-"):
                 self._store.remove(self._in_sidecar(name))  # A process that writes the cache now goes without it.
         return swept
+
+    def _sweep_draft(self, path: str) -> None:
+        """Delete the record of a writer that crashed before the commit point, and the directories that it created."""
+        with contextlib.suppress(CorruptJournalError):  # The writer crashed while it wrote the record.
+            self._remove_directories(Record.load(self._store.read_bytes(path), path))
+        self._store.remove(path)
 
     def is_writable(self) -> bool:
         return os.access(self.sidecar if self.has_sidecar() else os.path.dirname(self.sidecar), os.W_OK)

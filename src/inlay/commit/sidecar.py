@@ -258,6 +258,7 @@ class Record:
     # relative to the sidecar. None if the filesystem has no hard links.
     previous: Mapping[str, str | None] = field(default_factory=dict)
     is_marked: bool = False  # The pending marker was created before the commit point.
+    directories: Sequence[str] = ()  # On a local disk: directories that the commit creates, outermost first.
 
     def dump(self) -> bytes:
         body = json.dumps({"format": _FORMAT, **asdict(self)})
@@ -288,7 +289,7 @@ class Record:
     def _require_inside(self) -> None:
         """Reject paths that leave the dataset, because a record may come from an untrusted copy."""
         links = [link for link in self.previous.values() if link is not None]
-        for name in [*(put.staged for put in self.puts), *links, *self.paths]:
+        for name in [*(put.staged for put in self.puts), *links, *self.paths, *self.directories]:
             if any(part in ("", ".", "..") for part in name.split("/")):
                 raise ValueError(f"it contains the unsafe path {name!r}")
 

@@ -60,7 +60,7 @@ class Transaction(Protocol):
     def stage_replacement(self, path: str) -> StagedFile:
         """Reserve a staging path for a file that replaces an existing file."""
 
-    def stage_new_file(self, directory: str) -> StagedFile:
+    def stage_new_file(self, directory: str, extension: str = ".parquet") -> StagedFile:
         """Reserve a staging path for a new file in a directory of the dataset."""
 
     def commit(self, puts: Sequence[StagedFile], removes: Sequence[str]) -> None: ...
@@ -177,16 +177,17 @@ class IncrementalFileManager:
         """
         return StagedFile(self.stage_path(), self.replacement_name(path))
 
-    def stage_new_file(self, directory: str) -> StagedFile:
+    def stage_new_file(self, directory: str, extension: str = ".parquet") -> StagedFile:
         """Reserve a staging path for a new file with a unique name.
 
         Args:
             directory: The directory of the new file, relative to the dataset.
+            extension: The end of its name.
 
         Returns:
             The staging path, and the path of the file after the commit.
         """
-        name = f"part-{self.id[:12]}-{self._added_count:05d}.parquet"
+        name = f"part-{self.id[:12]}-{self._added_count:05d}{extension}"
         self._added_count += 1
         return StagedFile(self.stage_path(), posixpath.join(directory, name))
 

@@ -17,7 +17,7 @@ from inlay.engines.base import Combine, Engine, StageResult
 from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.result import WriteResult
-from inlay.incremental.stage import new_file_settings, stage_new_file, verify_staged
+from inlay.incremental.stage import new_file_settings, verify_staged
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.incremental.write import commit_files
@@ -147,7 +147,7 @@ def _job(
     sorting: Sequence[str],
 ) -> tuple[StagedFile, Combine]:
     paths = [footer.file.path for footer in members]
-    slot = stage_new_file(files, posixpath.dirname(paths[0]), extension)
+    slot = files.stage_new_file(posixpath.dirname(paths[0]), extension)
     return slot, Combine(slot.stage, paths, schema, settings, list(sorting))
 
 

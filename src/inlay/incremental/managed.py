@@ -48,8 +48,8 @@ class Draft:
         self._replaced[path] = slot.path
         return slot
 
-    def stage_new_file(self, directory: str) -> StagedFile:
-        name = f"part-{self._slots:05d}.parquet"
+    def stage_new_file(self, directory: str, extension: str = ".parquet") -> StagedFile:
+        name = f"part-{self._slots:05d}{extension}"
         path = posixpath.join(self._directory, directory, name)
         if not self._slots and isinstance(self.location.store, LocalStore):
             self.location.store.make_directories(posixpath.dirname(self.location.full(path)))

@@ -104,7 +104,7 @@ class _Decider:
     ) -> None:
         self.target, self.source, self.options, self.engine, self.report = target, source, options, engine, report
         self.strategy = options.strategy
-        self.partitions = Partitions.of(source, target)
+        self.partitions = Partitions.of_target(source, target)
         self.numbers = self.partitions.numbers_of(target.footers)
 
     def decide(self) -> Decisions:

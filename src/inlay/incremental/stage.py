@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from inlay.incremental.target import Partitions, TargetState
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings
 from inlay.storage import Location
 
-__all__ = ["new_file_settings", "partition_chunks", "plan_appends", "stage_new_file", "verify_staged"]
+__all__ = ["new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
 
 
 def partition_chunks(rows: RowNumbers, partitions: Partitions, max_rows: int) -> list[tuple[int, RowNumbers]]:
@@ -50,13 +49,8 @@ def plan_appends(
     chunks = partition_chunks(rows, partitions, max_rows_per_file)
     if empty and not chunks and not partitions.columns:
         chunks = [(0, rows)]
-    slots = [stage_new_file(files, partitions.directory(number), extension) for number, _ in chunks]
+    slots = [files.stage_new_file(partitions.directory(number), extension) for number, _ in chunks]
     return [(slot, Append(slot.stage, part, schema, settings)) for slot, (_, part) in zip(slots, chunks, strict=True)]
-
-
-def stage_new_file(files: Transaction, directory: str, extension: str) -> StagedFile:
-    slot = files.stage_new_file(directory)
-    return slot._replace(path=posixpath.splitext(slot.path)[0] + extension)
 
 
 def new_file_settings(

@@ -206,8 +206,9 @@ class PartitionPruner:
         columns = [name for name in (wanted[0] if wanted else ()) if all(name in values for values in wanted)]
         source = load_source(_partition_table(wanted, columns, schema), lambda rows: rows, [])
         footers = Footers.of([_footer_of_partition(file) for file in file_metadata], [])
-        numbers = Partitions.of(source, columns, footers).numbers_of(footers)
-        elsewhere = numbers == ELSEWHERE if wanted else np.ones(len(footers), np.bool_)
+        partitions = Partitions.of(source, columns, footers)
+        known = np.array([partitions.values_of(file.path) is not None for file in footers.files], np.bool_)
+        elsewhere = known & (partitions.numbers_of(footers) == ELSEWHERE) | (not wanted)
         return [file.path for file, is_elsewhere in zip(file_metadata, elsewhere, strict=True) if not is_elsewhere]
 
 

@@ -18,11 +18,11 @@ from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableFi
 from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
 from inlay.parquet.footers import ReadMany, open_parquet, read_row_group
 from inlay.parquet.layout import (
-    hive_segment,
     hive_segments,
     infer_partition_type,
     integer_spellings,
     new_file_extension,
+    new_hive_segment,
     parse_hive_partition_path,
     typed_partition_value,
 )
@@ -127,18 +127,23 @@ class Partitions:
     _segments: dict[tuple[str, str | None], str] = field(default_factory=dict)  # existing `column=value` by both
 
     @classmethod
-    def of(cls, source: Source, target: TargetState) -> Partitions:
-        columns, footers = target.partition_columns, target.footers
+    def of(cls, source: Source, columns: Sequence[str], footers: Footers) -> Partitions:
         types = [source.schema.field(name).type for name in columns]
         values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
         _require_spelling(columns, values, types)
         partitions = cls(list(columns), values, rows, {}, types)
-        directories = list(dict.fromkeys(_directories(footers)))
-        _require_one_layout(target)
-        for directory in directories if columns else ():
+        for directory in dict.fromkeys(_directories(footers)) if columns else ():
             partitions._add(directory)
-        for position, column in enumerate(columns):
-            partitions._require_one_type(column, position, directories)
+        return partitions
+
+    @classmethod
+    def of_target(cls, source: Source, target: TargetState) -> Partitions:
+        """Return the partitions of a source. Reject paths that programs read differently, now or after the change."""
+        _require_one_layout(target)
+        partitions = cls.of(source, target.partition_columns, target.footers)
+        directories = list(dict.fromkeys(_directories(target.footers)))
+        for position, column in enumerate(target.partition_columns):
+            partitions.require_one_type(column, position, directories)
             _require_stored_values(target, column)
         return partitions
 
@@ -150,7 +155,7 @@ class Partitions:
             for column, value in zip(self.columns, values, strict=True):
                 self._segments.setdefault((column, value), segments[column])
 
-    def _require_one_type(self, column: str, position: int, directories: Sequence[str]) -> None:
+    def require_one_type(self, column: str, position: int, directories: Sequence[str]) -> None:
         """Reject new values that change the type of the paths, or that spell an existing number differently."""
         texts = {values[position] for values in self.values if (column, values[position]) not in self._segments}
         new = {text for text in texts if text is not None}
@@ -171,8 +176,10 @@ class Partitions:
                 )
 
     def values_of(self, path: str) -> tuple[str | None, ...] | None:
-        """Return the partition of a file, or None if its path contains a value of another type."""
+        """Return the partition of a file, or None if its path lacks a value of the column's type."""
         found = parse_hive_partition_path(path, self.columns)
+        if len(found) != len(self.columns):
+            return None
         values = [typed_partition_value(found[c], t) for c, t in zip(self.columns, self._types, strict=True)]
         if any(value is None for value in values):
             return None
@@ -205,7 +212,7 @@ class Partitions:
         if values in self.directories:
             return self.directories[values]
         pairs = zip(self.columns, values, strict=True)
-        return "/".join(self._segments.get(pair) or hive_segment(*pair) for pair in pairs)
+        return "/".join(self._segments.get(pair) or new_hive_segment(*pair) for pair in pairs)
 
     def display(self, number: int) -> str:
         return ", ".join(f"{c}={v}" for c, v in zip(self.columns, self.values[number], strict=True))

@@ -163,7 +163,7 @@ def append_rows(
     opened = runner.open(source, target.schema, storage_options)
     conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
     with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
-        partitions = Partitions.of(loaded, target)
+        partitions = Partitions.of_target(loaded, target)
         settings = new_file_settings(location, target, compression, row_group_size)
         appends = plan_appends(
             np.arange(loaded.num_rows), partitions, conformer.file_schema, settings, max_rows_per_file, files,

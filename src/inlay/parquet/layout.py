@@ -22,6 +22,7 @@ __all__ = [
     "infer_partition_type",
     "integer_spellings",
     "new_file_extension",
+    "new_hive_segment",
     "parse_hive_partition_path",
     "summary_files",
 ]
@@ -47,7 +48,10 @@ _TABLE_FORMATS = {
 }
 _TABLE_FORMAT_ENDS = tuple(_TABLE_FORMATS)
 # Values that no directory can represent for every reader.
-_NO_DIRECTORY = {NULL_PARTITION: "which is reserved for NULL", "": "which Spark cannot read from a path"}
+_NO_DIRECTORY: dict[object, str] = {
+    NULL_PARTITION: "which is reserved for NULL",
+    "": "which Spark cannot read from a path",
+}
 
 
 def data_files(location: Location) -> list[FileStat]:
@@ -146,15 +150,17 @@ def hive_segments(file_path: str) -> dict[str, str]:
 def hive_segment(column: str, value: object) -> str:
     """Return the directory name of a partition value, such as `day=2025-01-01`."""
     name = re.sub(r"^\.", "%2E", _quote(column))  # A leading dot would hide the directory.
-    if value is None:
-        return f"{name}={NULL_PARTITION}"
-    text = str(value)
-    if text in _NO_DIRECTORY:
+    return f"{name}={NULL_PARTITION if value is None else _quote(str(value))}"
+
+
+def new_hive_segment(column: str, value: object) -> str:
+    """Return the name of a directory to create. Reject values that a reader would read as another value."""
+    if value in _NO_DIRECTORY:
         raise InvalidArgumentError(
-            f"The partition column {column!r} contains {text!r}, {_NO_DIRECTORY[text]}.",
+            f"The partition column {column!r} contains {value!r}, {_NO_DIRECTORY[value]}.",
             hint="Replace the value, or do not partition by this column.",
         )
-    return f"{name}={_quote(text)}"
+    return hive_segment(column, value)
 
 
 def _quote(text: str) -> str:
