@@ -30,6 +30,7 @@ def _directories(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_dir())
 
 
+@pytest.mark.long_on("duckdb-union", "spark")  # inlay encodes paths before it calls an engine
 # ---------------------------------------------------------------------------------------------------------- values
 @pytest.mark.parametrize("value", ODD)
 def test_values_round_trip_through_every_reader(tmp_path: Path, engine: Any, value: str) -> None:
@@ -117,6 +118,7 @@ FOUND = {
 }
 
 
+@pytest.mark.long_on("duckdb-union", "spark")  # inlay compares partitions before it calls an engine
 @pytest.mark.parametrize("kind", FOUND)
 def test_a_source_finds_the_partition_of_its_value(tmp_path: Path, engine: Any, kind: str) -> None:
     segment, values = FOUND[kind]
@@ -198,6 +200,7 @@ def _read(path: Path) -> dict[str, list[Row]]:
     return {name: sorted(rows, key=lambda row: row["id"]) for name, rows in found.items()}
 
 
+@pytest.mark.long_on("duckdb-union", "spark")  # all engines rewrite files with the same kernels
 @pytest.mark.parametrize("keys", [["id"], ["p", "id"]], ids=["id", "p and id"])
 @pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "full_merge", "deduplicate"])
 def test_stored_partition_columns_are_kept(tmp_path: Path, engine: Any, strategy: Any, keys: list[str]) -> None:
@@ -253,6 +256,7 @@ def test_a_stored_value_that_differs_from_the_path_is_rejected(
     assert lake.photograph(path) == before
 
 
+@pytest.mark.long_on("duckdb-union", "spark")  # inlay compares stored values before it calls an engine
 @pytest.mark.parametrize(
     ("text", "array"),
     [
