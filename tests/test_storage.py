@@ -359,6 +359,15 @@ def test_move_and_unlink_accept_names_that_are_not_utf_8(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
+def test_move_and_unlink_reject_a_path_with_a_nul_character(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(ValueError, match="NUL"):
+        LocalStore().unlink(f"{tmp_path}/a\0.parquet")
+    with pytest.raises(ValueError, match="NUL"):
+        LocalStore().move(f"{tmp_path}/a", f"{tmp_path}/b\0.parquet")
+    assert os.listdir(tmp_path) == ["a"]
+
+
 AUDIT = """
 import sys
 from inlay.storage import LocalStore

@@ -26,8 +26,6 @@ from inlay.storage.base import FileStat, Store
 from inlay.storage.objects import Client, ObjectStore
 
 if TYPE_CHECKING:
-    import ctypes
-
     import pyarrow as pa
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
@@ -184,21 +182,24 @@ def _is_revisit(directory: str, seen: set[tuple[int, int]]) -> bool:
 
 
 @functools.cache
-def _c_library() -> ctypes.PyDLL:
+def _c_function(name: str) -> Callable[..., int]:
+    """Return a function of the C library that keeps the GIL while it runs."""
     import ctypes
 
-    return ctypes.PyDLL(None, use_errno=True)
+    return cast("Callable[..., int]", getattr(ctypes.PyDLL(None, use_errno=True), name))
 
 
 def _call_with_gil(name: str, *paths: str) -> None:
     """Call a function of the C library that takes paths, without releasing the GIL.
 
-    The functions of `os` release it, and then a thread that computes keeps it for 5 ms after each call. A commit of 40
-    files would take 200 ms, in which other readers see some files old and others new.
+    The functions of `os` release it, and then a thread that computes can keep it for 5 ms after each call: 200 ms for
+    the 40 files of a commit, in which other readers see some files old and others new.
     """
-    import ctypes
+    if any("\0" in path for path in paths):
+        raise ValueError("A path contains a NUL character, where a path of the C library ends.")
+    if _c_function(name)(*map(os.fsencode, paths)):
+        import ctypes
 
-    if getattr(_c_library(), name)(*map(os.fsencode, paths)):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), paths[0], None, *paths[1:])
 
