@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import data, fingerprint, processes, report, report_scaling, run
+from benchmarks import data, fingerprint, processes, readers, report, report_scaling, run
 from benchmarks.contestants import CONTESTANTS, ON_SPARK, SCALING, takes_part
 from benchmarks.measure import measure
 from benchmarks.workloads import AXES, DATASETS, WORKLOADS
@@ -223,3 +223,23 @@ def test_every_point_of_an_axis_is_a_workload_and_every_engine_a_contestant() ->
     for name, size in AXES[0].points.items():
         assert DATASETS[WORKLOADS[name].dataset].files == size
         assert round(WORKLOADS[name].touched * size) == 10
+
+
+# ---------------------------------------------------------------------------------------- readers during a commit
+def test_reads_are_whole_mixed_or_failed() -> None:
+    before, after, mixture = (10, 0), (10, 10), (10, 4)
+    assert readers.classify([before, before, mixture, None, mixture, after]) == {"whole": 3, "mixed": 2, "failed": 1}
+    for states in ([None, after], [before, None]):
+        with pytest.raises(AssertionError, match="no commit was in progress"):
+            readers.classify(states)
+
+
+def test_readers_are_measured_during_a_commit() -> None:
+    arguments = "--commits 1 --operations compact --layouts flat --readers listing"
+    command = [sys.executable, "-m", "benchmarks.readers", *arguments.split()]
+    *_, line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    operation, reader, whole, mixed, failed, *_, window = (cell.strip() for cell in line.strip("|").split("|"))
+    assert (operation, reader, failed) == ("compact, flat", "listing", "0")
+    assert int(whole) >= 3
+    assert int(mixed) >= 0
+    assert 0 < float(window) < 60_000

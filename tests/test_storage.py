@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +299,88 @@ def test_walk_raises_if_a_directory_cannot_be_listed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "scandir", refusing)
     with pytest.raises(PermissionError):
         listed(locate(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------- moves that keep the GIL
+@pytest.fixture
+def counter() -> Iterator[list[int]]:
+    """A number that another thread increases whenever it gets the GIL. Only a thread that releases it passes it on."""
+    count, stop, usual = [0], threading.Event(), sys.getswitchinterval()
+
+    def increase() -> None:
+        while not stop.is_set():
+            count[0] += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=increase)
+    thread.start()
+    while not count[0]:
+        time.sleep(0)
+    sys.setswitchinterval(100)
+    yield count
+    sys.setswitchinterval(usual)
+    stop.set()
+    thread.join()
+
+
+def test_no_other_thread_runs_between_the_steps_of_a_commit(tmp_path: Path, counter: list[int]) -> None:
+    store, names = LocalStore(), [str(tmp_path / f"{number}") for number in range(300)]
+    for name in names:
+        Path(name).touch()
+    before = counter[0]
+    for name in names:
+        store.move(name, f"{name}.parquet")
+    for name in names:
+        store.unlink(f"{name}.parquet")
+    assert counter[0] == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_move_and_unlink_raise_the_errors_of_the_os_module(tmp_path: Path) -> None:
+    store, missing, directory = LocalStore(), str(tmp_path / "missing"), str(tmp_path)
+    with pytest.raises(FileNotFoundError) as ours:
+        store.move(missing, f"{directory}/new")
+    with pytest.raises(FileNotFoundError) as theirs:
+        os.replace(missing, f"{directory}/new")
+    assert str(ours.value) == str(theirs.value)
+    assert (ours.value.filename, ours.value.filename2) == (missing, f"{directory}/new")
+    with pytest.raises(OSError, match="directory") as ours_of_unlink:
+        store.unlink(directory)
+    assert ours_of_unlink.value.filename == directory
+    store.unlink(missing)
+
+
+def test_move_and_unlink_accept_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    name = str(tmp_path / "caf\udce9 \u00e9.parquet")
+    (tmp_path / "a").write_bytes(b"1")
+    LocalStore().move(str(tmp_path / "a"), name)
+    assert os.listdir(os.fsencode(tmp_path)) == [b"caf\xe9 \xc3\xa9.parquet"]
+    LocalStore().unlink(name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_move_and_unlink_reject_a_path_with_a_nul_character(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(ValueError, match="NUL"):
+        LocalStore().unlink(f"{tmp_path}/a\0.parquet")
+    with pytest.raises(ValueError, match="NUL"):
+        LocalStore().move(f"{tmp_path}/a", f"{tmp_path}/b\0.parquet")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+AUDIT = """
+import sys
+from inlay.storage import LocalStore
+sys.addaudithook(lambda event, arguments: event in ("os.rename", "os.remove") and print(event, *arguments))
+LocalStore().move("a", "b")
+LocalStore().unlink("b")
+"""
+
+
+def test_move_and_unlink_raise_audit_events(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    done = subprocess.run([sys.executable, "-c", AUDIT], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == "os.rename a b -1 -1\nos.remove b -1\n"
 
 
 # --------------------------------------------------------------------------------------------------- the two stores

@@ -436,7 +436,8 @@ class Steps:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = str(root)
         self.taken: list[str] = []
-        fsync, move, rename, unlink = os.fsync, LocalStore.move, os.rename, os.unlink
+        fsync, move, rename = os.fsync, LocalStore.move, os.rename
+        unlink, unlink_with_gil = os.unlink, LocalStore.unlink
 
         def synced(descriptor: int) -> None:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -457,10 +458,15 @@ class Steps:
                 self._record("remove", path)
             unlink(path, **options)
 
+        def removed_with_gil(store: LocalStore, path: str) -> None:
+            self._record("unlink", path)
+            unlink_with_gil(store, path)
+
         monkeypatch.setattr(os, "fsync", synced)
         monkeypatch.setattr(LocalStore, "move", moved)
         monkeypatch.setattr(os, "rename", renamed)
         monkeypatch.setattr(os, "unlink", removed)
+        monkeypatch.setattr(LocalStore, "unlink", removed_with_gil)
 
     def _record(self, step: str, path: str, remark: str = "") -> None:
         name = re.sub(r"(staging_|commit\.)\w{32}", r"\1*", path.removeprefix(self._root)) or "/"
@@ -468,16 +474,16 @@ class Steps:
 
 
 _ROLLED_FORWARD = """
-remove /ds/.a.parquet.crc
-remove /ds/day=1/.b.parquet.crc
-remove /ds/day=2/.c.parquet.crc
-remove /ds/year=7/day=3/.e.parquet.crc
-remove /ds/day=2/.d.parquet.crc
+unlink /ds/.a.parquet.crc
+unlink /ds/day=1/.b.parquet.crc
+unlink /ds/day=2/.c.parquet.crc
+unlink /ds/year=7/day=3/.e.parquet.crc
+unlink /ds/day=2/.d.parquet.crc
 move to /ds/a.parquet
 move to /ds/day=1/b.parquet
 move to /ds/day=2/c.parquet
 move to /ds/year=7/day=3/e.parquet
-remove /ds/day=2/d.parquet
+unlink /ds/day=2/d.parquet
 sync /ds
 sync /ds/day=1
 sync /ds/day=2
@@ -814,16 +820,16 @@ def test_constant_changes_by_other_programs_are_a_conflict(root: Path) -> None:
 def test_commit_tolerates_a_directory_that_disappears_with_its_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove = LocalStore.remove
+    unlink = LocalStore.unlink
 
     def removed(store: LocalStore, path: str) -> None:
-        remove(store, path)
+        unlink(store, path)
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
     shutil.rmtree(dataset(root) / "day=2")
     (dataset(root) / "day=2").mkdir()
     (dataset(root) / "day=2/d.parquet").write_bytes(b"d")
-    monkeypatch.setattr(LocalStore, "remove", removed)
+    monkeypatch.setattr(LocalStore, "unlink", removed)
     with opened(root) as manager:
         manager.commit([], ["day=2/d.parquet"])
     assert not (dataset(root) / "day=2").exists()

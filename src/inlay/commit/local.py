@@ -343,11 +343,13 @@ class LocalJournal:
         if resumed:
             self._make_directories_again(record)
         for name in record.paths:
-            self._store.remove(_hadoop_checksum(self.location.full(name)))
+            self._store.unlink(_hadoop_checksum(self.location.full(name)))
+        # Readers that do not use inlay see a mixture until these two loops end. The loops do nothing else, and they
+        # keep the GIL. New files come first: a reader then misses a file and fails, instead of missing rows.
         for put in record.puts:
             self._put(put, self.location.full(put.target))
         for name in record.removes:
-            self._store.remove(self.location.full(name))
+            self._store.unlink(self.location.full(name))
         # Syncing targets before sources ensures that a power cut cannot lose a moved file at both paths.
         self._sync(self._target_directories(record))
         self._sync(self._staging_directories(record) | {self.sidecar})

@@ -47,7 +47,7 @@ def compact(
 
     Adjacent files become one file of at most about `target_file_size` bytes. A file that is large enough is kept,
     unless its schema differs from the dataset's or `sort_by` is set. Rows keep their order unless `sort_by` is set.
-    The commit is atomic.
+    The commit is atomic: inlay's readers see the dataset either before or after the compaction.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.

@@ -72,8 +72,8 @@ def merge(
 
     inlay compares the source with the dataset by `key_columns`. `strategy` decides what happens to each key. A
     matching dataset row is replaced as a whole and keeps its position in its file. New rows go into new files. inlay
-    runs every check before the first write, then commits all changes atomically: a reader sees the dataset either
-    before or after the merge. A merge that fails before its commit changes nothing.
+    runs every check before the first write, then commits all changes atomically: inlay's readers see the dataset
+    either before or after the merge. A merge that fails before its commit changes nothing.
 
     Args:
         data: The source rows. One of:

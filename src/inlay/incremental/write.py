@@ -44,7 +44,7 @@ def write_dataset(
 ) -> WriteResult:
     """Write rows to a dataset as new files, without comparing keys.
 
-    The commit is atomic: a reader sees the dataset either before or after the write.
+    The commit is atomic: inlay's readers see the dataset either before or after the write.
 
     Args:
         source: The rows to write: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas or
