@@ -66,7 +66,7 @@ def _with_fields(error: ErrorDetails, fields: list[str]) -> InitErrorDetails:
 
 
 class Inline(RequestBody):
-    """Data inside the request, at most 1 MiB."""
+    """Data inside the request: at most 1 MiB of UTF-8, unless `INLAY_MAX_INLINE_BYTES` sets another limit."""
 
     format: InlineFormat
     content: Annotated[str, Field(examples=["code,name\nUS,United States\nCA,Canada\n"])]
