@@ -99,6 +99,7 @@ def test_an_unknown_dataset_or_version_is_404(api: Api, dataset: dict[str, Any])
     expect_problem(download(api, dataset, version=9), 404)
     expect_problem(download(api, {"id": "data_aaaaaaaaaaaaaaaaaaaaaaaa"}), 404)
     expect_problem(download(api, dataset, format="xlsx"), 400, "invalid_request")
+    assert download(api, dataset, format="CSV").content == download(api, dataset, format="csv").content
 
 
 def test_the_download_is_in_the_openapi_document() -> None:
