@@ -152,6 +152,7 @@ def convert(
     rejects_directory: str,
     overrides: Mapping[str, Override] | None = None,
     like: pa.Schema | None = None,
+    requires_fields: bool = False,
     on_error: OnError = "fail",
     name: str = "data",
     settings: WriterSettings | None = None,
@@ -160,7 +161,10 @@ def convert(
     limits: Limits | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Conversion:
-    """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows."""
+    """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows.
+
+    If `requires_fields` is True, a JSON record that lacks a field of `like` is invalid. Otherwise the field is NULL.
+    """
     if options.format == "parquet" and overrides:
         raise InvalidArgumentError("altering parquet schema is currently unsupported")
     if on_error not in get_args(OnError):
@@ -172,6 +176,8 @@ def convert(
         decoded = StorePath(into, f"{stage}/decoded")
         survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, decoded))
         columns = plan_columns(survey, overrides or {}, like)
+        if requires_fields and like is not None:
+            columns = [replace(column, is_required=column.name in like.names) for column in columns]
         reports, columns = work.parse(survey, columns)
         rejected = sum(report.rejected for report in reports)
         _check_expected(reports, columns)

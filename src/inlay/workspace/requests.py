@@ -120,6 +120,11 @@ class Load:
     def is_keyless(self) -> bool:
         return self.strategy in KEYLESS_STRATEGIES
 
+    @property
+    def replaces_rows(self) -> bool:
+        """Return whether the load replaces stored rows by rows with the same key."""
+        return not self.is_keyless and STRATEGIES[self.strategy].replaces
+
     def as_json(self) -> dict[str, Any]:
         return _without_content(asdict(self))
 
