@@ -70,6 +70,7 @@ class Sources:
         *,
         overrides: Mapping[str, pa.Field] | None = None,
         like: pa.Schema | None = None,
+        conforms: bool = False,
         requires_fields: bool = False,
         on_error: OnError = "fail",
         rejects_directory: str | None = None,
@@ -82,6 +83,7 @@ class Sources:
                 options,
                 overrides=overrides,
                 like=like,
+                conforms=conforms,
                 requires_fields=requires_fields,
                 on_error=on_error,
                 into=into,
@@ -98,8 +100,8 @@ class Sources:
         try:
             converted = self.convert(
                 request.source, handle, scratch, "source",
-                like=like, requires_fields=request.replaces_rows, on_error=request.on_error,
-                rejects_directory="rejects",
+                like=like, conforms=request.is_keyless, requires_fields=request.replaces_rows,
+                on_error=request.on_error, rejects_directory="rejects",
             )  # fmt: skip
             yield converted, scratch.display("source")
         finally:
