@@ -389,10 +389,10 @@ def http() -> Iterator[str]:
 
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI document of the service, without opening a workspace."""
-    return create_app(_no_workspace).openapi()
+    return create_app(Settings(), _no_workspace).openapi()
 
 
-def _no_workspace() -> Any:
+def _no_workspace(_: Settings) -> Any:
     raise NotImplementedError
 
 
@@ -496,7 +496,7 @@ _FIXED_LIMITS = {
     "compression ratio of a large upload": ("inlay.pipeline.options.Limits", "ratio"),
     "size of one CSV or JSON record": ("inlay.pipeline.options.Limits", "record_bytes"),
     "invalid cells that an error lists": ("inlay.pipeline.reader", "MAX_BAD_CELLS"),
-    "size of a request body other than an upload": ("inlay.server.middleware", "MAX_BODY_BYTES"),
+    "size of a request body other than an upload, without inline data": ("inlay.server.middleware", "MAX_BODY_BYTES"),
     "size of the headers of a request": ("inlay.server.middleware", "MAX_HEADER_BYTES"),
     "pause while a client sends a body": ("inlay.server.middleware", "IDLE_SECONDS"),
     "size of an SQL statement": ("inlay.query.engine", "_MAX_SQL_BYTES"),

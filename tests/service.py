@@ -115,7 +115,7 @@ def running(workspace: Workspace, *, spark: bool = True, mounted: Any = None) ->
     workspace.spark.close = lambda: None  # type: ignore[method-assign]
     if not spark:
         workspace.spark.warm = lambda: None  # type: ignore[method-assign]
-    app = create_app(workspace)
+    app = create_app(workspace.settings, lambda _: workspace)
     if mounted is not None:
         app.mount("/", mounted)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -464,7 +464,7 @@ class ServiceUnreachableError(InlayError):
 
 
 class SparkUnavailableError(InlayError):
-    """The Spark cluster that runs conversions and loads cannot be reached."""
+    """The Spark master cannot be reached, or Spark cannot start."""
 
     code = "spark_unavailable"
     http_status = 503

@@ -309,7 +309,7 @@ def encoded(kind: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet", "arrow", None])
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet", "arrow", "CSV", None])
 def test_source_may_be_standard_input(cli: Any, stdin: Any, lake: Path, kind: str | None) -> None:
     stdin(encoded(kind or "csv"))
     given = ("--source-format", kind) if kind else ()
@@ -363,6 +363,11 @@ MERGE = ("-s", "upsert", "-k", "id")
         (("merge", "new.csv", "lake", *MERGE, "--storage-option", "novalue"), 2, "novalue"),
         (("merge", "new.csv", "lake", *MERGE, "--storage-option", "a={"), 2, "JSON"),
         (("merge", "new.csv", "lake", "-s", "upsert", "-k", ","), 2, "key column"),
+        (
+            ("merge", "new.csv", "lake", "-s", "upsrt", "-k", "id"),
+            2,
+            "'upsrt' is not one of 'insert', 'update', 'upsert',",
+        ),
         (("merge", "new.csv", "new.csv", *MERGE), 2, "is a file"),
         (("write", "new.csv", "new.csv"), 2, "is a file"),
         (("compact", "new.csv"), 2, "is a file"),

@@ -135,7 +135,7 @@ def test_upload_accepts_options_types_and_compression(cli: Any, service: Api, tm
 @pytest.mark.spark
 def test_upload_reads_standard_input(cli: Any, service: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 1}\n{"id": 2}\n')))
-    made = cli("upload", "-", "--label", "Piped", "--format", "json", "--json").json
+    made = cli("upload", "-", "--label", "Piped", "--format", "JSON", "--json").json
     assert made["row_count"] == 2
     cli("datasets", "piped", "--delete", "--yes")
 
@@ -358,7 +358,7 @@ def test_query_in_every_format(cli: Any, service: Api, people: Any, tmp_path: Pa
     assert document == cli("query", sql, "--format", "json").json | {"execution_time_ms": document["execution_time_ms"]}
     assert set(document) == set(models.QueryResult.model_fields)
     assert document["rows"][1] == [2, "bob", 2.25]
-    assert cli("query", sql, "--format", "csv", "--limit", "1").out == "id,name,price\r\n1,ann,1.5\r\n"
+    assert cli("query", sql, "--format", "CSV", "--limit", "1").out == "id,name,price\r\n1,ann,1.5\r\n"
     for name, read in (("x.parquet", pq.read_table), ("x.arrow", lambda path: pa.ipc.open_stream(path).read_all())):
         assert f"3 rows written to {name} (" in cli("query", sql, "--output", name).out
         assert read(tmp_path / name)["name"].to_pylist() == ["ann", "bob", "cy"]
@@ -484,7 +484,11 @@ def test_binary_formats_are_refused_on_a_terminal(
         (("load", "t", "--sql", "SELECT 1", "-s", "append", "--format", "csv"), 2, "--format"),
         (("load", "t", "people.csv", "-s", "upsert"), 2, "--key"),
         (("load", "t", "people.csv", "-s", "append", "-k", "id"), 2, "--key"),
-        (("load", "t", "people.csv", "-s", "merge", "-k", "id"), 2, "merge"),
+        (
+            ("load", "t", "people.csv", "-s", "merge", "-k", "id"),
+            2,
+            "'-s': 'merge' is not one of 'append', 'replace', 'insert',",
+        ),
         (("load", "t", "nowhere.csv", "-s", "append"), 5, "nowhere.csv"),
         (("datasets", "--delete"), 2, "--delete"),
         (("datasets", "--restore", "1"), 2, "--restore"),

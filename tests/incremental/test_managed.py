@@ -14,8 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.commit.transaction import StagedFile
 from inlay.engines import get_engine
-from inlay.errors import DatasetIOError, DuplicateKeyError, SchemaMismatchError
-from inlay.incremental.managed import Draft, append_draft, check_append, merge_draft, plan_draft
+from inlay.errors import DatasetIOError, DuplicateKeyError
+from inlay.incremental.managed import Draft, merge_draft, plan_draft
 from inlay.incremental.validate import MergeOptions
 from inlay.parquet import footer_cache
 from inlay.storage import LocalStore, locate
@@ -99,30 +99,6 @@ def test_a_rejected_merge_writes_nothing(managed: Managed) -> None:
     assert not (managed.root / "v2").exists()
 
 
-def test_rows_are_appended_in_the_types_of_the_dataset(managed: Managed) -> None:
-    draft = managed.draft()
-    rows = pa.table({"v": ["z"], "id": pa.array([7], pa.int16())})
-    [(path, count, size)] = append_draft(rows, draft, get_engine("pyarrow"))
-    assert (path, count, size) == ("v2/part-00000.parquet", 1, (managed.root / path).stat().st_size)
-    first = pq.read_schema(managed.root / "v1/a.parquet")
-    assert pq.read_schema(managed.root / path).equals(first)
-
-
-@pytest.mark.parametrize("rows", [{"id": [7]}, {"id": [7], "v": ["z"], "w": [1]}, {"id": ["seven"], "v": ["z"]}])
-def test_rows_that_do_not_fit_are_rejected(managed: Managed, rows: dict[str, list[object]]) -> None:
-    with pytest.raises(SchemaMismatchError) as refused:
-        append_draft(pa.table(rows), managed.draft(), get_engine("pyarrow"))
-    with pytest.raises(SchemaMismatchError) as foreseen:
-        check_append(pa.table(rows), managed.draft(), get_engine("pyarrow"))
-    assert foreseen.value.message == refused.value.message
-    assert not (managed.root / "v2").exists()
-
-
-def test_check_append_writes_nothing(managed: Managed) -> None:
-    check_append(lake.table([7], ["z"]), managed.draft(), get_engine("pyarrow"))
-    assert not (managed.root / "v2").exists()
-
-
 def test_a_version_that_only_loses_files_writes_none(managed: Managed) -> None:
     draft = managed.draft()
     result = merge_draft(lake.table([5, 6], ["e", "f"]), draft, options("full_merge"), get_engine("pyarrow"))
@@ -141,7 +117,8 @@ def test_a_version_without_rows_still_has_a_schema(managed: Managed) -> None:
 
 
 def test_versions_can_be_on_object_stores(memory: MemoryFileSystem) -> None:
-    first = append_draft(lake.table([1, 2]), Draft(locate("/versions/x", memory), [], "v1"), get_engine("pyarrow"))
+    empty = Draft(locate("/versions/x", memory), [], "v1")
+    first = empty.files(merge_draft(lake.table([1, 2]), empty, options("insert"), get_engine("pyarrow")))
     draft = Draft(locate("/versions/x", memory), [(path, size) for path, _, size in first], "v2")
     result = merge_draft(lake.table([2, 3]), draft, options("insert"), get_engine("pyarrow"))
     assert [path for path, _, _ in draft.files(result)] == ["v1/part-00000.parquet", "v2/part-00000.parquet"]
@@ -158,28 +135,17 @@ def test_new_files_are_synced_before_a_version_is_published(tmp_path: Path, monk
     assert synced == ["/x/v2/day=2/b.parquet", "/x/v2/day=2", "/x/v2", "/x", ""]
 
 
-def test_appended_files_are_synced(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    monkeypatch.setattr(LocalStore, "sync_file", lambda _, path: synced.append(path))
-    append_draft(lake.table([7]), managed.draft(), get_engine("pyarrow"))
-    assert synced == [str(managed.root / "v2/part-00000.parquet")]
-
-
 CALLS: dict[str, Callable[[Draft, Any], Any]] = {
     "merge": lambda draft, engine: merge_draft(lake.table([7]), draft, options("upsert"), engine),
     "plan": lambda draft, engine: plan_draft(lake.table([7]), draft, options("upsert"), engine, limit=1),
-    "append": lambda draft, engine: append_draft(lake.table([7]), draft, engine),
-    "plan of an append": lambda draft, engine: check_append(lake.table([7]), draft, engine),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_error_names_the_operation(managed: Managed, name: str) -> None:
-    operation = name.split(maxsplit=1)[0]
-    with pytest.raises(DatasetIOError, match=rf"^The {operation} failed and nothing changed: .*no answer") as caught:
+    with pytest.raises(DatasetIOError, match=rf"^The {name} failed and nothing changed: .*no answer") as caught:
         CALLS[name](managed.draft(), UnavailableEngine())
-    merging = ("upsert", ["id"]) if name in ("merge", "plan") else (None, [])
-    assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (operation, *merging)
+    assert (caught.value.operation, caught.value.strategy, caught.value.key_columns) == (name, "upsert", ["id"])
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -190,9 +156,8 @@ def test_engines_are_bound_to_the_operation(
     monkeypatch.setattr(footer_cache, "_WORTH_CACHING", 1)
     engine = RecordingEngine()
     CALLS[name](managed.draft(), engine)
-    operation = "append" if "append" in name else "upsert"
     assert engine.calls == {
-        "bind": (str(managed.root), operation), "footers": 2, "open": (["id", "v"], None),
+        "bind": (str(managed.root), "upsert"), "footers": 2, "open": (["id", "v"], None),
     }  # fmt: skip
     assert not (tmp_path / "cache").exists(), "a draft wrote a footer cache"
 
@@ -202,11 +167,3 @@ def test_new_files_of_a_version_have_distinct_names(managed: Managed) -> None:
     slots = [draft.stage_replacement("v1/a.parquet"), draft.stage_new_file(""), draft.stage_new_file("")]
     assert [slot.path for slot in slots] == [f"v2/part-0000{n}.parquet" for n in range(3)]
     assert [slot.stage for slot in slots] == [str(managed.root / slot.path) for slot in slots]
-
-
-def test_no_rows_make_a_file_only_with_empty(managed: Managed) -> None:
-    engine, steps = get_engine("pyarrow"), []
-    assert append_draft(lake.table([], []), managed.draft(), engine) == []
-    [(path, rows, _)] = append_draft(lake.table([], []), managed.draft(), engine, empty=True, progress=steps.append)
-    assert (path, rows) == ("v2/part-00000.parquet", 0)
-    assert [(step.phase, step.done, step.total) for step in steps] == [("append", 1, 1)]

@@ -357,3 +357,50 @@ def test_nan_is_kept() -> None:
     values = found.table.column("a").to_pylist()
     assert math.isnan(values[0])
     assert values[1:] == [1.5, math.inf]
+
+
+# ------------------------------------------------------------------------------------------------- missing fields
+_ODD_NAMES = ('x"on', ", ", ": null")  # which look like the JSON around other names
+_TARGET = pa.schema(
+    [("id", pa.int64()), ("t", pa.string()), ("on", pa.date32()), *((n, pa.int64()) for n in _ODD_NAMES)]
+)
+_NESTED = pa.schema([*_TARGET, ("s", pa.struct([("t", pa.string())]))])
+_FIELD_VALUES = {
+    **dict.fromkeys(("id", *_ODD_NAMES), st.integers(0, 9) | st.none()),
+    "t": st.sampled_from(["", "t", '"t": null', "\\", "null", None]),
+    "on": st.sampled_from(["2024-01-31", None]),
+    "s": st.fixed_dictionaries({}, optional={"t": st.sampled_from(["x", None])}) | st.none(),
+}
+_COMPLETE = {"id": 1, "t": "", ": null": 1, ", ": 1, 'x"on': 1, "on": "2024-01-31", "s": {"t": None}}
+
+
+def _without(name: str, **changed: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**_COMPLETE, **changed}.items() if key != name}
+
+
+@given(
+    st.lists(st.fixed_dictionaries({}, optional=_FIELD_VALUES), min_size=1, max_size=12),
+    st.sampled_from(["lines", "array"]),
+    st.booleans(),
+    st.sampled_from([40, 1 << 20]),
+)
+@example([_without("on", **{'x"on': None})], "lines", False, 1 << 20)
+@example([_without(", ")], "lines", False, 1 << 20)
+@example([_without("on", t='"on": null')], "lines", False, 1 << 20)
+@example([_without("t")], "lines", True, 1 << 20)
+@example([_without("", t=None, on=None)], "lines", False, 1 << 20)
+def test_records_that_lack_a_required_field_are_rejected(
+    records: list[dict[str, Any]], layout: str, nested: bool, split_bytes: int
+) -> None:
+    schema = _NESTED if nested else _TARGET
+    records = [{name: value for name, value in record.items() if name in schema.names} for record in records]
+    texts = [json.dumps(record) for record in records]
+    content = "\n".join(texts) if layout == "lines" else "[" + ",\n".join(texts) + "]"
+    found = _convert(content.encode(), "json", split_bytes, {"layout": layout}, like=schema, requires_fields=True)
+    missing = [[name for name in schema.names if name not in record] for record in records]
+    assert [(reject["line"], reject["column"]) for reject in found.rejects] == [
+        (line, names[0]) for line, names in enumerate(missing, 1) if names
+    ]
+    complete = [record for record, names in zip(records, missing, strict=True) if not names]
+    assert found.table.column("t").to_pylist() == [record["t"] for record in complete]
+    assert found.table.column("id").to_pylist() == [record["id"] for record in complete]

@@ -72,6 +72,9 @@ class Shelf:
     def names(self) -> list[str]:
         return list(self.versions)
 
+    def schemas(self) -> list[tuple[str, pa.Schema]]:
+        return [(name, versions[-1].schema) for name, versions in self.versions.items()]
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -591,9 +594,52 @@ def test_show_tables_describe_and_explain(db: QueryEngine, shelf: Shelf) -> None
     shelf.put("b", pa.table({"x": [1]}))
     shelf.put("A", pa.table({"x": [1]}))
     assert rows_of(db, " show  tables ;") == [("A",), ("b",)]
+    columns = table_of(db, "SHOW COLUMNS FROM datasets.b").select(["column_name", "data_type", "is_nullable"])
+    assert columns.to_pylist() == [{"column_name": "x", "data_type": "bigint", "is_nullable": "YES"}]
     assert rows_of(db, "DESCRIBE datasets.b") == [("x", "Int64", "YES")]
     assert "physical_plan" in str(rows_of(db, "EXPLAIN SELECT x FROM datasets.b"))
     assert rows_of(db, "-- a comment\n(SELECT 1);") == [(1,)]
+
+
+def test_the_information_schema_lists_tables_and_columns_without_opening_files(db: QueryEngine, shelf: Shelf) -> None:
+    schema = pa.schema([pa.field("x", pa.int32(), nullable=False), ("Price", pa.decimal128(10, 2)), ("s", pa.string())])
+    shelf.versions["a"] = [Table(schema, ["/nowhere/secret/a.parquet"])]
+    shelf.versions["B"] = [Table(pa.schema([("y", pa.list_(pa.int64()))]), ["s3://nowhere/secret/b.parquet"])]
+    shelf.requests.clear()
+    tables = "SELECT table_catalog, table_schema, table_name, table_type FROM information_schema.tables ORDER BY 3"
+    assert rows_of(db, tables) == [("inlay", "datasets", "B", "BASE TABLE"), ("inlay", "datasets", "a", "BASE TABLE")]
+    columns = (
+        "SELECT column_name, ordinal_position, is_nullable, data_type, column_default FROM information_schema.columns "
+        "WHERE table_schema = 'datasets' AND table_name = 'a' ORDER BY ordinal_position"
+    )
+    assert rows_of(db, columns) == [
+        ("x", 1, "NO", "integer", None),
+        ("Price", 2, "YES", "decimal(10,2)", None),
+        ("s", 3, "YES", "text", None),
+    ]
+    assert rows_of(db, "SELECT * FROM information_schema.schemata") == [("inlay", "datasets")]
+    joined = (
+        "SELECT t.table_name, count(*) FROM INFORMATION_SCHEMA.Tables t JOIN datasets.information_schema.columns c "
+        "ON t.table_name = c.table_name GROUP BY 1 ORDER BY 1"
+    )
+    assert rows_of(db, joined) == [("B", 1), ("a", 3)]
+    everything = str(rows_of(db, "SELECT * FROM information_schema.tables, information_schema.columns"))
+    assert "secret" not in everything
+    assert shelf.requests == []
+
+
+def test_no_tables(db: QueryEngine, shelf: Shelf) -> None:
+    shelf.versions.clear()
+    assert rows_of(db, "SELECT * FROM information_schema.tables") == []
+    assert rows_of(db, "SELECT * FROM information_schema.columns") == []
+    assert rows_of(db, "SHOW TABLES") == []
+
+
+def test_a_listed_table_can_be_queried_by_its_schema_and_name(db: QueryEngine, shelf: Shelf) -> None:
+    shelf.put("Odd", pa.table({"x": [1]}))
+    sql = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables WHERE table_name = 'Odd'"
+    [(catalog, schema, name)] = rows_of(db, sql)
+    assert rows_of(db, f"SELECT x FROM {schema}.{name}") == rows_of(db, f"SELECT x FROM {catalog}.{schema}.{name}")
 
 
 @pytest.mark.parametrize(
@@ -910,6 +956,7 @@ from inlay.query import QueryEngine
 class Nothing:
     def find(self, name, version): return None
     def names(self): return []
+    def schemas(self): return []
 
 db = QueryEngine(Nothing(), spill_dir=sys.argv[1])
 db.run("SELECT 1")

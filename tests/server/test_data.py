@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from inlay.server import create_app
+from inlay.settings import Settings
 from tests.service import Api, expect_problem
 
 FIRST = "id,name,price\n" + "".join(f"{key},name {key},{key}.50\n" for key in range(3000))
@@ -98,10 +99,11 @@ def test_an_unknown_dataset_or_version_is_404(api: Api, dataset: dict[str, Any])
     expect_problem(download(api, dataset, version=9), 404)
     expect_problem(download(api, {"id": "data_aaaaaaaaaaaaaaaaaaaaaaaa"}), 404)
     expect_problem(download(api, dataset, format="xlsx"), 400, "invalid_request")
+    assert download(api, dataset, format="CSV").content == download(api, dataset, format="csv").content
 
 
 def test_the_download_is_in_the_openapi_document() -> None:
-    document = create_app(lambda: pytest.fail("the description needs no workspace")).openapi()
+    document = create_app(Settings(), lambda _: pytest.fail("the description needs no workspace")).openapi()
     operation = document["paths"]["/v1/datasets/{dataset_id}/data"]["get"]
     assert set(operation["responses"]["200"]["content"]) == {
         "text/csv", "application/vnd.apache.parquet", "application/vnd.apache.arrow.stream",

@@ -5,15 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.service import Api, expect, expect_problem
+from inlay.settings import Settings
+from inlay.workspace import Workspace
+from tests.service import Api, expect, expect_problem, running
+from tests.spark import cluster
 
 _NUMBERS = itertools.count()
 
@@ -156,11 +163,51 @@ def test_invalid_rows_are_reported_and_the_upload_stays_pending(api: Api) -> Non
 def test_inline_data_over_the_limit_is_400_and_a_larger_body_413(api: Api) -> None:
     content = "a\n" + "x" * (1 << 20)
     assert "POST /v1/files" in expect_problem(api.try_to_create(content), 400, "invalid_argument")["hint"]
-    expect_problem(api.try_to_create(content * 3), 413, "request_too_large")
+    expect_problem(api.try_to_create(content * 9), 413, "request_too_large")
+
+
+def escaped(text: str) -> str:
+    """Spell every character as JSON's longest escape, six bytes for one byte of ASCII text."""
+    return '"' + "".join(f"\\u{ord(character):04x}" for character in text) + '"'
+
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("content", "spell"),
+    [
+        pytest.param("a\n" + "é" * (MEBIBYTE // 2 - 1), json.dumps, id="accents"),
+        pytest.param("a\n" + "1\n" * (MEBIBYTE // 2 - 1), json.dumps, id="line-ends"),
+        pytest.param('a\n"' + '""' * (MEBIBYTE // 2 - 2) + '"', json.dumps, id="quotes"),
+        pytest.param("a\n" + "1" * (MEBIBYTE - 2), escaped, id="everything"),
+    ],
+)
+def test_the_limit_of_inline_data_counts_the_decoded_text(api: Api, content: str, spell: Callable[[str], str]) -> None:
+    def create(text: str) -> httpx.Response:
+        inline = '{"inline": {"format": "csv", "content": ' + spell(text) + "}}"
+        body = '{"label": "large", "source": ' + inline + ', "schema": {"columns": [{"name": "a", "type": "text"}]}}'
+        return api.http.post("/v1/datasets", content=body, headers={"Content-Type": "application/json"})
+
+    content += "\n" * (MEBIBYTE - len(content.encode()))
+    assert len(content.encode()) == MEBIBYTE
+    expect(create(content), 201)
+    problem = expect_problem(create(content + "\n"), 400, "invalid_argument")
+    assert "1,048,577 bytes" in problem["detail"]
+
+
+@pytest.mark.spark
+def test_a_setting_changes_the_limit_of_inline_data(tmp_path: Path) -> None:
+    cluster.local_session()
+    settings = Settings(data_dir=str(tmp_path), spark_master="local[2]", max_inline_bytes=5 * MEBIBYTE)
+    with running(Workspace(settings)) as api:
+        content = "a\n" + "x\n" * (5 * MEBIBYTE // 2 - 1)
+        assert api.create(content)["row_count"] == 5 * MEBIBYTE // 2 - 1
+        expect_problem(api.try_to_create(content + "x"), 400, "invalid_argument")
 
 
 def test_a_chunked_body_over_the_limit_is_413(api: Api) -> None:
-    body = itertools.chain([b'{"label": "'], itertools.repeat(b"x" * 65536, 50), [b'"}'])
+    body = itertools.chain([b'{"label": "'], itertools.repeat(b"x" * 65536, 200), [b'"}'])
     headers = {"Content-Type": "application/json"}
     expect_problem(api.http.post("/v1/datasets", content=body, headers=headers), 413, "request_too_large")
 

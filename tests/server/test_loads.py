@@ -81,6 +81,38 @@ def test_sources_of_every_kind(api: Api) -> None:
     assert rows_of(api, dataset)[3:] == [[8, "yan"], [9, "zoe"], [101, "ANN"], [102, "BOB"]]
 
 
+@pytest.mark.parametrize("strategy", ["update", "upsert", "full_merge", "deduplicate"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_json_rows_that_lack_a_field_never_set_stored_values_to_null(api: Api, strategy: str, dry_run: bool) -> None:
+    dataset = people(api)
+    before = rows_of(api, dataset)
+    rows = {"inline": {"format": "json", "content": '{"id": 2, "name": null}\n{"id": 1}\n{"id": 3}\n'}}
+    answer = api.try_to_load(dataset["id"], rows, strategy, "id", dry_run=dry_run)
+    problem = expect_problem(answer, 422, "bad_rows")
+    assert "line 2, column 'name': the field is missing" in problem["detail"]
+    assert [(e["line"], e["column"]) for e in problem["errors"]] == [(2, "name"), (3, "name")]
+    nowhere = {"inline": {"format": "json", "content": '[{"id": 1}]'}}
+    expect_problem(api.try_to_load(dataset["id"], nowhere, strategy, "id", dry_run=dry_run), 422, "bad_rows")
+    assert rows_of(api, dataset) == before
+
+
+def test_an_explicit_null_is_loaded_and_a_row_that_lacks_a_field_goes_to_quarantine(api: Api) -> None:
+    dataset = people(api)
+    rows = {"inline": {"format": "json", "content": '{"id": 2, "name": null}\n{"id": 1}\n'}}
+    done = api.load(dataset["id"], rows, "upsert", "id", on_error="quarantine")
+    assert (done["updated"], done["rejected_count"]) == (1, 1)
+    assert rows_of(api, dataset) == [[1, "ann"], [2, None], [3, "cid"]]
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [("append", 4), ("insert", 4), ("replace", 1)])
+def test_a_field_that_a_new_row_lacks_is_null(api: Api, strategy: str, expected: int) -> None:
+    dataset = people(api)
+    key = ["id"] if strategy == "insert" else []
+    done = api.load(dataset["id"], {"inline": {"format": "json", "content": '{"id": 9}'}}, strategy, *key)
+    assert done["row_count"] == expected
+    assert rows_of(api, dataset)[-1] == [9, None]
+
+
 def test_dedup_order_by_accepts_one_column_or_several(api: Api) -> None:
     dataset = api.create("id,name,at\n1,ann,1\n", "people")
     twice = "id,name,at\n1,late,9\n1,early,2\n"

@@ -44,10 +44,10 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    def never() -> Any:
+    def never(_: Settings) -> Any:
         raise AssertionError("the description needs no workspace")
 
-    return create_app(never).openapi()
+    return create_app(Settings(), never).openapi()
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -153,5 +153,5 @@ def test_many_responses_match_the_openapi_document(locked_api: Api) -> None:
 
 
 def test_an_app_can_be_created_from_a_workspace(tmp_path: Path) -> None:
-    app = create_app(Workspace(Settings(data_dir=str(tmp_path))))
+    app = create_app(Settings(data_dir=str(tmp_path)), Workspace)
     assert app.title == "inlay"

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service import TIMEOUT_SECONDS, expect
+from tests.service import TIMEOUT_SECONDS, expect, expect_problem
 from tests.spark import cluster
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +178,15 @@ def test_shutdown_does_not_wait_for_an_unreachable_cluster(tmp_path: Path) -> No
     with served(tmp_path, "--spark-master", "sc://127.0.0.1:1") as found:
         httpx.get(f"{found.url}/", timeout=TIMEOUT_SECONDS).raise_for_status()  # long enough for Spark to start
         assert stop(found) == -signal.SIGTERM
+
+
+def test_an_unreachable_master_is_reported_soon(tmp_path: Path) -> None:
+    message = "The Spark master spark://127.0.0.1:1 does not respond: Connection refused."
+    with served(tmp_path, "--spark-master", "spark://127.0.0.1:1") as found, httpx.Client(base_url=found.url) as http:
+        body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
+        problem = expect_problem(http.post("/v1/datasets", json=body, timeout=15), 503, "spark_unavailable")
+        assert problem["detail"] == message
+        assert message in expect(http.get("/readyz", timeout=15), 503)["parts"]["spark"]
 
 
 # ------------------------------------------------------------------------------------------------------- wrong settings

@@ -41,6 +41,16 @@ def test_json(api: Api, table: str) -> None:
     assert found["execution_time_ms"] > 0
 
 
+def test_datasets_are_listed(api: Api, table: str) -> None:
+    assert [table] in expect(ask(api, "SHOW TABLES"), 200)["rows"]
+    columns = "SELECT column_name, data_type FROM information_schema.columns"
+    sql = f"{columns} WHERE table_name = '{table}' ORDER BY ordinal_position"
+    expected = [["id", "bigint"], ["name", "text"], ["price", "decimal(9,2)"], ["at", "timestamp with time zone"]]
+    assert expect(ask(api, sql), 200)["rows"] == expected
+    names = expect(ask(api, "SELECT table_name FROM information_schema.tables"), 200)["rows"]
+    assert [name for [name] in names] == [each["table_name"] for each in api.get("/v1/datasets")["datasets"]]
+
+
 def test_csv(api: Api, table: str) -> None:
     answer = ask(api, f"SELECT id, name FROM datasets.{table} ORDER BY id", "text/csv")
     assert answer.headers["content-type"].startswith("text/csv")

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from inlay.server.problems import _invalid
-from inlay.server.requests import DatasetBody
+from inlay.server.requests import DatasetBody, LoadBody, PreviewBody, RequestBody
 
 SOURCE = {"upload_id": "upld_x"}
 
@@ -41,7 +41,33 @@ SOURCE = {"upload_id": "upld_x"}
     ],
 )
 def test_an_invalid_body_names_the_field_and_the_valid_fields(body: dict[str, Any], message: str) -> None:
+    assert message_for(DatasetBody, body) == f"The request is invalid: {message}"
+
+
+def message_for(model: type[RequestBody], body: dict[str, Any]) -> str:
     with pytest.raises(ValidationError) as caught:
-        DatasetBody.model_validate(body)
+        model.model_validate(body)
     error = RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in caught.value.errors()])
-    assert _invalid(error.errors()).message == f"The request is invalid: {message}"
+    return _invalid(error.errors()).message
+
+
+STRATEGIES = "append, replace, insert, update, upsert, full_merge, deduplicate"
+
+
+@pytest.mark.parametrize("strategy", ["merge", "", None, 5, ["upsert"]])
+def test_an_unknown_strategy_is_named_with_the_known_ones(strategy: Any) -> None:
+    message = message_for(LoadBody, {"source": SOURCE, "strategy": strategy})
+    assert message == f"The request is invalid: strategy: Unknown value {strategy!r}; known: {STRATEGIES}."
+
+
+def test_a_long_unknown_value_is_shortened() -> None:
+    message = message_for(LoadBody, {"source": SOURCE, "strategy": "x" * 1_000_000})
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("spelling", ["CSV", "csv", "Csv"])
+def test_formats_ignore_case(spelling: str) -> None:
+    inline = {"inline": {"format": spelling, "content": "a"}, "format": spelling}
+    source = DatasetBody.model_validate({"label": "x", "source": inline}).source
+    assert (source.format, source.inline and source.inline.format) == ("csv", "csv")
+    assert PreviewBody.model_validate({"format": spelling}).format == "csv"

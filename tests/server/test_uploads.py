@@ -239,6 +239,21 @@ def test_a_preview_for_a_dataset_uses_its_types(api: Api) -> None:
     assert [(cell["line"], cell["column"], cell["value"]) for cell in found["bad_cells"]] == [(3, "price", "much")]
 
 
+def test_the_charset_of_the_content_type_is_used(api: Api) -> None:
+    upload_id = api.upload("name\ncafé €\n".encode("cp1252"), "text/csv; charset=windows-1252")
+    found = expect(api.http.post(f"/v1/files/{upload_id}/preview"), 200)
+    assert (found["rows"], found["options"]["encoding"], found["warnings"]) == ([["café €"]], "cp1252", [])
+    made = api.create({"upload_id": upload_id})
+    assert api.rows(f"SELECT name FROM datasets.{made['table_name']}") == [["café €"]]
+    unknown_type = api.upload("name\nπ\n".encode("iso8859-7"), "text/plain; charset=iso-8859-7")
+    assert expect(api.http.post(f"/v1/files/{unknown_type}/preview"), 200)["rows"] == [["π"]]
+    explicit = {"upload_id": unknown_type, "format": "CSV", "options": {"encoding": "latin-1"}}
+    made = api.create(explicit)
+    assert api.rows(f"SELECT name FROM datasets.{made['table_name']}") == [["ð"]]
+    klingon = api.upload("a\n1\n", "text/csv; charset=klingon")
+    assert "klingon" in expect_problem(api.try_to_create({"upload_id": klingon}), 400)["detail"]
+
+
 def test_an_invalid_preview_is_a_problem(api: Api) -> None:
     upload_id = api.upload("a\n1\n")
     url = f"/v1/files/{upload_id}/preview"

@@ -301,6 +301,22 @@ def test_a_small_dataframe_is_loaded_into_the_driver_by_one_job(spark, tmp_path,
     assert not leftovers(path)
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("limit", [1 << 20, 64 << 20])
+def test_the_size_of_files_is_their_size_in_memory(tmp_path, monkeypatch, stored, limit):
+    """Files with repeated values take little space, but much memory."""
+    monkeypatch.setattr(spark_engine, "_DRIVER_BYTES", limit)
+    ids = np.arange(5_000)
+    table = pa.table({"id": ids, "text": pa.array(["x" * 1_000]).take(pa.array(np.zeros(len(ids), np.int8)))})
+    pq.write_table(table, tmp_path / "source.parquet")
+    assert (tmp_path / "source.parquet").stat().st_size < 1 << 20 < table.nbytes < 64 << 20
+    path = str(tmp_path / "d")
+    inlay.write_dataset(table.slice(0, 10), path)
+    result = inlay.merge(str(tmp_path / "source.parquet"), path, "upsert", ["id"], engine="spark")
+    assert (result.updated, result.inserted, len(stored)) == (10, 4_990, 1 if limit < table.nbytes else 0)
+    assert not leftovers(path)
+
+
 @pytest.mark.parametrize("phase", ["match", "rewrite", "append"])
 def test_canceling_leaves_no_trace(spark, tmp_path, phase):
     path = target(tmp_path / "d")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inlay.engines.spark import conf, inlay_daemon
-from inlay.errors import EngineNotInstalledError, InvalidArgumentError
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError, SparkUnavailableError
 
 
 @pytest.mark.parametrize("text", ['{"spark.a": "x=1", "spark.b": true}', " spark.a = x=1 ;spark.b=true;"])
@@ -148,3 +150,57 @@ def test_the_error_without_java_has_a_hint(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(EngineNotInstalledError, match=r"needs Java 17 or newer.*is Java 11") as caught:
         conf.spark_java_home({"PATH": str(old / "bin")})
     assert "inlay[spark]" in str(caught.value.hint)
+
+
+# ---------------------------------------------------------------------------------------------------------- the master
+@pytest.mark.parametrize(
+    ("master", "name"),
+    [
+        ("spark://127.0.0.1:1", "spark://127.0.0.1:1"),
+        ("spark://127.0.0.1:1,localhost:1", "spark://127.0.0.1:1,localhost:1"),
+        ("sc://127.0.0.1:1/;token=secret", "sc://127.0.0.1:1"),
+        ("spark://host.invalid", "spark://host.invalid"),
+        ("spark://127.0.0.1:port", "spark://127.0.0.1:port"),
+    ],
+)
+def test_an_unreachable_master_is_named(master: str, name: str) -> None:
+    with pytest.raises(SparkUnavailableError, match=re.escape(f"The Spark master {name} does not respond: ")) as caught:
+        conf.require_master(master)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_master_that_drops_packets_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def never(_: object, seconds: float) -> None:
+        waited.append(seconds)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("socket.create_connection", never)
+    with pytest.raises(SparkUnavailableError, match="timed out"):
+        conf.require_master("spark://10.0.0.1:7077,10.0.0.2")
+    assert sum(waited) < 10
+    assert len(waited) == 2
+
+
+def test_a_master_that_listens_is_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        conf.require_master(f"spark://127.0.0.1:1,127.0.0.1:{listener.getsockname()[1]}")
+    for master in ("local[2]", "yarn", "k8s://https://127.0.0.1:1"):
+        conf.require_master(master)
+
+
+def test_a_merge_reports_an_unreachable_master_soon(tmp_path: Path) -> None:
+    code = (
+        "import inlay\n"
+        "try:\n"
+        f"    inlay.merge({{'id': [1]}}, {str(tmp_path / 'd')!r}, 'upsert', 'id', engine='spark')\n"
+        "except inlay.InlayError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    environment = os.environ | {"INLAY_SPARK_MASTER": "spark://127.0.0.1:1"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=15
+    )
+    assert found.stdout.startswith("SparkUnavailableError The Spark master spark://127.0.0.1:1 does not respond: ")
+    assert not (tmp_path / "d").exists()

@@ -303,7 +303,7 @@ def test_a_load_accepts_columns_in_another_order(workspace: Workspace) -> None:
     assert {f"datasets/{dataset.id}/{path}" for path in data} == files
 
 
-@pytest.mark.parametrize("strategy", ["append", "upsert"])
+@pytest.mark.parametrize("strategy", ["append", "insert"])
 def test_a_missing_json_field_is_null(workspace: Workspace, strategy: str) -> None:
     dataset = made(workspace, [row(1, "a", 5)])
     source = Source(inline=Inline("json", '{"name": "b", "id": 2}\n{"id": 3, "name": "c"}\n'))
@@ -312,6 +312,38 @@ def test_a_missing_json_field_is_null(workspace: Workspace, strategy: str) -> No
     more = Source(inline=Inline("json", '{"id": 4, "name": "d", "n": 1, "more": 1}\n'))
     with pytest.raises(SchemaMismatchError, match="more"):
         load(workspace, dataset, more, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["append", "replace"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_executors_convert_other_columns_orders_and_types(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, strategy: str, dry_run: bool
+) -> None:
+    dataset = made(workspace, [row(1, "a", 5)])
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("the service reads rows")
+
+    for name in ("iter_batches", "read_row_group", "read_row_groups", "read"):
+        monkeypatch.setattr(pq.ParquetFile, name, fail)  # in this process, not in the processes of executors
+    for name in ("open_batches", "load_source"):
+        monkeypatch.setattr(f"inlay.engines.spark.engine.{name}", fail)
+    narrow = pa.table({"n": pa.array([7], pa.int8()), "name": ["b"], "id": pa.array([2], pa.uint16())})
+    sources = [
+        Source(upload_id=upload(workspace, parquet_bytes(narrow), "application/parquet")),
+        Source(inline=Inline("csv", "name,n,id\nb,7,2\n")),
+    ]
+    for source in sources:
+        assert load(workspace, dataset, source, strategy, dry_run=dry_run).state == "succeeded"
+    monkeypatch.undo()
+    if dry_run:
+        assert content(workspace, dataset) == [row(1, "a", 5)]
+    else:
+        added = [row(2, "b", 7)] * (2 if strategy == "append" else 1)
+        assert content(workspace, dataset) == [*([row(1, "a", 5)] if strategy == "append" else []), *added]
+        root, path = workspace.storage.root, workspace.dataset(dataset.id).files[-1].path
+        with root.store.open_arrow(root.full(path)) as file:
+            assert pq.read_schema(file).equals(dataset.schema)
 
 
 def test_a_load_rewrites_only_affected_files(workspace: Workspace) -> None:

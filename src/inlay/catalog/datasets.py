@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -92,6 +93,13 @@ class Datasets:
         with self._context.read() as connection:
             names = sa.select(_datasets.c.table_name).order_by(_datasets.c.table_key)
             return connection.execute(names).scalars().all()
+
+    def schemas(self) -> Sequence[tuple[str, pa.Schema]]:
+        """Return the table name and the current schema of each dataset, by name."""
+        query = sa.select(_datasets.c.table_name, _datasets.c.arrow_schema_json).order_by(_datasets.c.table_key)
+        with self._context.read() as connection:
+            found = connection.execute(query).all()
+        return [(name, records.schema_from_json(text)) for name, text in found]
 
     def suggest_table_name(self, label: str) -> str:
         """Return the table name that a new dataset with this label would get."""

@@ -48,7 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _usage(error: Exception) -> dict[str, Any]:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "inlay"
-    message = str(getattr(error, "format_message", error.__str__)())
+    message = str(getattr(error, "format_message", error.__str__)()).replace(": Value error, ", ": ")
     return {"code": "usage", "message": message, "hint": f"Run `{path} --help` to see its arguments and options."}
 
 

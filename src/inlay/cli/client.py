@@ -407,7 +407,7 @@ def _private_service(settings: Settings) -> Iterator[Client]:
         from inlay.server import create_app, make_server
 
     secret = secrets.token_urlsafe(32)
-    app = create_app(lambda: _workspace(replace(settings, host="127.0.0.1", port=0, api_keys=(secret,))))
+    app = create_app(replace(settings, host="127.0.0.1", port=0, api_keys=(secret,)), _workspace)
     with socket.create_server(("127.0.0.1", 0)) as listener, _running(make_server(app), listener):
         client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", secret)
         with contextlib.closing(client):

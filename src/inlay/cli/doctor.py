@@ -232,6 +232,9 @@ class _NoTables:
     def names(self) -> list[str]:
         return []
 
+    def schemas(self) -> list[tuple[str, Any]]:
+        return []
+
 
 def _query(settings: Settings) -> str:
     from inlay.query import QueryEngine

@@ -136,6 +136,7 @@ FormatOfSource = Annotated[
     SourceFormat | None,
     typer.Option(
         "--source-format",
+        case_sensitive=False,
         help="Format of SOURCE. Default: from its name; csv for `-`.",
         show_default=False,
     ),

@@ -185,7 +185,11 @@ TableName = Annotated[
 ]
 FormatOfFile = Annotated[
     FileFormat | None,
-    typer.Option("--format", help="Format of FILE. Default: from its name, such as x.csv or x.ndjson.gz."),
+    typer.Option(
+        "--format",
+        case_sensitive=False,
+        help="Format of FILE. Default: from its name, such as x.csv or x.ndjson.gz.",
+    ),
 ]
 ReadOptions = Annotated[
     list[str] | None,
@@ -269,7 +273,10 @@ RowLimit = Annotated[
 FormatOfResult = Annotated[
     ResultFormat | None,
     typer.Option(
-        "--format", help="Format of the result [from the name of the output file, else table].", show_default=False
+        "--format",
+        case_sensitive=False,
+        help="Format of the result [from the name of the output file, else table].",
+        show_default=False,
     ),
 ]
 Output = Annotated[

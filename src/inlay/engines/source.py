@@ -39,7 +39,16 @@ from inlay.pyarrow_features import byte_size, sort_nulls_first
 from inlay.schema import family, storage_type, unify
 from inlay.storage import expand_glob, locate, resolve_filesystem
 
-__all__ = ["PATH_TYPES", "ArrowSource", "SourcePath", "load_source", "open_batches", "open_path", "unreadable_source"]
+__all__ = [
+    "PATH_TYPES",
+    "ArrowSource",
+    "SourcePath",
+    "load_small_source",
+    "load_source",
+    "open_batches",
+    "open_path",
+    "unreadable_source",
+]
 
 Integers = npt.NDArray[np.int64]
 
@@ -517,13 +526,30 @@ def load_source(
     if isinstance(data, pa.Table):
         return _in_memory(conform(data), key_columns)
     batches = _read_batches(data, conform)
-    kept, size = [], 0
+    kept = [conform(data.schema.empty_table())]
+    if not _fill(kept, batches, SPILL_BYTES if spill_bytes is None else spill_bytes):
+        return _spill(kept, batches, key_columns)
+    return _in_memory(pa.concat_tables(kept), key_columns)
+
+
+def load_small_source(
+    data: pa.RecordBatchReader, conform: Conform, key_columns: Sequence[str], limit: int
+) -> ArrowSource | None:
+    """Load a source, or return None as soon as its rows take more than `limit` bytes of memory."""
+    kept = [conform(data.schema.empty_table())]
+    is_complete = _fill(kept, _read_batches(data, conform), limit)
+    return _in_memory(pa.concat_tables(kept), key_columns) if is_complete else None
+
+
+def _fill(kept: list[pa.Table], batches: Iterator[pa.Table], limit: int) -> bool:
+    """Append tables, and return False once they take more than `limit` bytes."""
+    size = 0
     for table in batches:
         kept.append(table)
         size += byte_size(table)
-        if size > (SPILL_BYTES if spill_bytes is None else spill_bytes):
-            return _spill(kept, batches, key_columns)
-    return _in_memory(pa.concat_tables(kept) if kept else conform(data.schema.empty_table()), key_columns)
+        if size > limit:
+            return False
+    return True
 
 
 def _in_memory(table: pa.Table, key_columns: Sequence[str]) -> ArrowSource:

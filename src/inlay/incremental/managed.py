@@ -14,16 +14,13 @@ from typing import Any
 from inlay.commit.transaction import StagedFile
 from inlay.engines.base import Engine
 from inlay.errors import wrap_errors
-from inlay.incremental.display import ProgressCallback, Reporter
 from inlay.incremental.merge import MergeRun
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.result import Changes, MergeResult
-from inlay.incremental.target import TargetState
 from inlay.incremental.validate import MergeOptions
-from inlay.incremental.write import append_rows, check_rows
 from inlay.storage import FileStat, LocalStore, Location
 
-__all__ = ["Draft", "append_draft", "check_append", "merge_draft", "plan_draft"]
+__all__ = ["Draft", "merge_draft", "plan_draft"]
 
 
 class Draft:
@@ -104,25 +101,6 @@ def merge_draft(
         return run.execute(draft)
 
 
-def append_draft(
-    data: Any,
-    draft: Draft,
-    engine: Engine,
-    *,
-    progress: ProgressCallback | None = None,
-    empty: bool = False,
-) -> list[tuple[str, int, int]]:
-    """Append rows to the draft, and return path, row count and size of each new file.
-
-    If `empty` is True and there are no rows, write one empty file.
-    """
-    with wrap_errors("append"):
-        target = TargetState.read(draft.location, draft.snapshot(), [], None, None, engine.footers)
-        written = append_rows(data, draft, target, engine, Reporter(progress), empty=empty)
-        draft.commit([slot for slot, _ in written], [])
-    return [(slot.path, outcome.rows, outcome.size) for slot, outcome in written]
-
-
 def plan_draft(
     data: Any,
     draft: Draft,
@@ -135,10 +113,3 @@ def plan_draft(
     run = MergeRun(options, engine, draft.location, data, cache=lambda _: None)
     with wrap_errors("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.dry_run_with_changes(draft.snapshot(), limit)
-
-
-def check_append(data: Any, draft: Draft, engine: Engine) -> None:
-    """Run the checks of `append_draft` without writing."""
-    with wrap_errors("plan"):
-        target = TargetState.read(draft.location, draft.snapshot(), [], None, None, engine.footers)
-        check_rows(data, target, engine)

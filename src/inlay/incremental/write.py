@@ -23,7 +23,7 @@ from inlay.parquet.layout import parse_hive_partition_path, summary_files
 from inlay.parquet.writer import check_write_options
 from inlay.storage import FileStat, Filesystem
 
-__all__ = ["append_rows", "check_rows", "commit_files", "write_dataset"]
+__all__ = ["append_rows", "commit_files", "write_dataset"]
 
 
 def write_dataset(
@@ -177,14 +177,6 @@ def append_rows(
                 report("append", len(written), len(appends))
     verify_staged(location, [outcome for _, outcome in written])
     return written
-
-
-def check_rows(source: Any, target: TargetState, engine: Engine) -> None:
-    """Run the checks of `append_rows`."""
-    runner = engine.bind(target.location, "append")
-    opened = runner.open(source, target.schema, None)
-    conformer = Conformer(opened.schema, target.schema, [], target.partition_columns)
-    runner.load(opened, conformer, []).close()
 
 
 def _layout(found: Sequence[FileStat]) -> list[str]:

@@ -30,6 +30,7 @@ from inlay.errors import (
     UnreadableUploadError,
     did_you_mean,
 )
+from inlay.incremental.validate import Conformer
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import delimited, json_files, parquet_files
 from inlay.pipeline.cells import check_readable
@@ -152,6 +153,8 @@ def convert(
     rejects_directory: str,
     overrides: Mapping[str, Override] | None = None,
     like: pa.Schema | None = None,
+    conforms: bool = False,
+    requires_fields: bool = False,
     on_error: OnError = "fail",
     name: str = "data",
     settings: WriterSettings | None = None,
@@ -160,7 +163,12 @@ def convert(
     limits: Limits | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Conversion:
-    """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows."""
+    """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows.
+
+    Columns get the types of `like`. If `conforms` is True, the files have exactly its columns, in its order, and a
+    source with other columns is an error. If `requires_fields` is True, a JSON record that lacks a field of `like` is
+    invalid; otherwise the field is NULL.
+    """
     if options.format == "parquet" and overrides:
         raise InvalidArgumentError("altering parquet schema is currently unsupported")
     if on_error not in get_args(OnError):
@@ -168,10 +176,12 @@ def convert(
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
     with _staging(into, directory, rejects_directory) as stage:
-        work = _Stages(spark, into, stage, settings, progress)
+        work = _Stages(spark, into, stage, settings, like if conforms else None, progress)
         decoded = StorePath(into, f"{stage}/decoded")
         survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, decoded))
         columns = plan_columns(survey, overrides or {}, like)
+        if requires_fields and like is not None:
+            columns = [replace(column, is_required=column.name in like.names) for column in columns]
         reports, columns = work.parse(survey, columns)
         rejected = sum(report.rejected for report in reports)
         _check_expected(reports, columns)
@@ -182,7 +192,7 @@ def convert(
         _make_durable(into, [directory, *([rejects_directory] if rejects else [])])
     return Conversion(
         files=[ConvertedFile(*file) for file in files],
-        schema=survey.schema or schema_of(columns),
+        schema=work.conformer(survey, columns).schema,
         rows=sum(file.rows for file in files),
         rejected=rejected,
         reject_files=[file.path for file in rejects],
@@ -304,13 +314,19 @@ class Report:
 
 
 class _Stages:
-    """The stages of one conversion."""
+    """The stages of one conversion. Files have the columns of `target`, if it is not None."""
 
     def __init__(
-        self, spark: Any, into: Location, stage: str, settings: WriterSettings, progress: TaskProgress | None
+        self,
+        spark: Any,
+        into: Location,
+        stage: str,
+        settings: WriterSettings,
+        target: pa.Schema | None,
+        progress: TaskProgress | None,
     ) -> None:
         self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
-        self._settings = settings
+        self._settings, self._target = settings, target
         self.jobs: list[Totals] = []
 
     def _run(self, name: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
@@ -328,13 +344,17 @@ class _Stages:
             self._settings = replace(self._settings, options=options)
         return survey
 
+    def conformer(self, survey: Survey, columns: Sequence[Column]) -> Conformer:
+        """Return the function that casts parsed rows to the schema of the files."""
+        return Conformer(survey.schema or schema_of(columns), self._target, ())
+
     def parse(self, survey: Survey, columns: list[Column]) -> tuple[list[Report], list[Column]]:
         """Parse all splits, and parse them again when a column needs a wider type."""
         reports: dict[int, Report] = {}
         waiting = survey.splits
         while waiting:
-            schema = survey.schema or schema_of(columns)
-            kernel = _Parser(survey.content, survey.reader, columns, schema, self._into, self._stage, self._settings)
+            conform = self.conformer(survey, columns)
+            kernel = _Parser(survey.content, survey.reader, columns, conform, self._into, self._stage, self._settings)
             for report in self._run("parse", kernel, waiting):
                 reports[report.split] = report
             wider = _widened(columns, list(reports.values()))
@@ -342,7 +362,7 @@ class _Stages:
             waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
             columns = wider
         if not survey.splits:
-            schema = survey.schema or schema_of(columns)
+            schema = self.conformer(survey, columns).schema
             part = write_part(self._into, f"{self._stage}/part-0", (), schema, self._settings)
             return [Report(0, part=part)], columns
         return [reports[split.number] for split in survey.splits], columns
@@ -363,7 +383,7 @@ class _Parser:
     content: Content
     reader: Reader
     columns: list[Column]
-    schema: pa.Schema
+    conform: Conformer
     into: Location
     stage: str
     settings: WriterSettings
@@ -377,7 +397,7 @@ class _Parser:
         parsed = self.reader.parse(self.content, self.columns, split)
         if parsed.tables is None:
             return Report(split.number, met=parsed.met)
-        part = self._write("part", split, parsed.tables, self.schema, self.settings)
+        part = self._write("part", split, map(self.conform, parsed.tables), self.conform.schema, self.settings)
         rejects = None
         if parsed.rejects:
             settings = WriterSettings({"compression": "zstd"}, self.settings.row_group_size)

@@ -59,6 +59,7 @@ _LONGEST_RUN = 16
 _ODD_NUMBER = re.compile(rb"(?<=[:\[, \t\r\n])-?[0-9](?:[0-9.]{14,}(?:[eE][+-]?[0-9]+)?|[0-9.]*[eE][+-]?[0-9]+)")
 _TEXTUAL = frozenset({"text", "date", "timestamp"})
 _PARSED_BY_ARROW = frozenset({"boolean", "integer"})
+_MISSING = "the field is missing; write null to store NULL"
 _MAX_SCALE = {128: 38 - _LONGEST_RUN, 256: 76 - _LONGEST_RUN}  # at a larger scale Arrow may overflow silently
 
 
@@ -368,7 +369,10 @@ class JsonRecords:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
         table = read_at_once(data, columns, split, str(self.options.layout))
-        parsed = self._one_by_one(data, columns, split) if table is None else Parsed([table], [], {})
+        if table is None or _may_lack_fields(table, columns, data):
+            parsed = self._one_by_one(data, columns, split)
+        else:
+            parsed = Parsed([table], [], {})
         expected = [column.name for column in columns if column.is_expected]
         return parsed._replace(met=parsed.met | dict.fromkeys(self._present(data, expected, split), NULL))
 
@@ -405,6 +409,25 @@ class JsonRecords:
         return {name or self.unnamed: item for name, item in value.items()}
 
 
+def _may_lack_fields(table: pa.Table, columns: Sequence[Column], data: bytes) -> bool:
+    """Return True unless every NULL in a required column is an explicit null of the data."""
+    nulls = {c.name: table.column(c.name).null_count for c in columns if c.is_required}
+    is_nested = any(pa.types.is_nested(field.type) for field in table.schema)
+    return any(count and (is_nested or count > _explicit_nulls(name, data)) for name, count in nulls.items())
+
+
+def _explicit_nulls(name: str, data: bytes) -> int:
+    """Count the nulls of a field in records without nested values, or return 0 for an unusual name.
+
+    A name in quotes before a colon is a field, unless the first quote is escaped or ends another string. Only blanks
+    and punctuation follow the end of a string.
+    """
+    if not re.match(r"\w", name):
+        return 0
+    spelled = json.dumps(name, ensure_ascii=False).encode()
+    return len(re.findall(rb"(?<!\\)" + re.escape(spelled) + rb"\s*:\s*null", data))
+
+
 # ------------------------------------------------------------------------------------------------------ one by one
 class _Row(NamedTuple):
     number: int
@@ -426,6 +449,8 @@ def _fit_rows(
         values = [row.value.get(column.name) for row in rows]
         fitted, wrong = fit(values, column.reading)
         wrong |= set() if column.nullable else {row for row, value in enumerate(values) if value is None}
+        missing = {at for at, row in enumerate(rows) if column.is_required and column.name not in row.value}
+        wrong |= missing
         kind = kind_of(values, day_first) if wrong or column.is_open else NULL
         if wrong and not column.fixed and pa.types.is_timestamp(column.type) and _widens_nothing(column, kind):
             kind = TEXT  # nanoseconds do not cover all years, and another split may need them
@@ -433,7 +458,7 @@ def _fit_rows(
             met[column.name] = kind
         if column.fixed or _widens_nothing(column, kind):  # no wider type holds the values
             for row in sorted(wrong):
-                reason = column.reason(values[row])
+                reason = _MISSING if row in missing else column.reason(values[row])
                 cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason)
                 cells.setdefault(row, []).append(cell)
         typed.append(fitted)

@@ -66,13 +66,20 @@ def preview(
     raw: RawFile | InlineFile,
     options: ReadOptions | None = None,
     *,
+    encoding: str | None = None,
     overrides: Mapping[str, Override] | None = None,
     like: pa.Schema | None = None,
     limits: Limits | None = None,
     progress: TaskProgress | None = None,
 ) -> Preview:
-    """Preview an upload; without options, detect its format."""
-    kernel = _Previewer(options, dict(overrides or {}), like, limits or Limits(decoded_bytes=_DECODED_BYTES))
+    """Preview an upload. Without options, read it with `encoding` and detect its format."""
+    kernel = _Previewer(
+        options,
+        options.encoding if options else encoding,
+        dict(overrides or {}),
+        like,
+        limits or Limits(decoded_bytes=_DECODED_BYTES),
+    )
     found: Preview = run(spark, "preview", kernel, [raw], progress)[0][0]
     return found
 
@@ -80,16 +87,16 @@ def preview(
 @dataclass(frozen=True)
 class _Previewer:
     options: ReadOptions | None
+    encoding: str | None
     overrides: dict[str, Override]
     like: pa.Schema | None
     limits: Limits
 
     def __call__(self, raw: RawFile | InlineFile) -> Preview:
-        encoding = self.options.encoding if self.options else None
         try:
-            return self._preview(raw, encoding, [])
+            return self._preview(raw, self.encoding, [])
         except NotUtf8Error as error:
-            if encoding is not None:
+            if self.encoding is not None:
                 raise
             guess = guess_encoding(raw)
             warning = f"{error.message} The preview reads it as {guess}. To load it, pass this encoding."

@@ -144,6 +144,7 @@ class Column:
     nullable: bool = True
     length: int | None = None  # maximum number of characters of its text
     is_expected: bool = False  # an override for a field that the sample lacks
+    is_required: bool = False  # a JSON record without this field is invalid
 
     @classmethod
     def inferred(cls, name: str, kind: Kind) -> Column:

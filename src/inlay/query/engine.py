@@ -7,7 +7,8 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from threading import Event
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from inlay.query.pool import Deadline, Pool, Worker, WorkerSettings
 from inlay.query.result import QueryResult
 from inlay.query.sql import explain, find_case_mistake, respell
 from inlay.schema import contains_type
+from inlay.type_grammar import column_type_name
 
 __all__ = ["QueryEngine", "Table", "Tables"]
 
@@ -41,6 +43,8 @@ class Tables(Protocol):
 
     def find(self, name: str, version: int | None) -> Table | None: ...
     def names(self) -> list[str]: ...
+    def schemas(self) -> Iterable[tuple[str, pa.Schema]]:
+        """Return the name and the schema of each table, without opening files."""
 
 
 class QueryEngine:
@@ -141,14 +145,20 @@ class _Run:
         return reply
 
     def _query(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        request = {"sql": sql, "tables": self._names(sql), **limits}
-        reply = self._worker.exchange(request, self._deadline)
+        reply = self._worker.exchange({"sql": sql, **limits}, self._deadline)
         while "find" in reply:
-            reply = self._worker.exchange(self._find(reply["find"]), self._deadline)
+            name = reply["find"]
+            found = self._all_tables if name is None else self._find(name)
+            reply = self._worker.exchange(found, self._deadline)
         return reply
 
-    def _names(self, sql: str) -> list[str]:
-        return self._tables.names() if sql.lstrip()[:4].lower() == "show" else []
+    @cached_property
+    def _all_tables(self) -> list[dict[str, Any]]:
+        """The name and the columns (name, type, nullable) of each table."""
+        return [
+            {"name": name, "columns": [(f.name, column_type_name(f), f.nullable) for f in schema]}
+            for name, schema in self._tables.schemas()
+        ]
 
     def _find(self, name: str) -> dict[str, Any] | None:
         versioned = _VERSION.fullmatch(name)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -132,8 +132,8 @@ class Worker:
             self._receive(Deadline(_START_SECONDS, cancel))
             self._is_ready, self._is_busy = True, False
 
-    def exchange(self, message: Mapping[str, Any] | None, deadline: Deadline) -> dict[str, Any]:
-        """Send a query or a table. Return the worker's reply, or its request for a table (`find`)."""
+    def exchange(self, message: Any, deadline: Deadline) -> dict[str, Any]:
+        """Send a query or tables. Return the worker's reply, or its request for tables (`find`)."""
         self._is_busy = True
         self._send(message)
         reply = self._receive(deadline)
@@ -142,7 +142,7 @@ class Worker:
             self._queries += 1
         return reply
 
-    def _send(self, message: Mapping[str, Any] | None) -> None:
+    def _send(self, message: Any) -> None:
         with contextlib.suppress(ConnectionError):  # `_receive` reports that the worker ended
             self._connection.send_bytes(json.dumps(message).encode())
 

@@ -41,11 +41,14 @@ _CONFIGURATION = {
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
     "datafusion.catalog.information_schema": "false",
 }
+_SHOW_TABLES = "SELECT table_name FROM information_schema.tables ORDER BY table_name"
 _ROWS = frozenset({"select", "with", "values", "table", "from", ""})  # statements that accept a LIMIT
 _READERS = 8
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
-FindTable = Callable[[str], Mapping[str, Any] | None]
+# Returns a table, None if it does not exist, or the names and columns of all tables if the name is None.
+FindTable = Callable[[str | None], Any]
+LoadTable = Callable[[str], df_catalog.Table | None]
 
 
 class ResultTooLargeError(Exception):
@@ -64,13 +67,15 @@ class Session:
         self._find_table = find_table
         self._in_memory = _Database(settings, find_table, spills=False)
 
-    def execute(self, sql: str, tables: list[str], max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+    def execute(self, sql: str, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+        if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
+            sql = _SHOW_TABLES
         try:
-            return _write(self._in_memory.frame(sql, tables, max_rows), max_rows, max_bytes, path)
+            return _write(self._in_memory.frame(sql, max_rows), max_rows, max_bytes, path)
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
-        return _write(self._on_disk.frame(sql, tables, max_rows), max_rows, max_bytes, path)
+        return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path)
 
     @cached_property
     def _on_disk(self) -> _Database:
@@ -87,13 +92,12 @@ class _Database:
         # DataFusion requests tables in callbacks, in which it cannot open files: other threads open them.
         self._readers = ThreadPoolExecutor(_READERS)
         self._context = _context(settings, spills=spills)
-        self._context.register_catalog_provider("datasets", _Catalog("default", self._table))
-        self._context.register_catalog_provider("inlay", _Catalog("datasets", self._table))
+        for catalog, schema in (("datasets", "default"), (_CATALOG, _SCHEMA)):
+            schemas = {schema: self._table, "information_schema": self._information}
+            self._context.register_catalog_provider(catalog, _Catalog(schemas))
 
-    def frame(self, sql: str, tables: list[str], max_rows: int) -> DataFrame:
+    def frame(self, sql: str, max_rows: int) -> DataFrame:
         """Plan a query, limited to one row more than `max_rows` to detect truncation."""
-        if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
-            return self._context.read_batch(pa.record_batch({"table_name": pa.array(sorted(tables), pa.string())}))
         frame = self._context.sql_with_options(sql, _OPTIONS)
         return frame.limit(max_rows + 1) if first_keyword(sql) in _ROWS else frame
 
@@ -109,6 +113,12 @@ class _Database:
         self._register_buckets(found["files"])
         frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), found["files"]))
         return df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+
+    def _information(self, name: str) -> df_catalog.Table | None:
+        """Return a table of the information schema, without opening any data file."""
+        if name.lower() not in _INFORMATION:
+            return None
+        return df_catalog.Table(self._context.read_batch(_INFORMATION[name.lower()](self._find_table(None))))
 
     def _register_buckets(self, files: Sequence[str]) -> None:
         buckets = {urlsplit(file).netloc for file in files if file.startswith("s3://")}
@@ -133,7 +143,7 @@ def _context(settings: Mapping[str, Any], *, spills: bool) -> SessionContext:
     config = (
         SessionConfig(_CONFIGURATION)
         .with_create_default_catalog_and_schema(False)
-        .with_default_catalog_and_schema("inlay", "none")
+        .with_default_catalog_and_schema(_CATALOG, "none")
         .with_target_partitions(settings["threads"])
     )
     runtime = RuntimeEnvBuilder().with_fair_spill_pool(settings["memory"])
@@ -144,8 +154,39 @@ def _context(settings: Mapping[str, Any], *, spills: bool) -> SessionContext:
     return context
 
 
+# -------------------------------------------------------------------------------------------------- information schema
+_CATALOG, _SCHEMA = "inlay", "datasets"  # so that `table_schema.table_name` is the name of a table in a query
+
+
+def _text_columns(names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> dict[str, pa.Array]:
+    return {name: pa.array([row[at] for row in rows], pa.string()) for at, name in enumerate(names)}
+
+
+def _list_schemata(_: object) -> pa.RecordBatch:
+    return pa.record_batch(_text_columns(("catalog_name", "schema_name"), [(_CATALOG, _SCHEMA)]))
+
+
+def _list_tables(tables: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    names = ("table_catalog", "table_schema", "table_name", "table_type")
+    return pa.record_batch(_text_columns(names, [(_CATALOG, _SCHEMA, t["name"], "BASE TABLE") for t in tables]))
+
+
+def _list_columns(tables: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    names = ("table_catalog", "table_schema", "table_name", "column_name", "column_default", "is_nullable", "data_type")
+    rows = [
+        (_CATALOG, _SCHEMA, table["name"], column, None, "YES" if is_nullable else "NO", type_)
+        for table in tables
+        for column, type_, is_nullable in table["columns"]
+    ]
+    numbers = [number for table in tables for number, _ in enumerate(table["columns"], 1)]
+    return pa.record_batch(_text_columns(names, rows) | {"ordinal_position": pa.array(numbers, pa.int64())})
+
+
+_INFORMATION = {"schemata": _list_schemata, "tables": _list_tables, "columns": _list_columns}
+
+
 class _Schema(df_catalog.SchemaProvider):
-    def __init__(self, load: Callable[[str], df_catalog.Table | None]) -> None:
+    def __init__(self, load: LoadTable) -> None:
         self._load = load
 
     def table_names(self) -> set[str]:
@@ -159,17 +200,16 @@ class _Schema(df_catalog.SchemaProvider):
 
 
 class _Catalog(df_catalog.CatalogProvider):
-    """A catalog of one schema, whose name is case-insensitive."""
+    """A catalog of schemas, whose names are case-insensitive."""
 
-    def __init__(self, name: str, load: Callable[[str], df_catalog.Table | None]) -> None:
-        self._name = name
-        self._schema = _Schema(load)
+    def __init__(self, schemas: Mapping[str, LoadTable]) -> None:
+        self._schemas = {name: _Schema(load) for name, load in schemas.items()}
 
     def schema_names(self) -> set[str]:
-        return {self._name}
+        return set(self._schemas)
 
     def schema(self, name: str) -> Any:
-        return self._schema if name.lower() == self._name else None
+        return self._schemas.get(name.lower())
 
 
 def _write(frame: DataFrame, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:

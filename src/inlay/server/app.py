@@ -44,14 +44,20 @@ _BACKLOG = 512
 
 
 # --------------------------------------------------------------------------------------------------------- application
-def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
+def _create_workspace(settings: Settings) -> Workspace:
+    from inlay.workspace import Workspace
+
+    return Workspace(settings)
+
+
+def create_app(settings: Settings, make_workspace: Callable[[Settings], Workspace] = _create_workspace) -> FastAPI:
     """Create the application of a workspace, which it opens at startup and closes at shutdown.
 
-    Pass a function to create the workspace in a thread at startup, so that its slow imports block no request.
+    The application creates the workspace in a thread at startup, so that its slow imports block no request.
     """
     from inlay import __version__
 
-    service = Service(workspace if callable(workspace) else lambda: workspace)
+    service = Service(lambda: make_workspace(settings))
     app = FastAPI(
         title="inlay",
         version=__version__,
@@ -69,7 +75,7 @@ def create_app(workspace: Workspace | Callable[[], Workspace]) -> FastAPI:
     app.include_router(about.router)
     app.add_api_route("/v1/{path:path}", _unknown_route, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
-    app.add_middleware(LimitsMiddleware)
+    app.add_middleware(LimitsMiddleware, max_inline_bytes=settings.max_inline_bytes)
     app.add_middleware(TelemetryMiddleware, metrics=service.metrics)
     app.openapi = _with_problems(app, app.openapi)  # type: ignore[method-assign]
     return app
@@ -126,7 +132,7 @@ def serve(settings: Settings) -> None:
 
     _require_api_keys(settings)
     set_up_logging()
-    app = create_app(lambda: _create_workspace(settings))
+    app = create_app(settings)
     mount(app)
     with _bind(settings) as listener:
         log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
@@ -161,12 +167,6 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     app.state.service.on_failure = stop
     app.state.service.is_stopping = lambda: server.should_exit
     return server
-
-
-def _create_workspace(settings: Settings) -> Workspace:
-    from inlay.workspace import Workspace
-
-    return Workspace(settings)
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -67,7 +67,8 @@ class Metrics:
 log = logging.getLogger("inlay.requests")
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_request_id", default=None)
 
-MAX_BODY_BYTES = 2 << 20
+MAX_BODY_BYTES = 2 << 20  # without inline data
+_MAX_ESCAPE_BYTES = 6  # in which JSON can spell one byte of inline data, as \u000a
 MAX_HEADER_BYTES = 32 << 10
 IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -159,14 +160,15 @@ def _counting(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receiv
 class LimitsMiddleware:
     """Limits headers, bodies and idle time under /v1. Bodies other than uploads must be JSON."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, max_inline_bytes: int) -> None:
         self._app = app
+        self._max_body_bytes = MAX_BODY_BYTES + _MAX_ESCAPE_BYTES * max_inline_bytes
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
-        limit = None if scope["path"] == _UPLOADS else MAX_BODY_BYTES
+        limit = None if scope["path"] == _UPLOADS else self._max_body_bytes
         error = _check_headers(Headers(scope=scope), limit)
         if error is not None:
             await problem_response(error)(scope, receive, send)

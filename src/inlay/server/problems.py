@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ async def _on_invalid(_: Request, error: Exception) -> Response:
 
 
 def _invalid(details: Sequence[Any]) -> InvalidRequestError:
-    errors = [{"field": _field(each["loc"]), "message": _message(each)} for each in details]
+    errors = [{"field": _field(each["loc"]), "message": field_message(each)} for each in details]
     summary = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:3])
     return InvalidRequestError(f"The request is invalid: {summary}.".replace("..", "."), errors=errors)
 
@@ -114,7 +115,11 @@ def _field(location: Sequence[str | int]) -> str:
     return ".".join(path) or str(location[0])
 
 
-def _message(error: Mapping[str, Any]) -> str:
+def field_message(error: Mapping[str, Any]) -> str:
+    """Return the message for an error of pydantic, naming an unknown value and the known values."""
+    if error["type"] == "literal_error":
+        known = re.findall("'([^']*)'", error["ctx"]["expected"])
+        return f"Unknown value {repr(error['input'])[:100]}; known: {', '.join(known)}"
     if error["type"] == "json_invalid":
         return f"invalid JSON: {error.get('ctx', {}).get('error', 'not readable')}"
     return _MESSAGES.get(error["type"]) or str(error["msg"])

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from inlay.constants import FileFormat, InlineFormat, OnError
+from inlay.server.problems import field_message
 
 if TYPE_CHECKING:
     from inlay.workspace import Inline as InlineRequest
@@ -16,6 +25,9 @@ if TYPE_CHECKING:
 
 
 Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
+
+
+IgnoreCase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 
 
 def _strings(document: Any) -> Iterator[str]:
@@ -58,17 +70,19 @@ class RequestBody(BaseModel):
 
 
 def _with_fields(error: ErrorDetails, fields: list[str]) -> InitErrorDetails:
-    kind, message = error["type"], error["msg"]
-    if kind == "extra_forbidden" and len(error["loc"]) == 1:
+    kind, message = error["type"], field_message(error)
+    if kind == "literal_error":
+        kind = "unknown_value"
+    elif kind == "extra_forbidden" and len(error["loc"]) == 1:
         kind, message = "unknown_field", f"Unknown field. Valid fields: {', '.join(fields)}"
     custom = PydanticCustomError(kind, "{message}", {"message": message})
     return InitErrorDetails(type=custom, loc=error["loc"], input=error["input"])
 
 
 class Inline(RequestBody):
-    """Data inside the request, at most 1 MiB."""
+    """Data inside the request: at most 1 MiB of UTF-8, unless `INLAY_MAX_INLINE_BYTES` sets another limit."""
 
-    format: InlineFormat
+    format: Annotated[InlineFormat, IgnoreCase]
     content: Annotated[str, Field(examples=["code,name\nUS,United States\nCA,Canada\n"])]
 
     def request(self) -> InlineRequest:
@@ -96,7 +110,9 @@ class SourceBody(RequestBody):
     inline: Inline | None = None
     sql: Annotated[str | None, Field(description="A SELECT over `datasets.<table_name>`.")] = None
     format: Annotated[
-        FileFormat | None, Field(description="Format of the upload. Default: derived from its content type.")
+        FileFormat | None,
+        IgnoreCase,
+        Field(description="Format of the upload. Default: derived from its content type."),
     ] = None
     options: _Options = {}
 
@@ -218,7 +234,7 @@ class RestoreBody(RequestBody):
 class PreviewBody(RequestBody):
     """Format, options and types to read an upload with. inlay detects those left out."""
 
-    format: FileFormat | None = None
+    format: Annotated[FileFormat | None, IgnoreCase] = None
     options: _Options = {}
     schema_: Annotated[SchemaBody | None, Field(alias="schema")] = None
     dataset_id: Annotated[

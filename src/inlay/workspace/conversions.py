@@ -16,10 +16,9 @@ from inlay.catalog import DataFile, NewVersion, Snapshot
 from inlay.engines.spark.engine import SparkEngine
 from inlay.errors import CommitStateUnknownError, SchemaMismatchError
 from inlay.incremental.display import Progress, ProgressCallback
-from inlay.incremental.managed import Draft, append_draft, merge_draft
-from inlay.incremental.read import parquet_dataset
+from inlay.incremental.managed import Draft, merge_draft
 from inlay.incremental.validate import MergeOptions
-from inlay.pipeline import Conversion, ConvertedFile, ReadOptions
+from inlay.pipeline import Conversion, ReadOptions
 from inlay.storage import Location, discard_tree
 from inlay.workspace.plans import Planner
 from inlay.workspace.requests import Load, NewDataset, Source, column_overrides
@@ -87,12 +86,9 @@ class Conversions:
         dataset, old = snapshot.dataset, snapshot.version
         location = self._services.storage.dataset(dataset.id)
         converted = self._sources.convert(
-            request.source, handle, location, directory, like=dataset.schema, on_error=request.on_error
+            request.source, handle, location, directory, like=dataset.schema, conforms=True, on_error=request.on_error
         )
         replaces = request.strategy == "replace"
-        if not converted.schema.equals(dataset.schema):
-            converted = self._conform(converted, handle, snapshot, directory, empty=replaces)
-        converted = replace(converted, schema=dataset.schema)  # equal, and with the metadata of the dataset
         kept = () if replaces else snapshot.files
         version = self._version(
             dataset.id, directory, request.strategy, converted, request.source,
@@ -108,20 +104,6 @@ class Conversions:
         }
         outcome = _source_counts(converted) | {"row_count": sum(file.rows for file in version.files)}
         return version, outcome | counts | touched
-
-    def _conform(
-        self, converted: Conversion, handle: JobHandle, snapshot: Snapshot, directory: str, *, empty: bool
-    ) -> Conversion:
-        """Rewrite converted files with the dataset's column order and types."""
-        location = self._services.storage.dataset(snapshot.dataset.id)
-        draft = self._draft(snapshot, directory)
-        with self._services.spark.running(handle) as spark:
-            rows = parquet_dataset(location, [file.path for file in converted.files], converted.schema)
-            written = append_draft(rows, draft, SparkEngine(spark), progress=_progress_callback(handle), empty=empty)
-        for file in converted.files:
-            location.store.remove(location.full(file.path))
-        files = [ConvertedFile(*file) for file in written]
-        return replace(converted, files=files)
 
     def _load_by_key(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
@@ -176,7 +158,7 @@ class Conversions:
         ):
             planner = Planner(storage, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
             if request.is_keyless:
-                plan = planner.plan_keyless(request.strategy, converted, storage.scratch(handle.id), rows)
+                plan = planner.plan_keyless(request.strategy, converted, storage.scratch(handle.id))
             else:
                 plan = planner.plan_by_key(_merge_options(request, handle), rows)
         return _source_counts(converted) | {"dry_run": True, "version": snapshot.version.version} | plan

@@ -53,6 +53,9 @@ class DatasetTables:
     def names(self) -> list[str]:
         return list(self._catalog.datasets.table_names())
 
+    def schemas(self) -> Sequence[tuple[str, pa.Schema]]:
+        return self._catalog.datasets.schemas()
+
     def _version(self, dataset_id: str, version: int) -> Table:
         snapshot = self._catalog.versions.snapshot(dataset_id, version)
         return Table(snapshot.version.schema, self._storage.addresses(snapshot.files), exact_float_bounds=True)

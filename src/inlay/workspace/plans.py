@@ -13,7 +13,7 @@ import pyarrow as pa
 from inlay.catalog import DataFile, Snapshot
 from inlay.engines.base import Engine
 from inlay.engines.kernels import bit_equal
-from inlay.incremental.managed import Draft, check_append, plan_draft
+from inlay.incremental.managed import Draft, plan_draft
 from inlay.incremental.plan import FilePlan
 from inlay.incremental.result import Changes, first_rows
 from inlay.incremental.validate import MergeOptions
@@ -143,11 +143,9 @@ class Planner:
             "bytes": file.size_bytes,
         }
 
-    def plan_keyless(self, strategy: str, converted: Conversion, scratch: Location, rows: str) -> dict[str, Any]:
+    def plan_keyless(self, strategy: str, converted: Conversion, scratch: Location) -> dict[str, Any]:
         """Plan an append or a replace."""
         schema = self.snapshot.dataset.schema
-        if not converted.schema.equals(schema):
-            check_append(rows, self.draft, self.engine)
         removed = self.snapshot.files if strategy == "replace" else ()
         deleted = sum(file.rows for file in removed)
         inserted_files = [file.path for file in converted.files if file.rows]

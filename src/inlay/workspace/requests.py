@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from email.message import Message
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ import pyarrow as pa
 from inlay.constants import FORMATS, InlineFormat, OnError
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import STRATEGIES
+from inlay.pipeline import ReadOptions
 from inlay.type_grammar import parse_column
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "column_overrides", "has_known_type", "upload_format"]
+__all__ = ["Inline", "Load", "NewDataset", "Source", "charset", "column_overrides", "has_known_type", "read_options"]
 
 KEYLESS_STRATEGIES = ("append", "replace")
 _CONTENT_TYPES = {
@@ -42,7 +44,7 @@ class Inline:
     content: str
 
     def check(self, max_bytes: int) -> None:
-        if self.format not in get_args(InlineFormat):
+        if self.format.lower() not in get_args(InlineFormat):
             raise InvalidArgumentError(f"Inline data must be csv or json, not {self.format!r}.")
         size = len(self.content.encode("utf-8", "surrogatepass"))
         if size > max_bytes:
@@ -73,7 +75,7 @@ class Source:
                 f"The source has {' and '.join(present) or 'no rows'}, but it must have exactly one of upload_id, "
                 "inline and sql."
             )
-        if self.format is not None and self.format not in FORMATS:
+        if self.format is not None and self.format.lower() not in FORMATS:
             raise unknown("format", self.format, FORMATS)
         if self.inline is not None:
             self.inline.check(max_inline_bytes)
@@ -118,6 +120,11 @@ class Load:
     def is_keyless(self) -> bool:
         return self.strategy in KEYLESS_STRATEGIES
 
+    @property
+    def replaces_rows(self) -> bool:
+        """Return whether the load replaces stored rows by rows with the same key."""
+        return not self.is_keyless and STRATEGIES[self.strategy].replaces
+
     def as_json(self) -> dict[str, Any]:
         return _without_content(asdict(self))
 
@@ -131,7 +138,33 @@ def _without_content(request: dict[str, Any]) -> dict[str, Any]:
     return request
 
 
-def upload_format(explicit: str | None, content_type: str | None) -> str:
+def read_options(source: Source, content_type: str | None) -> ReadOptions:
+    """Return the options to read an upload with. Explicit options override the content type."""
+    options = dict(source.options)
+    format_ = _upload_format(source.format, content_type)
+    if format_.lower() != "parquet" and "encoding" not in options:
+        options["encoding"] = charset(content_type)
+    return ReadOptions.of(format_, options)
+
+
+def charset(content_type: str | None) -> str | None:
+    """Return the encoding that a content type names, or None for UTF-8, the default."""
+    header = Message()
+    header["Content-Type"] = content_type or ""
+    name = header.get_content_charset()
+    if name is None:
+        return None
+    try:
+        encoding = ReadOptions.of("csv", {"encoding": name}).encoding
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"Unknown charset {name!r} in the content type of the upload.",
+            hint="Set the option `encoding` to the encoding of the file, such as utf-8 or cp1252.",
+        ) from error
+    return None if encoding == "utf-8" else encoding
+
+
+def _upload_format(explicit: str | None, content_type: str | None) -> str:
     """Return the explicit format, or the format of the content type. Never guess."""
     found = explicit or _CONTENT_TYPES.get(_media_type(content_type))
     if found is None:

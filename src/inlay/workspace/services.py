@@ -92,6 +92,8 @@ class Spark:
             self._error = None
         except Exception as error:
             self._error = error
+            if isinstance(error, SparkUnavailableError):
+                raise
             reason = error.message if isinstance(error, InlayError) else f"{type(error).__name__}: {error}"
             raise SparkUnavailableError(
                 f"Cannot start Spark on {self.master!r}: {reason}",

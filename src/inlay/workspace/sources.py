@@ -15,7 +15,7 @@ from inlay.errors import InvalidArgumentError, QueryLimitError, UploadConsumedEr
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location, discard_tree
-from inlay.workspace.requests import Load, Source, column_overrides, has_known_type, upload_format
+from inlay.workspace.requests import Load, Source, charset, column_overrides, has_known_type, read_options
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 
@@ -31,7 +31,7 @@ class Sources:
     def check_readable(self, source: Source) -> None:
         """Raise if the upload, its format or an option is unknown."""
         if source.upload_id is not None:
-            _options(source, self._services.catalog.uploads.get(source.upload_id))
+            read_options(source, self._services.catalog.uploads.get(source.upload_id).content_type)
         elif source.inline is not None:
             ReadOptions.of(source.inline.format, source.options)
 
@@ -50,9 +50,16 @@ class Sources:
                 f"The upload {upload_id!r} is already consumed and its file is deleted.", hint="Upload the file again."
             )
         is_format_known = format or options or has_known_type(upload.content_type)
-        read = _options(Source(upload_id, format=format, options=options), upload) if is_format_known else None
-        types = column_overrides(columns)
-        return preview(self._services.spark.session(), self._upload(upload), read, overrides=types, like=like)
+        source = Source(upload_id, format=format, options=options)
+        read = read_options(source, upload.content_type) if is_format_known else None
+        return preview(
+            self._services.spark.session(),
+            self._upload(upload),
+            read,
+            encoding=charset(upload.content_type) if read is None else None,
+            overrides=column_overrides(columns),
+            like=like,
+        )
 
     def convert(
         self,
@@ -63,6 +70,8 @@ class Sources:
         *,
         overrides: Mapping[str, pa.Field] | None = None,
         like: pa.Schema | None = None,
+        conforms: bool = False,
+        requires_fields: bool = False,
         on_error: OnError = "fail",
         rejects_directory: str | None = None,
     ) -> Conversion:
@@ -74,6 +83,8 @@ class Sources:
                 options,
                 overrides=overrides,
                 like=like,
+                conforms=conforms,
+                requires_fields=requires_fields,
                 on_error=on_error,
                 into=into,
                 directory=directory,
@@ -89,7 +100,8 @@ class Sources:
         try:
             converted = self.convert(
                 request.source, handle, scratch, "source",
-                like=like, on_error=request.on_error, rejects_directory="rejects",
+                like=like, conforms=request.is_keyless, requires_fields=request.replaces_rows,
+                on_error=request.on_error, rejects_directory="rejects",
             )  # fmt: skip
             yield converted, scratch.display("source")
         finally:
@@ -112,7 +124,7 @@ class Sources:
             yield InlineFile(source.inline.content.encode()), options
         elif source.upload_id is not None:
             upload = self._services.catalog.uploads.get(source.upload_id)
-            yield self._upload(upload), _options(source, upload)
+            yield self._upload(upload), read_options(source, upload.content_type)
         else:
             path = f"scratch/{handle.id}/query.parquet"
             try:
@@ -137,7 +149,3 @@ class Sources:
                 size += len(chunk)
                 file.write(chunk)
         return size
-
-
-def _options(source: Source, upload: Upload) -> ReadOptions:
-    return ReadOptions.of(upload_format(source.format, upload.content_type), source.options)

@@ -1,4 +1,4 @@
-"""The settings of the Spark session, and the Java that runs it."""
+"""The settings of the Spark session, its master, and the Java that runs it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from types import ModuleType
 from urllib.parse import urlsplit
 
 from inlay import settings
-from inlay.errors import EngineNotInstalledError, InlayError, InvalidArgumentError
+from inlay.errors import EngineNotInstalledError, InlayError, InvalidArgumentError, SparkUnavailableError
 
 __all__ = [
     "DAEMON_MODULE",
@@ -29,6 +30,7 @@ __all__ = [
     "is_loopback",
     "java_version",
     "parse_conf",
+    "require_master",
     "spark_java_home",
     "this_package",
     "user_conf",
@@ -46,6 +48,8 @@ _SUBMIT_OPTIONS = {
     "--name": "spark.app.name",
     "--driver-java-options": "spark.driver.extraJavaOptions",
 }
+_PORTS = {"spark": 7077, "sc": 15002}  # of masters and Connect servers
+_MASTER_SECONDS = 8.0
 _LOG_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _LOG_FILES = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 
@@ -53,6 +57,29 @@ _LOG_FILES = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 def is_loopback(master: str) -> bool:
     """Return whether all of Spark runs on this machine."""
     return master.startswith("local") or settings.is_loopback(urlsplit(master).hostname or "")
+
+
+def require_master(master: str) -> None:
+    """Raise unless a connection to the master succeeds. Spark itself would try for a minute or longer."""
+    scheme, _, rest = master.partition("://")
+    if scheme not in _PORTS:
+        return
+    names = rest.partition("/")[0].rpartition("@")[2]
+    hosts = names.split(",")  # a standalone cluster can have several masters
+    reason = ""
+    for host in hosts:
+        try:
+            url = urlsplit(f"//{host}")
+            address = (url.hostname or "", url.port or _PORTS[scheme])
+            socket.create_connection(address, _MASTER_SECONDS / len(hosts)).close()
+        except (OSError, ValueError) as error:
+            reason = str(getattr(error, "strerror", None) or error)
+        else:
+            return
+    raise SparkUnavailableError(
+        f"The Spark master {scheme}://{names} does not respond: {reason}.",
+        hint="Start the master, or set INLAY_SPARK_MASTER to a reachable master or to local[*].",
+    )
 
 
 def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from inlay.engines.base import (
     TaskProgress,
 )
 from inlay.engines.kernels import combine_files, pick_rows
-from inlay.engines.source import PATH_TYPES, ArrowSource, load_source, open_batches, open_path
+from inlay.engines.source import PATH_TYPES, ArrowSource, load_small_source, load_source, open_batches, open_path
 from inlay.engines.spark.jobs import DriverRows, RowSupply, StoredRows, match, stage
 from inlay.engines.spark.session import get_session, parallelism, ship_package
 from inlay.engines.spark.source import (
@@ -70,7 +70,7 @@ __all__ = ["SparkEngine"]
 
 _MIN_FOOTERS = 4_000  # a job takes a second or two, so the driver reads fewer footers itself
 _MAX_INLINE_BYTES = 2 << 20
-_DRIVER_BYTES = 64 << 20  # the driver does not load a larger source
+_DRIVER_BYTES = 64 << 20  # the driver does not load a source that takes more memory
 
 
 class SparkEngine:
@@ -105,13 +105,17 @@ class SparkEngine:
         if isinstance(data, PATH_TYPES):
             data = open_path(data, like, storage_options)
             files = ParquetFiles.of(data)
-            if files is not None and files.size > _DRIVER_BYTES:
+            if files is not None:
                 return files
         return open_batches(data, like, storage_options)
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource | StoredSource:
         if not isinstance(data, (SparkFrame, ParquetFiles)):
             return load_source(data, conform, key_columns)
+        if isinstance(data, ParquetFiles) and data.size <= _DRIVER_BYTES:  # may take more memory when it is decoded
+            small = load_small_source(data.reader(), conform, key_columns, _DRIVER_BYTES)
+            if small is not None:
+                return small
         scratch = None if self._location is None else Scratch.beside(self._location)
         if scratch is None:
             return load_source(data.reader(), conform, key_columns)
@@ -172,6 +176,7 @@ class SparkEngine:
         dry_run: bool = False,
     ) -> StageResults:
         rows = sum(len(group.sources) for edit in edits for group in edit.groups)
+        rows += sum(len(append.rows) for append in appends)
         rows_per_task = 0 if dry_run else max(1, rows // (2 * parallelism(self.spark)))
         supply = self._supply(source)
         return stage(self._run, location, supply, edits, appends, dry_run=dry_run, rows_per_task=rows_per_task)

@@ -1,13 +1,14 @@
 """Matching and staging as Spark jobs: tasks get row numbers and the location of the rows.
 
 Rows are distributed in waves. A task works chunk by chunk (the rows of a row group, or a few thousand new rows), so
-that its memory holds one chunk and one row group. A file that gets many rows is edited by several tasks, and another
-task joins their parts.
+that its memory holds one chunk and one row group. A file that gets many rows is edited or written by several tasks, and
+another task joins their parts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,12 +23,12 @@ from inlay.engines.matching import match_files, open_target
 from inlay.engines.source import ArrowSource
 from inlay.engines.spark.source import Run, StoredKeys, StoredSource, sorted_keys
 from inlay.engines.spark.tasks import Attempt, Chunk, ChunkRows, Piece, PieceWriter, Scratch, read_slabs
-from inlay.parquet.splice import SpliceRefused
+from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.storage import Location
 
 __all__ = ["DriverRows", "RowSupply", "StoredRows", "match", "stage"]
 
-MIN_SPLIT_ROWS = 250_000  # a file that gets fewer rows is edited by one task
+MIN_SPLIT_ROWS = 250_000  # a file that gets fewer rows is edited or written by one task
 _WAVE_ROWS = 2_000_000  # rows to distribute at a time, or an eighth of the source if that is more
 _CHUNK_ROWS = 65_536
 _MAX_RESULT_BYTES = 1 << 20  # larger results of a task are written to a file
@@ -91,12 +92,16 @@ def stage(
     dry_run: bool,
     rows_per_task: int,
 ) -> StageResults:
-    """Stage edits and appends. Split edits of more than `rows_per_task` rows, unless it is 0."""
-    tasks = []
-    for at, edit in enumerate(edits):
-        tasks += _edit_tasks(at, location, edit, rows_per_task, dry_run=dry_run)
-    tasks += [_append_task(at, location, append) for at, append in enumerate(appends, len(edits))]
-    parts = np.bincount([task.owner for task in tasks], minlength=len(edits) + len(appends))
+    """Stage edits and appends. Split those of more than `rows_per_task` rows, unless it is 0."""
+    tasks: list[_StageTask] = []
+    joins: list[Callable[[Any], StageResult]] = []
+    for edit in edits:
+        tasks += _edit_tasks(len(joins), location, edit, rows_per_task, dry_run=dry_run)
+        joins.append(functools.partial(_join, run, location, supply, edit))
+    for append in appends:
+        tasks += _append_tasks(len(joins), location, append, rows_per_task)
+        joins.append(functools.partial(_join_new, run, location, append.stage))
+    parts = np.bincount([task.owner for task in tasks], minlength=len(joins))
     results: list[Any] = []
     owner = 0
     for wave in _waves(tasks, supply.num_rows):
@@ -105,7 +110,7 @@ def stage(
             results += run(Receive(scratch), [(task.work, [next(rest) for _ in task.chunks]) for task in wave])
         while owner < len(parts) and len(results) >= parts[owner]:
             own, results = results[: parts[owner]], results[parts[owner] :]
-            yield own[0] if len(own) == 1 else _join(run, location, supply, edits[owner], own)
+            yield own[0] if len(own) == 1 else joins[owner](own)
             owner += 1
 
 
@@ -135,10 +140,53 @@ class Receive:
         return work(ChunkRows(self.scratch, chunks))
 
 
+def _append_tasks(at: int, location: Location, append: Append, rows_per_task: int) -> list[_StageTask]:
+    """Split an append into parts of whole row groups."""
+    rows, group = append.rows, append.settings.row_group_size
+    limit = -(-max(rows_per_task, MIN_SPLIT_ROWS) // group) * group if rows_per_task else max(len(rows), 1)
+    starts = range(0, len(rows), limit)
+    if len(starts) < 2:
+        return [_append_task(at, location, append)]
+    parts = [replace(append, stage=f"{append.stage}.part{start}", rows=rows[start : start + limit]) for start in starts]
+    return [_append_task(at, location, part) for part in parts]
+
+
 def _append_task(at: int, location: Location, append: Append) -> _StageTask:
     starts = range(0, len(append.rows), _CHUNK_ROWS)
     work = AppendFile(location, replace(append, rows=_NO_ROWS), len(append.rows))
     return _StageTask(at, work, [append.rows[start : start + _CHUNK_ROWS] for start in starts])
+
+
+def _join_new(run: Run, location: Location, stage: str, parts: Sequence[StageResult]) -> StageResult:
+    """Join the parts of a new file."""
+    result: StageResult
+    [result] = run(_JoinNew(location), [(stage, parts)])
+    for part in parts:
+        location.store.remove(str(part.stage))
+    return result
+
+
+@dataclass(frozen=True)
+class _JoinNew:
+    """Copy the row groups of files with the same schema to one file."""
+
+    location: Location
+
+    def __call__(self, task: tuple[str, Sequence[StageResult]]) -> StageResult:
+        stage, parts = task
+        store = self.location.store
+        attempt = Attempt(self.location, stage)
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(store.open_write(attempt.path))
+            opened = [stack.enter_context(store.open_read(str(part.stage))) for part in parts]
+            sources = [ParquetBytes(file, str(part.stage)) for file, part in zip(opened, parts, strict=True)]
+            splicer = Splicer(out, sources[0])
+            for source in sources:
+                for group in range(len(source.row_groups)):
+                    splicer.copy(source, group)
+            splicer.finish()
+            size = splicer.bytes_written
+        return attempt.complete(StageResult(attempt.path, sum(part.rows for part in parts), size))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from inlay.engines.spark.conf import (
     SHIPPED_DAEMON,
     default_conf,
     is_loopback,
+    require_master,
     spark_java_home,
     this_package,
     user_conf,
@@ -167,6 +168,7 @@ def _start(master: str | None) -> SparkSession:
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     user = _submitted_conf() or user_conf(os.environ)
     wanted = master or os.environ.get("INLAY_SPARK_MASTER") or _configured_master(user) or "local[*]"
+    require_master(wanted)
     try:
         spark = _connect(wanted, user) if wanted.startswith("sc://") else _launch(wanted, user)
     except InlayError:

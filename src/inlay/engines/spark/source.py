@@ -442,7 +442,7 @@ class ParquetFiles(NamedTuple):
 
     dataset: Any
     tasks: list[list[Any]]
-    size: int
+    size: int  # in bytes, encoded
 
     @classmethod
     def of(cls, dataset: Any) -> ParquetFiles | None:

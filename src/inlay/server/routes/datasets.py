@@ -119,7 +119,9 @@ async def get_data(
     _: Reader,
     version: Version = None,
     format: Annotated[  # noqa: A002
-        Literal["csv", "parquet", "arrow"] | None, Query(description="File format. Default: from `Accept`.")
+        Literal["csv", "parquet", "arrow"] | None,
+        requests.IgnoreCase,
+        Query(description="File format. Default: from `Accept`."),
     ] = None,
     accept: Accept = None,
 ) -> Response:
@@ -226,6 +228,7 @@ async def list_rejects(
     version: Version = None,
     format: Annotated[  # noqa: A002
         Literal["json", "csv"] | None,
+        requests.IgnoreCase,
         Query(description="`csv`: one file with all rejects. Default: from `Accept`."),
     ] = None,
     accept: Accept = None,
