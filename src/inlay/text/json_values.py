@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from inlay.pipeline.cells import Reading, convert
-from inlay.pipeline.inference import MIXED, NULL, TEXT, Kind, infer, join
 from inlay.schema import family, storage_type
+from inlay.text.cells import Reading, convert
+from inlay.text.inference import MIXED, NULL, TEXT, Kind, infer, join
 
 __all__ = [
     "DATED",

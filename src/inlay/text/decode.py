@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
-from inlay.pipeline.options import Limits
 from inlay.storage import Location
+from inlay.text.options import Limits
 
 __all__ = ["Content", "InlineFile", "RawFile", "StorePath", "check_text", "check_utf8", "decode", "guess_encoding"]
 

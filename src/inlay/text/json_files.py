@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import are_kept, convert
-from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.inference import NULL, TEXT, Kind, column_names, type_of
-from inlay.pipeline.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
-from inlay.pipeline.json_values import DATED, BadRecordError, as_text, columns_of, decode_value, fit, kind_of
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.reader import (
+from inlay.schema import family
+from inlay.text.cells import are_kept, convert
+from inlay.text.decode import Content, check_utf8
+from inlay.text.inference import NULL, TEXT, Kind, column_names, type_of
+from inlay.text.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
+from inlay.text.json_values import DATED, BadRecordError, as_text, columns_of, decode_value, fit, kind_of
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import (
     REPETITIVE,
     SAMPLE_BYTES,
     SAMPLE_ROWS,
@@ -38,7 +39,7 @@ from inlay.pipeline.reader import (
     read_sample,
     schema_of,
 )
-from inlay.pipeline.records import (
+from inlay.text.records import (
     Dialect,
     Split,
     count_line_ends,
@@ -47,7 +48,6 @@ from inlay.pipeline.records import (
     make_splits,
     positions_of,
 )
-from inlay.schema import family
 
 __all__ = ["JsonRecords", "read_at_once", "read_object", "survey"]
 
