@@ -1,17 +1,13 @@
-"""The source of a merge: tables, streams, DataFrames or files, in memory or on disk."""
+"""The loaded source of a merge: rows in the dataset's types with their key index, in memory or on disk."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import re
 import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inlay.engines.base import Conform, RowNumbers
+from inlay.engines.files import unreadable_source
 from inlay.engines.kernels import take_rows
 from inlay.engines.keys import (
     KeyIndex,
@@ -32,328 +29,13 @@ from inlay.engines.keys import (
     join_repeats,
     sortable_values,
 )
-from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError, UnreadableSourceError
-from inlay.parquet.footers import has_nanoseconds, int96_columns, require_nanoseconds
-from inlay.parquet.layout import data_files
 from inlay.pyarrow_features import byte_size, sort_nulls_first
-from inlay.schema import family, storage_type, unify
-from inlay.storage import expand_glob, locate, resolve_filesystem
 
-__all__ = ["PATH_TYPES", "ArrowSource", "SourcePath", "load_source", "open_batches", "open_path", "unreadable_source"]
+__all__ = ["ArrowSource", "load_source"]
 
 Integers = npt.NDArray[np.int64]
 
 _BATCH_ROWS = 32_768
-# By default pyarrow reads 16 batches and 4 files ahead, which can take much memory.
-_SCAN_OPTIONS: dict[str, Any] = {
-    "batch_size": _BATCH_ROWS,
-    "batch_readahead": 1,
-    "fragment_readahead": 1,
-    "use_threads": False,
-}
-_LEADING_ZERO, _MANY_DIGITS = r"^\s*[+-]?0[0-9]", r"^\s*[+-]?[0-9]{16,}\s*$"
-_TEXT_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
-
-
-class SourcePath(NamedTuple):
-    """A path with an explicit file format: csv, json, parquet or arrow."""
-
-    path: str
-    format: str
-
-
-PATH_TYPES = (str, os.PathLike, SourcePath)
-
-
-def open_batches(
-    data: Any, like: pa.Schema | None = None, storage_options: Mapping[str, Any] | None = None
-) -> pa.Table | pa.RecordBatchReader:
-    """Open source rows of any supported kind as a table or a stream of batches.
-
-    Text formats have no types: their columns get the types of `like`, the schema of the dataset.
-    """
-    if isinstance(data, PATH_TYPES):
-        data = open_path(data, like, storage_options)
-    return _without_view_dictionaries(_open(data))
-
-
-def _open(data: Any) -> pa.Table | pa.RecordBatchReader:
-    if isinstance(data, pa.RecordBatchReader):
-        return _open_once(data)
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if type(data).__module__.startswith("pyarrow"):
-        return _open_dataset(data)
-    return _open_foreign(data)
-
-
-_OPENED: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
-
-
-def _open_once(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Reject a reader that an earlier call has read: it would look like a source without rows."""
-    if reader in _OPENED:
-        raise UnreadableSourceError(
-            "The source is a reader that an earlier call has already read, so it has no rows left.",
-            hint="Create a new reader for each call, or pass a table.",
-        )
-    _OPENED.add(reader)
-    return reader
-
-
-def _without_view_dictionaries(data: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
-    """Replace dictionaries of string views, which polars exports, by dictionaries of strings.
-
-    Arrow can neither cast nor store dictionaries of views.
-    """
-    schema = pa.schema([field.with_type(_plain_dictionary(field.type)) for field in data.schema], data.schema.metadata)
-    if schema.equals(data.schema):
-        return data
-
-    def convert(table: pa.Table) -> pa.Table:
-        columns = [_plain_column(c, field.type) for c, field in zip(table.columns, schema, strict=True)]
-        return pa.table(columns, schema=schema)
-
-    if isinstance(data, pa.Table):
-        return convert(data)
-    tables = (convert(pa.Table.from_batches([batch])) for batch in data)
-    return pa.RecordBatchReader.from_batches(schema, (batch for table in tables for batch in table.to_batches()))
-
-
-def _plain_dictionary(type_: pa.DataType) -> pa.DataType:
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    if not pa.types.is_dictionary(type_) or type_.value_type not in plain:
-        return type_
-    return pa.dictionary(type_.index_type, plain[type_.value_type], type_.ordered)
-
-
-def _plain_column(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    if column.type.equals(type_):
-        return column
-    chunks = [
-        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(type_.value_type), ordered=type_.ordered)
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array(chunks, type_)
-
-
-def _open_dataset(data: Any) -> pa.RecordBatchReader:
-    import pyarrow.dataset as ds  # slow to import: it imports pandas if it is installed
-
-    if not isinstance(data, (ds.Dataset, ds.Scanner)):
-        return _open_foreign(data)
-    if isinstance(data, ds.FileSystemDataset):
-        with contextlib.suppress(ValueError):  # a filtered dataset does not list its fragments
-            return pa.RecordBatchReader.from_batches(data.schema, scan_fragments(data.get_fragments(), data.schema))
-    scanner = data if isinstance(data, ds.Scanner) else data.scanner(**_SCAN_OPTIONS)
-    return scanner.to_reader()
-
-
-def scan_fragments(fragments: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Scan one file after another, because a dataset scan keeps many row groups in memory."""
-    for fragment in fragments:
-        yield from fragment.to_batches(schema=schema, **_SCAN_OPTIONS)
-
-
-def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
-    module = type(data).__module__.split(".")[0]
-    if module == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
-    if module == "polars" and hasattr(data, "collect"):
-        data = data.collect()
-    if module == "pyspark":  # its Arrow stream fails for timestamps
-        return data.toArrow()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)])
-    if isinstance(data, dict):
-        return pa.table(data)
-    if isinstance(data, list) and all(isinstance(row, dict) for row in data):
-        names = dict.fromkeys(name for row in data for name in row)  # from_pylist reads only the keys of the first
-        return pa.table({name: [row.get(name) for row in data] for name in names})
-    raise InvalidArgumentError(
-        f"Cannot read rows from {type(data).__name__}.",
-        hint="Pass a pyarrow, pandas, polars or DuckDB table, a list of dicts, a pyarrow dataset or reader, or a path.",
-    )
-
-
-def open_path(
-    source: str | os.PathLike[str] | SourcePath, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-) -> Any:
-    """Open files as a pyarrow dataset, or as a scanner if their values need a cast."""
-    import pyarrow.dataset as ds
-
-    path, kind = source if isinstance(source, SourcePath) else (os.fspath(source), None)
-    suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst").lower())[1]
-    kind = kind or _TEXT_FORMATS.get(suffix, "parquet")
-    try:
-        root, files = _list_files(path, storage_options)
-        store, bare = resolve_filesystem(files, storage_options)
-        make = functools.partial(
-            ds.dataset,
-            bare,
-            format=_csv_format(like) if kind == "csv" else kind,
-            filesystem=store,
-            partitioning="hive" if kind == "parquet" else None,
-            partition_base_dir=root,
-        )
-        dataset = make()
-        schema = _unified_schema(dataset)
-        if kind == "parquet" and any(has_nanoseconds(field.type) for field in schema):
-            _check_timestamps(dataset)
-        if kind == "csv":
-            schema = _with_codes_as_text(make, schema, [] if like is None else like.names)
-        return make(schema=schema) if kind != "json" or like is None else _typed_json(make, schema, like)
-    except (NotFoundError, UnreadableFileError):
-        raise
-    except FileNotFoundError as error:
-        raise NotFoundError(f"The source {path!r} does not exist.", hint="Check the path.") from error
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable_source(error) from error
-
-
-def _list_files(path: str, storage_options: Mapping[str, Any] | None) -> tuple[str | None, list[str]]:
-    """List the files of a path or glob, and the root directory if the path is one."""
-    if any(c in path for c in "*?["):
-        files = list(expand_glob(path, storage_options))
-        root = None
-    else:
-        location = locate(path, storage_options=storage_options)
-        if not location.store.is_directory(location.path):
-            return None, [path]
-        files = [location.display(file.path) for file in data_files(location)]
-        root = location.path
-    if not files:
-        raise NotFoundError(
-            f"The source {path!r} has no files to read.",
-            hint="Check the path. inlay reads the Parquet files of a directory.",
-        )
-    return root, files
-
-
-def _unified_schema(dataset: Any) -> pa.Schema:
-    """Return the columns of all files in types that can hold the values of each file."""
-    with ThreadPoolExecutor(8, "inlay-source") as pool:
-        fragments = list(dataset.get_fragments())
-        schemas = list(pool.map(lambda fragment: fragment.physical_schema, fragments))
-    inside = unify(schemas, [fragment.path for fragment in fragments])
-    return pa.schema([*inside, *(f for f in dataset.schema if f.name not in inside.names)], inside.metadata)
-
-
-def _check_timestamps(dataset: Any) -> None:
-    """Raise if a file has INT96 timestamps outside the range of nanoseconds."""
-    import pyarrow.parquet as pq
-
-    for fragment in dataset.get_fragments():
-        if columns := int96_columns(fragment.metadata.schema):
-            require_nanoseconds(lambda f=fragment, **o: pq.ParquetFile(f.open(), **o), fragment.path, None, columns)
-
-
-def _with_codes_as_text(make: Callable[..., Any], found: pa.Schema, known: Sequence[str]) -> pa.Schema:
-    """Turn inferred number columns into text if a number cannot hold the text of every cell.
-
-    Such cells have a leading zero (`007`) or more digits than a float. `known` columns have the dataset's types.
-    """
-    numbers = [f.name for f in found if f.name not in known and family(f.type) in ("integer", "float")]
-    if not numbers:
-        return found
-    as_text = pa.schema([f.with_type(pa.string()) if f.name in numbers else f for f in found])
-    codes: set[str] = set()
-    for batch in make(schema=as_text).scanner(columns=numbers, **_SCAN_OPTIONS).to_batches():
-        for name in set(numbers) - codes:
-            is_integer = pa.types.is_integer(found.field(name).type)
-            pattern = _LEADING_ZERO if is_integer else f"{_LEADING_ZERO}|{_MANY_DIGITS}"
-            if pc.any(pc.match_substring_regex(batch.column(name), pattern), min_count=0).as_py():
-                codes.add(name)
-    return pa.schema([f.with_type(pa.string()) if f.name in codes else f for f in found], found.metadata)
-
-
-def _typed_json(make: Callable[..., Any], found: pa.Schema, like: pa.Schema) -> Any:
-    """Read JSON with the dataset's types. Dates and times are text in JSON, so they are cast."""
-    import pyarrow.dataset as ds
-
-    types = {f.name: _text_type(like.field(f.name).type) for f in found if f.name in like.names}
-    texts = {name for name, type_ in types.items() if pa.types.is_temporal(type_) and not pa.types.is_duration(type_)}
-    read = [f.with_type(pa.string() if f.name in texts else types.get(f.name, f.type)) for f in found]
-    columns = {n: ds.field(n).cast(types[n]) if n in texts else ds.field(n) for n in found.names}
-    return make(schema=pa.schema(read)).scanner(columns=columns, **_SCAN_OPTIONS)
-
-
-def _csv_format(like: pa.Schema | None) -> Any:
-    """Read CSV with the dataset's types: `007` stays text in a text column."""
-    import pyarrow.dataset as ds
-    from pyarrow import csv
-
-    types = {} if like is None else {f.name: _text_type(f.type) for f in like if not pa.types.is_nested(f.type)}
-    options = csv.ConvertOptions(
-        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
-    return ds.CsvFileFormat(convert_options=options)
-
-
-def _text_type(type_: pa.DataType) -> pa.DataType:
-    """Return a type that Arrow can parse, wide enough to detect values that do not fit."""
-    plain = storage_type(type_)
-    if pa.types.is_decimal(plain):
-        return pa.decimal128(38, plain.scale) if plain.precision <= 38 else pa.decimal256(76, plain.scale)
-    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float64()}.get(plain, plain)
-
-
-# ------------------------------------------------------------------------------------------------ unreadable files
-class _ReadError(NamedTuple):
-    """A pattern in an Arrow error message, with the reason and the hint to report."""
-
-    pattern: re.Pattern[str]
-    reason: Callable[[re.Match[str]], str]
-    hint: str
-
-
-def _invalid_cell(found: re.Match[str]) -> str:
-    line = f"line {found['line']}, " if found["line"] else ""
-    return f"{line}column {int(found['column']) + 1}: {found['value']!r} is not a valid {found['type']}"
-
-
-_FILE = re.compile(r"Could not read schema from ('.*?')\. Is this an? '")
-_READ_ERRORS = (
-    _ReadError(
-        re.compile(
-            r"In CSV column #(?P<column>\d+): (?:Row #(?P<line>\d+): )?"
-            r"CSV conversion error to (?P<type>.+?): invalid value '(?P<value>.*)'"
-        ),
-        _invalid_cell,
-        "Correct the cell (an empty cell is NULL), or use `inlay upload`, which can reject such rows.",
-    ),
-    _ReadError(
-        re.compile("Empty CSV file"), lambda _: "the file is empty", "A CSV file starts with a line of column names."
-    ),
-    _ReadError(
-        re.compile("Parquet magic bytes not found|Parquet file size is"),
-        lambda _: "it is not a Parquet file",
-        "inlay reads files named .csv, .json, .jsonl and .ndjson as text, and all other files as Parquet.",
-    ),
-    _ReadError(
-        re.compile(r"Column\(\) changed from object to array"),
-        lambda _: "it is a JSON array",
-        "Write one JSON object per line. `jq -c '.[]'` converts an array.",
-    ),
-)
-
-
-def unreadable_source(error: Exception) -> UnreadableSourceError:
-    """Return the error to raise for an error of Arrow."""
-    text = str(error).splitlines()[0]
-    file = _FILE.search(text)
-    name = f"the source {file[1]}" if file else "the source"
-    for known in _READ_ERRORS:
-        if found := known.pattern.search(text):
-            return UnreadableSourceError(f"Cannot read {name}: {known.reason(found)}.", hint=known.hint)
-    return UnreadableSourceError(f"Cannot read the source: {text}")
-
-
-# --------------------------------------------------------------------------------------------------- loaded source
 SPILL_BYTES = 64 << 20
 _BUCKET_BYTES = 32 << 20
 _MAX_BUCKETS = 400  # each one is an open file while the source is split
