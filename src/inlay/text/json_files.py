@@ -25,7 +25,16 @@ from inlay.text.cells import are_kept, convert
 from inlay.text.decode import Content, check_utf8
 from inlay.text.inference import NULL, TEXT, Kind, column_names, type_of
 from inlay.text.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
-from inlay.text.json_values import DATED, BadRecordError, as_text, columns_of, decode_value, fit, kind_of
+from inlay.text.json_values import (
+    DATED,
+    BadRecordError,
+    as_text,
+    columns_of,
+    decode_value,
+    fit,
+    kind_of,
+    unknown_field,
+)
 from inlay.text.options import Limits, ReadOptions
 from inlay.text.reader import (
     REPETITIVE,
@@ -433,7 +442,10 @@ def _fit_rows(
             met[column.name] = kind
         if column.fixed or _widens_nothing(column, kind):  # no wider type holds the values
             for row in sorted(wrong):
-                reason = column.reason(values[row])
+                unknown = unknown_field(values[row], column.type, column.name)
+                reason = (
+                    column.reason(values[row]) if unknown is None else f"an object with the unknown field {unknown!r}"
+                )
                 cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason)
                 cells.setdefault(row, []).append(cell)
         typed.append(fitted)
