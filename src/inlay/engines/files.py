@@ -237,7 +237,8 @@ def _parquet_dataset(location: Location, paths: Sequence[str], names: Sequence[s
         options |= {"format": "parquet", "filesystem": store, "partitioning": "hive", "partition_base_dir": root}
         return ds.dataset(list(paths), **options)
 
-    dataset = make()
+    with _naming_errors(names[0]):  # pyarrow reads the footer of the first file
+        dataset = make()
     schema = _unified_schema(dataset, names)
     if any(has_nanoseconds(field.type) for field in schema):
         _check_timestamps(dataset, names)
