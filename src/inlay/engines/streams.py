@@ -68,7 +68,7 @@ _Stream = TypeVar("_Stream")
 
 
 def _open_once(stream: _Stream) -> _Stream:
-    """Reject a reader or iterator that an earlier call has read: its first rows are gone."""
+    """Reject a reader or iterator that an earlier call has read: it would continue after its first rows."""
     if stream in _OPENED:
         raise UnreadableSourceError(
             f"The source is a {type(stream).__name__} that an earlier call has already read.",
