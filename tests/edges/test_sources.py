@@ -176,7 +176,7 @@ def test_items_of_different_schemas_are_rejected(tmp_path: Path, engine: Any) ->
         for source in ([TABLE, other], iter([TABLE, other])):
             with pytest.raises(SchemaMismatchError, match=f"Item 2 of the source .*: {difference}"):
                 inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
-    with pytest.raises(InvalidArgumentError, match="Cannot read rows from int"):
+    with pytest.raises(InvalidArgumentError, match="Cannot read rows from an iterator of int"):
         inlay.merge(iter([TABLE, 1]), tmp_path / "d", "upsert", "id", engine=engine)
     assert not (tmp_path / "d").exists()
 

@@ -120,7 +120,7 @@ def _as_table(item: Any) -> pa.Table:
     if isinstance(item, pa.RecordBatch):
         return pa.Table.from_batches([item])
     if not isinstance(item, pa.Table):
-        raise _unsupported(item)
+        raise _unsupported(f"an iterator of {type(item).__name__}")
     return item
 
 
@@ -198,12 +198,12 @@ def _open_python(data: Any) -> pa.Table | pa.RecordBatchReader:
         return _open_batches(_open_once(data))
     if isinstance(data, list | tuple) and data and isinstance(data[0], pa.RecordBatch | pa.Table):
         return _open_batches(iter(data))
-    raise _unsupported(data)
+    raise _unsupported(type(data).__name__)
 
 
-def _unsupported(data: Any) -> InvalidArgumentError:
+def _unsupported(kind: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"Cannot read rows from {type(data).__name__}.",
+        f"Cannot read rows from {kind}.",
         hint="Pass a pyarrow, pandas, polars or DuckDB table, a list of dicts, record batches, a pyarrow dataset or"
         " reader, or a path.",
     )
