@@ -492,10 +492,10 @@ _SET_LIMITS = {
     "concurrent jobs": "concurrent_jobs",
 }
 _FIXED_LIMITS = {
-    "size of an upload, decompressed": ("inlay.pipeline.options.Limits", "decoded_bytes"),
-    "compression ratio of a large upload": ("inlay.pipeline.options.Limits", "ratio"),
-    "size of one CSV or JSON record": ("inlay.pipeline.options.Limits", "record_bytes"),
-    "invalid cells that an error lists": ("inlay.pipeline.reader", "MAX_BAD_CELLS"),
+    "size of an upload, decompressed": ("inlay.text.options.Limits", "decoded_bytes"),
+    "compression ratio of a large upload": ("inlay.text.options.Limits", "ratio"),
+    "size of one CSV or JSON record": ("inlay.text.options.Limits", "record_bytes"),
+    "invalid cells that an error lists": ("inlay.text.reader", "MAX_BAD_CELLS"),
     "size of a request body other than an upload, without inline data": ("inlay.server.middleware", "MAX_BODY_BYTES"),
     "size of the headers of a request": ("inlay.server.middleware", "MAX_HEADER_BYTES"),
     "pause while a client sends a body": ("inlay.server.middleware", "IDLE_SECONDS"),

@@ -24,9 +24,9 @@ class RecordingEngine(ArrowEngine):
         on_tasks(1, 1)
         return self
 
-    def open(self, data: Any, like: Any, storage_options: Any) -> Any:
+    def open(self, data: Any, like: Any, storage_options: Any, read_options: Any) -> Any:
         self.calls["open"] = (like.names, storage_options)
-        return super().open(data, like, storage_options)
+        return super().open(data, like, storage_options, read_options)
 
     def footers(self, location: Any, files: Any, columns: Any) -> Any:
         self.calls["footers"] = len(files)

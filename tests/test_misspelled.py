@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import inlay
 from inlay.errors import InlayError, InvalidArgumentError, SchemaMismatchError, close_matches, did_you_mean, unknown
 from inlay.incremental import confirm_affected_files, validate_no_null_keys
-from inlay.pipeline.options import ReadOptions
 from inlay.settings import Settings
+from inlay.text.options import ReadOptions
 from inlay.type_grammar import parse_type
 
 ROWS = pa.table({"id": [1, 2], "day": ["mon", "tue"], "price": [1.0, 2.0]})

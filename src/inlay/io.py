@@ -74,6 +74,7 @@ class _MergeOptions(TypedDict, total=False):
     progress: ProgressCallback | bool | None
     lock_timeout: float
     use_merge: bool | None
+    read_options: Mapping[str, Any] | None
 
 
 def _show_options(function: Callable[P, R]) -> Callable[P, R]:

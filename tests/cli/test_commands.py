@@ -332,8 +332,12 @@ def test_cells_are_read_with_the_types_of_the_columns(
 def test_errors_name_standard_input(cli: Any, stdin: Any, lake: Path) -> None:
     stdin(b"id,name\nfive,x\n")
     told = cli("merge", "-", lake, *MERGE, code=3).err
-    assert "Cannot read standard input: line 2, column 1: 'five' is not a valid int64" in told
+    assert "standard input, line 2, column 'id': 'five' is not an integer that fits bigint" in told
     assert "inlay-stdin" not in told
+    stdin(b"id,name\nfive,x\n")
+    assert "inlay-stdin" not in cli("merge", "-", lake, *MERGE, "--json", code=3).out
+    stdin(b"id,name\n\xff,x\n")
+    assert "Cannot read standard input: Invalid UTF-8" in cli("merge", "-", lake, *MERGE, code=3).err
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 import inlay
-from inlay.errors import SchemaMismatchError, UnreadableSourceError
+from inlay.engines import files, streams
+from inlay.errors import CommitPendingError, InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
+from inlay.storage import LocalStore
 from tests import lake
 from tests.edges.readers import assert_rows
 
@@ -81,3 +87,184 @@ def test_polars_categories_are_values_and_keys(tmp_path: Path, engine: Any, type
     result = inlay.merge(second.lazy(), path, "upsert", key, engine=engine)
     assert (result.updated, result.inserted) == (1, 1)
     assert_rows(path, [{"id": 1, "v": "b"}, {"id": 2, "v": "a"}, {"id": 3, "v": "c"}])
+
+
+# ------------------------------------------------------------------------------------------- Arrow files and batches
+ROWS = [{"id": 1, "v": "a"}, {"id": 2, "v": None}, {"id": 3, "v": "c"}]
+TABLE = pa.Table.from_pylist(ROWS, pa.schema([("id", pa.int64()), ("v", pa.string())]))
+
+
+def batches(*starts: int) -> Iterator[pa.RecordBatch]:
+    for start in starts or (0, 1, 2):
+        yield TABLE.slice(start, 1).to_batches()[0]
+
+
+def arrow_file(path: Path, table: pa.Table = TABLE) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return path
+
+
+def arrow_stream(path: Path) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=2)
+    return path
+
+
+def compressed_feather(path: Path) -> Path:
+    feather.write_feather(TABLE, str(path), compression="zstd")
+    return path
+
+
+def arrow_directory(path: Path) -> Path:
+    """Write files with different columns and types, which have a common schema."""
+    path.mkdir()
+    arrow_file(path / "1.arrow", TABLE.slice(0, 1).cast(pa.schema([("id", pa.int32()), ("v", pa.string())])))
+    arrow_file(path / "2.feather", TABLE.slice(1, 1).select(["id"]))
+    arrow_file(path / "3.ipc", TABLE.slice(2).select(["v", "id"]))
+    return path
+
+
+#: kind of source -> function that makes one
+MORE: dict[str, Callable[[Path], Any]] = {
+    "Arrow file": lambda folder: arrow_file(folder / "a.arrow"),
+    "Arrow stream": lambda folder: arrow_stream(folder / "a.arrow"),
+    "IPC file": lambda folder: arrow_file(folder / "a.ipc"),
+    "compressed Feather file": lambda folder: compressed_feather(folder / "a.feather"),
+    "directory of Arrow files": lambda folder: arrow_directory(folder / "s"),
+    "glob of Arrow files": lambda folder: f"{arrow_directory(folder / 's')}/*",
+    "generator": lambda _: batches(),
+    "iterator": lambda _: iter(list(batches())),
+    "generator of tables": lambda _: (pa.Table.from_batches([batch]) for batch in batches()),
+    "list of batches": lambda _: list(batches()),
+    "tuple of batches": lambda _: tuple(batches()),
+    "list of tables": lambda _: [TABLE.slice(0, 2), TABLE.slice(2)],
+    "list of tables and batches": lambda _: [TABLE.slice(0, 2), *batches(2)],
+}
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_arrow_files_and_batches(tmp_path: Path, engine: Any, kind: str) -> None:
+    result = inlay.merge(MORE[kind](tmp_path), tmp_path / "d", "upsert", "id", engine=engine)
+    assert result.inserted == 3
+    assert_rows(tmp_path / "d", ROWS)
+
+
+@pytest.mark.parametrize("make", [batches, lambda: iter(list(batches()))], ids=["generator", "iterator"])
+def test_an_iterator_that_an_earlier_call_has_read_is_rejected(tmp_path: Path, engine: Any, make: Any) -> None:
+    source = make()
+    inlay.plan_merge(source, tmp_path / "d", "full_merge", "id", engine=engine)
+    with pytest.raises(UnreadableSourceError) as caught:
+        inlay.merge(source, tmp_path / "d", "full_merge", "id", engine=engine)
+    assert "each call" in str(caught.value.hint)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_generator_that_a_failed_call_has_begun_to_read_is_rejected(tmp_path: Path) -> None:
+    source = batches()
+    with pytest.raises(SchemaMismatchError):
+        inlay.merge(source, tmp_path / "d", "upsert", "other")
+    with pytest.raises(UnreadableSourceError, match="generator that an earlier call has already read"):
+        inlay.merge(source, tmp_path / "d", "upsert", "id")
+
+
+def test_items_of_different_schemas_are_rejected(tmp_path: Path, engine: Any) -> None:
+    for other, difference in (
+        (pa.table({"id": [4]}), "no column instead of 'v' string"),
+        (pa.table({"id": [4.5], "v": ["x"]}), "'id' double instead of 'id' int64"),
+    ):
+        for source in ([TABLE, other], iter([TABLE, other])):
+            with pytest.raises(SchemaMismatchError, match=f"Item 2 of the source .*: {difference}"):
+                inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
+    with pytest.raises(InvalidArgumentError, match="Cannot read rows from an iterator of int"):
+        inlay.merge(iter([TABLE, 1]), tmp_path / "d", "upsert", "id", engine=engine)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("is_glob", [False, True])
+def test_a_directory_of_several_formats_is_refused(tmp_path: Path, engine: Any, is_glob: bool) -> None:
+    folder = arrow_directory(tmp_path / "s")
+    (folder / "4.csv").write_text("id,v\n4,d\n")
+    (folder / "5.jsonl.gz").write_bytes(b"")
+    with pytest.raises(UnreadableSourceError, match="several formats") as caught:
+        inlay.merge(f"{folder}/*" if is_glob else folder, tmp_path / "d", "upsert", "id", engine=engine)
+    for file, kind in (("1.arrow", "arrow"), ("4.csv", "csv"), ("5.jsonl.gz", "json")):
+        assert f"{str(folder / file)!r} ({kind})" in caught.value.message
+    inlay.merge(f"{folder}/*.csv", tmp_path / "d", "upsert", "id", engine=engine)
+    assert_rows(tmp_path / "d", [{"id": 4, "v": "d"}])
+
+
+def test_a_file_that_is_not_arrow_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1 and then nothing")
+    with pytest.raises(UnreadableSourceError, match=r"a\.arrow'"):
+        inlay.merge(tmp_path / "a.arrow", tmp_path / "d", "upsert", "id")
+
+
+# ------------------------------------------------------------------------------------------------- datasets as sources
+@contextlib.contextmanager
+def failing_moves(monkeypatch: pytest.MonkeyPatch, moves: int) -> Iterator[None]:
+    """Let files be moved into place this many times. Later moves fail."""
+    move, left = LocalStore.move, iter(range(moves))
+
+    def stop(store: LocalStore, source: str, target: str) -> None:
+        if next(left, None) is None:
+            raise OSError("the disk failed")
+        move(store, source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", stop)
+        yield
+
+
+@pytest.mark.parametrize("moves", [0, 1])
+def test_a_pending_commit_of_the_source_is_completed_first(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    source = tmp_path / "source"
+    for start in (0, 2):
+        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
+    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+        inlay.merge({"id": [1, 2, 9], "v": ["new"] * 3}, source, "upsert", "id")
+    inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
+    assert not (tmp_path / ".source.txn/commit.json").exists()
+    values = {0: "old", 1: "new", 2: "new", 3: "old", 9: "new"}
+    for path in (source, tmp_path / "d"):
+        assert_rows(path, [{"id": key, "v": value} for key, value in values.items()])
+
+
+def test_a_commit_during_the_read_changes_no_row_of_the_source(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commit to the source between the listing of its files and the first row."""
+    source = tmp_path / "source"
+    for start in (0, 2):
+        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
+    original = files.scan_fragments
+
+    def commit_first(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        inlay.merge({"id": [1, 2], "v": ["new"] * 2}, source, "upsert", "id")
+        inlay.compact(source)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "scan_fragments", commit_first)
+        inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
+    assert_rows(tmp_path / "d", [{"id": key, "v": "old"} for key in range(4)])
+    assert_rows(source, [{"id": key, "v": "new" if key in (1, 2) else "old"} for key in range(4)])
+    assert not [name for name in os.listdir(tmp_path / ".source.txn") if name.startswith(".staging")]
+
+
+def test_a_dataset_is_its_own_source(tmp_path: Path, engine: Any) -> None:
+    path = tmp_path / "d"
+    inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
+    assert inlay.merge(path, path, "full_merge", "id", engine=engine).unchanged == 2
+    assert_rows(path, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+
+
+def test_an_error_names_the_file_of_a_source_dataset(tmp_path: Path, engine: Any) -> None:
+    source = tmp_path / "source"
+    inlay.write_dataset({"id": [1]}, source)
+    (source / "broken.parquet").write_bytes(b"not Parquet")
+    with pytest.raises(UnreadableSourceError, match=r"source/broken\.parquet': it is not a Parquet file"):
+        inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
+    assert not (tmp_path / ".source.txn/commit.json").exists()

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inlay.pipeline.cells import Reading, convert
-from inlay.pipeline.inference import infer
+from inlay.text.cells import Reading, convert
+from inlay.text.inference import infer
 
 _DIGITS = st.text("0123456789", min_size=1, max_size=45)
 NUMBERS = st.one_of(

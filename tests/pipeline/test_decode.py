@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
-from inlay.pipeline.decode import InlineFile, RawFile, StorePath, check_utf8, decode, guess_encoding
-from inlay.pipeline.options import Limits
 from inlay.storage import locate
+from inlay.text.decode import InlineFile, RawFile, StorePath, check_utf8, decode, guess_encoding
+from inlay.text.options import Limits
 
 _NUMBERS = itertools.count()
 

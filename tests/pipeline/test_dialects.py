@@ -9,7 +9,7 @@ import pytest
 
 from inlay.errors import InvalidArgumentError, UnreadableUploadError
 from inlay.pipeline import ReadOptions
-from inlay.pipeline.inference import column_names
+from inlay.text.inference import column_names
 
 
 def _rows(local_converter: Any, content: str, **more: Any) -> list[list[Any]]:

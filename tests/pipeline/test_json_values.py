@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from inlay.errors import InvalidArgumentError, UnreadableUploadError
-from inlay.pipeline import InlineFile, json_files, preview
-from inlay.pipeline.cells import Reading, convert
+from inlay.pipeline import InlineFile, preview
+from inlay.text import json_files
+from inlay.text.cells import Reading, convert
 from inlay.type_grammar import parse_type
 from tests.pipeline.conftest import Converter
 from tests.pipeline.test_cells import NUMBERS, decimals

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from inlay.catalog import Page
 from inlay.pipeline import InlineFile, Preview
-from inlay.pipeline.options import Limits
 from inlay.pipeline.previews import _Previewer
-from inlay.pipeline.reader import BadCell
 from inlay.server import models
+from inlay.text.options import Limits
+from inlay.text.reader import BadCell
 from inlay.web import home
 from inlay.web.home import _Home
 from inlay.web.preview import frequent_values, grid_rows, suggest_label

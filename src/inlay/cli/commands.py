@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -19,47 +19,57 @@ from inlay.cli.options import SourceFormat
 from inlay.cli.serve import serve
 from inlay.cli.service import datasets, load, query, upload
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
-from inlay.errors import InvalidArgumentError, NotFoundError, RejectedDataError, UnreadableSourceError
+from inlay.errors import BadRowsError, InvalidArgumentError, NotFoundError, RejectedDataError
 
 __all__ = ["app"]
 
 
-@contextlib.contextmanager
-def _open_source(source: str, source_format: SourceFormat | None) -> Iterator[Any]:
-    """Yield SOURCE in a form that `inlay.merge` accepts."""
-    from inlay.engines.source import SourcePath
+SourceArguments: TypeAlias = contextlib.AbstractContextManager[dict[str, Any]]
 
+
+@contextlib.contextmanager
+def _open_source(
+    source: str, source_format: SourceFormat | None, option: Sequence[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the arguments `data` and `read_options` of `inlay.merge`."""
+    options = o.read_options(option)
+    if source_format is not None:
+        options["format"] = source_format.value
     if source == "-":
-        with _standard_input(source_format or SourceFormat.csv) as data:
+        with _standard_input(source_format or SourceFormat.csv, options) as data:
             yield data
-    elif source_format is not None:
-        yield SourcePath(source, source_format.value)
     else:
-        yield source
+        yield {"data": source, "read_options": options}
 
 
 @contextlib.contextmanager
-def _standard_input(source_format: SourceFormat) -> Iterator[Any]:
+def _standard_input(source_format: SourceFormat, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows on standard input; copy formats other than Arrow to a temporary file first.
 
     Parquet is read from its end, and column types of text depend on the whole text.
     """
-    from inlay.engines.source import SourcePath
-
     if source_format is SourceFormat.arrow:
-        yield _arrow_stream()
+        yield {"data": _arrow_stream()}
         return
     with tempfile.TemporaryDirectory(prefix="inlay-stdin-") as directory:
         path = os.path.join(directory, "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         try:
-            yield SourcePath(path, source_format.value)
-        except UnreadableSourceError as error:
-            raise UnreadableSourceError(
-                error.message.replace(f"the source {path!r}", "standard input").replace(repr(path), "standard input"),
-                hint=error.hint or "Pass the format with --source-format.",
-            ) from error
+            yield {"data": path, "read_options": options | {"format": source_format.value}}
+        except RejectedDataError as error:
+            _name_standard_input(error, path)
+            raise
+
+
+def _name_standard_input(error: RejectedDataError, path: str) -> None:
+    """Replace the path of the temporary file in an error."""
+    error.message = error.message.replace(f"the source {path!r}", "standard input").replace(
+        repr(path), "standard input"
+    )
+    error.hint = error.hint or "Pass the format with --source-format."
+    if isinstance(error, BadRowsError):
+        error.errors = [cell | {"file": "-"} for cell in error.errors]
 
 
 def _arrow_stream() -> Any:
@@ -120,6 +130,7 @@ def merge(
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
+    option: o.ReadOptions = None,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     dry_run: o.DryRun = False,
@@ -144,9 +155,9 @@ def merge(
         "lock_timeout": lock_timeout,
     }
     if dry_run:
-        _plan(source, source_format, arguments, limit=limit, json=json, quiet=quiet)
+        _plan(_open_source(source, source_format, option), arguments, limit=limit, json=json, quiet=quiet)
     else:
-        _merge(source, source_format, arguments, limit=limit, json=json, quiet=quiet)
+        _merge(_open_source(source, source_format, option), arguments, limit=limit, json=json, quiet=quiet)
 
 
 @app.command()
@@ -163,6 +174,7 @@ def plan(
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
+    option: o.ReadOptions = None,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
@@ -173,27 +185,23 @@ def plan(
     """Show what `inlay merge` would do. Lists the operation on each file and its reason. Changes nothing."""
     merge(
         source, dataset, strategy, key, partition_by, dedup_order_by, schema_mode, compression, row_group_size,
-        max_rows_per_file, engine, source_format, storage_option, lock_timeout, True, limit, json, quiet, debug,
+        max_rows_per_file, engine, source_format, option, storage_option, lock_timeout, True, limit, json, quiet, debug,
     )  # fmt: skip
 
 
-def _merge(
-    source: str, source_format: o.SourceFormat | None, arguments: dict[str, Any], *, limit: int, json: bool, quiet: bool
-) -> None:
+def _merge(source: SourceArguments, arguments: dict[str, Any], *, limit: int, json: bool, quiet: bool) -> None:
     import inlay
 
-    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
-        result = inlay.merge(data, **arguments, progress=step)
+    with source as rows, output.progress(enabled=not json and not quiet) as step:
+        result = inlay.merge(**rows, **arguments, progress=step)
     output.print_json(result.to_dict()) if json else output.merge_result(result, arguments["path"], limit)
 
 
-def _plan(
-    source: str, source_format: o.SourceFormat | None, arguments: dict[str, Any], *, limit: int, json: bool, quiet: bool
-) -> None:
+def _plan(source: SourceArguments, arguments: dict[str, Any], *, limit: int, json: bool, quiet: bool) -> None:
     import inlay
 
-    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
-        planned = inlay.plan_merge(data, **arguments, progress=step)
+    with source as rows, output.progress(enabled=not json and not quiet) as step:
+        planned = inlay.plan_merge(**rows, **arguments, progress=step)
     output.print_json(planned.to_dict()) if json else output.merge_plan(planned, arguments["path"], limit)
 
 
@@ -209,6 +217,7 @@ def write(
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
+    option: o.ReadOptions = None,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
@@ -221,10 +230,12 @@ def write(
 
     storage = o.storage_options(storage_option)
     _require_dataset(dataset, storage, missing_ok=True)
-    with _open_source(source, source_format) as data, output.progress(enabled=not json and not quiet) as step:
+    progress = output.progress(enabled=not json and not quiet)
+    with _open_source(source, source_format, option) as rows, progress as step:
         result = inlay.write_dataset(
-            data,
+            rows.pop("data"),
             dataset,
+            **rows,
             mode=mode.value,
             partition_columns=o.names(partition_by),
             compression=compression,

@@ -13,6 +13,8 @@ import typer
 from inlay.errors import InvalidArgumentError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_FLAGS = ("header", "day_first")  # read options whose values are true or false
+_LISTS = ("null_values",)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -45,7 +47,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A file, directory or glob of Parquet, CSV or JSON lines; `-` reads standard input.",
+        help="A file, directory or glob of Parquet, Arrow, CSV or JSON files; `-` reads standard input.",
         show_default=False,
     ),
 ]
@@ -157,6 +159,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
+ReadOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Set a read option that inlay would otherwise detect: delimiter, header, quote, escape, null_values,"
+        " encoding, day_first or layout. Repeatable.",
+    ),
+]
+
+
 def names(values: Sequence[str] | None) -> list[str] | None:
     """Split repeated and comma-separated column names; return None if there are none."""
     found = [name.strip() for text in values or () for name in text.split(",")]
@@ -192,3 +205,27 @@ def size(text: str) -> int:
         )
     number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+
+
+def read_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Parse read options. Values are text, except flags and options that hold a list."""
+    options: dict[str, Any] = {}
+    for name, value in pairs(texts, "--option"):
+        if name in _LISTS:
+            options.setdefault(name, []).append(value)
+        elif name in options:
+            raise InvalidArgumentError(f"--option {name} appears twice.")
+        else:
+            options[name] = {"true": True, "false": False}.get(value.lower(), value) if name in _FLAGS else value
+    return options
+
+
+def pairs(texts: Sequence[str] | None, flag: str, *, last: bool = False) -> list[tuple[str, str]]:
+    """Split NAME=VALUE at the first equals sign, or at the last."""
+    found = []
+    for text in texts or ():
+        name, equals, value = text.rpartition("=") if last else text.partition("=")
+        if not name or not equals or (last and not re.search(r"\S", value)):
+            raise InvalidArgumentError(f"{flag} expects NAME=VALUE, but got {text!r}.")
+        found.append((name, value))
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,8 +37,6 @@ _CONTENT_TYPES = {
     "pq": "application/vnd.apache.parquet",
 }
 _COMPRESSIONS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd"}
-_FLAGS = ("header", "day_first")  # options whose values are true or false
-_LISTS = ("null_values",)
 
 
 class SourceToSend(NamedTuple):
@@ -55,7 +52,7 @@ class SourceToSend(NamedTuple):
         cls, file: str | None, file_format: FileFormat | None, option: Sequence[str] | None, sql: str | None = None
     ) -> SourceToSend:
         """Create a source and check everything that needs no service."""
-        options = _read_options(option)
+        options = o.read_options(option)
         if sql is not None and (file_format or options):
             raise InvalidArgumentError("--format and --option apply to a FILE, not to --sql.")
         source = cls(file, sql, file_format, options)
@@ -120,30 +117,6 @@ class SourceToSend(NamedTuple):
             client.discard_upload(stored["id"])
 
 
-def _read_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Parse read options. Values are text, except flags and options that hold a list."""
-    options: dict[str, Any] = {}
-    for name, value in _pairs(texts, "--option"):
-        if name in _LISTS:
-            options.setdefault(name, []).append(value)
-        elif name in options:
-            raise InvalidArgumentError(f"--option {name} appears twice.")
-        else:
-            options[name] = {"true": True, "false": False}.get(value.lower(), value) if name in _FLAGS else value
-    return options
-
-
-def _pairs(texts: Sequence[str] | None, flag: str, *, last: bool = False) -> list[tuple[str, str]]:
-    """Split NAME=VALUE at the first equals sign, or at the last."""
-    found = []
-    for text in texts or ():
-        name, equals, value = text.rpartition("=") if last else text.partition("=")
-        if not name or not equals or (last and not re.search(r"\S", value)):
-            raise InvalidArgumentError(f"{flag} expects NAME=VALUE, but got {text!r}.")
-        found.append((name, value))
-    return found
-
-
 class LoadStrategy(StrEnum):
     append = "append"
     replace = "replace"  # type: ignore[assignment]  # hides str.replace, which a strategy does not need
@@ -189,15 +162,6 @@ FormatOfFile = Annotated[
         "--format",
         case_sensitive=False,
         help="Format of FILE. Default: from its name, such as x.csv or x.ndjson.gz.",
-    ),
-]
-ReadOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="Set a read option that inlay would otherwise detect: delimiter, header, quote, escape, null_values,"
-        " encoding, day_first or layout. Repeatable.",
     ),
 ]
 Types = Annotated[
@@ -293,7 +257,7 @@ def upload(
     label: Label,
     table_name: TableName = None,
     file_format: FormatOfFile = None,
-    option: ReadOptions = None,
+    option: o.ReadOptions = None,
     column_type: Types = None,
     on_error: OnError = OnErrorName.fail,
     url: Url = None,
@@ -305,7 +269,7 @@ def upload(
 ) -> None:
     """Create a dataset from FILE."""
     source = SourceToSend.of(file, file_format, option)
-    columns = [{"name": name, "type": kind} for name, kind in _pairs(column_type, "--type", last=True)]
+    columns = [{"name": name, "type": kind} for name, kind in o.pairs(column_type, "--type", last=True)]
     body = {
         "label": label,
         "table_name": table_name,
@@ -411,7 +375,7 @@ def load(
     order_by: OrderBy = None,
     dry_run: DryRun = False,
     file_format: FormatOfFile = None,
-    option: ReadOptions = None,
+    option: o.ReadOptions = None,
     on_error: OnError = OnErrorName.fail,
     url: Url = None,
     api_key: ApiKey = None,

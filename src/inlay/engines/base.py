@@ -11,6 +11,7 @@ pick     read single rows of data files
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -184,7 +185,14 @@ class Engine(Protocol):
         Raises if the engine cannot write to this location.
         """
 
-    def open(self, data: object, like: pa.Schema | None, storage_options: Mapping[str, object] | None) -> Any: ...
+    def open(
+        self,
+        data: object,
+        like: pa.Schema | None,
+        storage_options: Mapping[str, Any] | None,
+        read_options: Mapping[str, Any] | None,
+    ) -> AbstractContextManager[Any]:
+        """Open the source. The result has a `schema`, and can be loaded inside the block."""
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> Source: ...
 

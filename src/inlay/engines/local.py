@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -14,7 +14,9 @@ import pyarrow as pa
 from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, StageResults, Target, TaskProgress
 from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
 from inlay.engines.matching import match_files, open_target
-from inlay.engines.source import ArrowSource, load_source, open_batches
+from inlay.engines.source import ArrowSource, load_source
+from inlay.engines.streams import open_source
+from inlay.engines.threads import bounded_map
 from inlay.parquet.footers import Footer, read_many
 from inlay.storage import FileStat, Location
 
@@ -37,9 +39,13 @@ class LocalEngine:
         return self
 
     def open(
-        self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-    ) -> pa.Table | pa.RecordBatchReader:
-        return open_batches(data, like, storage_options)
+        self,
+        data: Any,
+        like: pa.Schema | None,
+        storage_options: Mapping[str, Any] | None,
+        read_options: Mapping[str, Any] | None,
+    ) -> AbstractContextManager[pa.Table | pa.RecordBatchReader]:
+        return open_source(data, like, storage_options, read_options)
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource:
         return load_source(data, conform, key_columns)
@@ -58,7 +64,7 @@ class LocalEngine:
     ) -> StageResults:
         yield from self._rewrite(location, source, edits, dry_run=dry_run)
         with ThreadPoolExecutor(self.workers, "inlay-append") as pool:
-            yield from _bounded_map(
+            yield from bounded_map(
                 pool, self.workers, lambda append: append_rows(location, append, source.take), appends
             )
 
@@ -71,15 +77,15 @@ class LocalEngine:
         with ThreadPoolExecutor(outer, "inlay-file") as pool, ThreadPoolExecutor(inner, "inlay-group") as groups:
 
             def map_groups(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-                return map(function, items) if inner == 1 else _bounded_map(groups, inner, function, items)
+                return map(function, items) if inner == 1 else bounded_map(groups, inner, function, items)
 
-            yield from _bounded_map(
+            yield from bounded_map(
                 pool, outer, lambda edit: rewrite_file(location, edit, source.take, map_groups, dry_run=dry_run), edits
             )
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> StageResults:
         with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
-            yield from _bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
+            yield from bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
 
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
         return (pick_rows(location, pick, schema) for pick in picks)
@@ -95,20 +101,5 @@ class ArrowEngine(LocalEngine):
     ) -> Iterator[FileMatch]:
         with ThreadPoolExecutor(self.workers, "inlay-match") as pool:
             opened = list(pool.map(lambda target: open_target(location, target), targets))
-            map_batches = functools.partial(_bounded_map, pool, self.workers)
+            map_batches = functools.partial(bounded_map, pool, self.workers)
             yield from match_files(location, source, key_columns, opened, map_batches)
-
-
-def _bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Map in order, with at most `workers` results waiting to be consumed."""
-    pending: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) > workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()

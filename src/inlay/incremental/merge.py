@@ -67,6 +67,7 @@ def merge(
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
     use_merge: bool | None = None,
+    read_options: Mapping[str, Any] | None = None,
 ) -> MergeResult:
     """Merge source rows into a Parquet dataset, rewriting only the row groups that change.
 
@@ -82,7 +83,12 @@ def merge(
               `__arrow_c_array__`
             - a Spark DataFrame
             - a dict of columns, or a list of dicts with one dict per row
-            - a path or glob of Parquet, CSV (`.csv`) or JSON lines (`.json`, `.jsonl`, `.ndjson`) files
+            - a list, generator or other iterator of record batches or tables with one schema. An iterator can be read
+              only once.
+            - the path of a file, a directory or a glob of Parquet, Arrow (`.arrow`, `.feather`, `.ipc`), CSV (`.csv`,
+              `.tsv`) or JSON files (`.json`, `.jsonl`, `.ndjson`: lines, consecutive objects or an array). Text files
+              may be compressed with gzip or zstd. Their cells get the types of the dataset's columns; a cell that does
+              not fit exactly is an error. See `read_options`.
         path: The directory of the dataset: a local path or a URL that fsspec supports, such as
             `s3://bucket/orders`. The merge creates the dataset if it does not exist.
         strategy: What happens to each key. One of:
@@ -128,6 +134,13 @@ def merge(
             wait: a merge that finds a newer commit plans again, until this many seconds have passed.
         use_merge: For engine `"duckdb"` only: how DuckDB matches keys. True uses its MERGE statement (DuckDB 1.4 or
             newer), False uses UNION ALL, and None uses MERGE if DuckDB has it. The result is the same.
+        read_options: For paths only: how to read text files. inlay detects the options that you leave out.
+            - `format`: `"csv"`, `"json"`, `"parquet"` or `"arrow"`, for files whose name doesn't tell their format
+            - `encoding`: such as `"latin-1"`. UTF-8, and UTF-16 with a byte order mark, need no option.
+            - `day_first`: True reads 01/02/2024 as February 1, False as January 2
+            - for CSV: `delimiter`, `quote`, `escape`, `header` (False: there is no line of column names) and
+              `null_values` (a list of texts that stand for NULL, in addition to empty cells)
+            - for JSON: `layout`: `"lines"`, `"array"` or `"objects"`
 
     Returns:
         The exact numbers of inserted, updated and deleted rows, and the operation on each file.
@@ -139,6 +152,7 @@ def merge(
         SchemaMismatchError: The columns differ, or a source value does not fit the type of its column.
         PartitionMoveError: A source key exists in another partition of the dataset.
         UnreadableSourceError: `data` cannot be read.
+        BadRowsError: Cells of a text file don't fit their columns. The error lists their lines, columns and values.
         UnreadableFileError: A data file of the dataset cannot be read.
         EngineNotInstalledError: The engine needs a package that is not installed.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
@@ -173,7 +187,9 @@ def merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, on_progress,
         )  # fmt: skip
-        with _open_run("merge", options, engine, use_merge, data, path, filesystem, storage_options) as run:
+        with _open_run(
+            "merge", options, engine, use_merge, data, path, filesystem, storage_options, read_options
+        ) as run:
             result = _execute_with_retries(run, lock_timeout)
         run.report_committed()
     return result
@@ -198,6 +214,7 @@ def plan_merge(
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,  # noqa: ARG001  (a dry run takes no lock)
     use_merge: bool | None = None,
+    read_options: Mapping[str, Any] | None = None,
 ) -> MergePlan:
     """Plan a merge without writing anything: exact counts, and the operation on each file.
 
@@ -221,6 +238,7 @@ def plan_merge(
         progress: True for a progress bar, or a callback.
         lock_timeout: Ignored: a plan takes no lock.
         use_merge: For engine `"duckdb"`: whether DuckDB uses its MERGE statement.
+        read_options: How to read text files.
 
     Returns:
         The number of rows to insert, update and delete, and for each file its operation and the reason.
@@ -243,7 +261,9 @@ def plan_merge(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
             schema_mode, dedup_order_by, on_progress,
         )  # fmt: skip
-        with _open_run("plan", options, engine, use_merge, data, path, filesystem, storage_options) as run:
+        with _open_run(
+            "plan", options, engine, use_merge, data, path, filesystem, storage_options, read_options
+        ) as run:
             return read_consistently(run.location, run.dry_run)
 
 
@@ -257,12 +277,15 @@ def _open_run(
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
     storage_options: Mapping[str, Any] | None,
+    read_options: Mapping[str, Any] | None,
 ) -> Iterator[MergeRun]:
     location = locate_dataset(path, filesystem, storage_options)
     with (
         wrap_errors(operation, options.strategy.name, options.key_columns),
         contextlib.closing(
-            MergeRun(options, get_engine(engine, data, use_merge=use_merge), location, data, storage_options)
+            MergeRun(
+                options, get_engine(engine, data, use_merge=use_merge), location, data, storage_options, read_options
+            )
         ) as run,
     ):
         yield run
@@ -298,6 +321,7 @@ class MergeRun:
         location: Location,
         data: Any,
         storage_options: Mapping[str, Any] | None = None,
+        read_options: Mapping[str, Any] | None = None,
         *,
         cache: Callable[[Location], FooterCache | None] = footer_cache,
     ) -> None:
@@ -307,7 +331,7 @@ class MergeRun:
         self.engine = engine if options.progress is None else engine.with_progress(self._report.tasks)
         self._cache_of = cache
         self._data = data
-        self._storage_options = storage_options
+        self._storage_options, self._read_options = storage_options, read_options
         self._is_loaded = False
         self.is_outdated = False  # True if the source rows were converted to a schema that has changed
 
@@ -377,10 +401,10 @@ class MergeRun:
                     hint="Run the merge again.",
                 )
             return
-        opened = self.engine.open(self._data, self.target.schema, self._storage_options)
-        self._conformer = self._conform_to(opened.schema)
-        require_columns(self.options.partition_columns or (), opened.schema, "the source", "partition column")
-        self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
+        with self.engine.open(self._data, self.target.schema, self._storage_options, self._read_options) as opened:
+            self._conformer = self._conform_to(opened.schema)
+            require_columns(self.options.partition_columns or (), opened.schema, "the source", "partition column")
+            self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
         self._is_loaded = True
         self._data = None
         self._check_keys()

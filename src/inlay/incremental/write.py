@@ -41,6 +41,7 @@ def write_dataset(
     schema_mode: SchemaMode = "strict",
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
+    read_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
     """Write rows to a dataset as new files, without comparing keys.
 
@@ -49,7 +50,8 @@ def write_dataset(
     Args:
         source: The rows to write: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas or
             polars DataFrame, a DuckDB relation or any other object with `__arrow_c_stream__`; a Spark DataFrame; a
-            dict of columns or a list of dicts; or a path or glob of Parquet, CSV or JSON lines files.
+            dict of columns or a list of dicts; a list or iterator of record batches; or the path of a file, a
+            directory or a glob of Parquet, Arrow, CSV or JSON files. See `inlay.merge`.
         path: The directory of the dataset: a local path or a URL that fsspec supports. The write creates the dataset
             if it does not exist.
         mode: What happens to existing files. One of:
@@ -72,6 +74,7 @@ def write_dataset(
         progress: True shows a progress bar. A callback receives a `Progress` for each finished file and cancels the
             write by returning False.
         lock_timeout: How many seconds to wait for another writer on a local disk.
+        read_options: For paths only: how to read text files, such as `{"delimiter": ";"}`. See `inlay.merge`.
 
     Returns:
         The new files and the removed files.
@@ -80,6 +83,7 @@ def write_dataset(
         InvalidArgumentError: An argument is invalid, or contradicts the dataset.
         SchemaMismatchError: The columns differ, or a source value does not fit the type of its column.
         UnreadableSourceError: `source` cannot be read.
+        BadRowsError: Cells of a text file don't fit their columns. The error lists their lines, columns and values.
         EngineNotInstalledError: The engine needs a package that is not installed.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
         ConcurrentModificationError: Another writer changed the dataset during the write.
@@ -119,7 +123,7 @@ def write_dataset(
         )
         # An empty file keeps the schema of a dataset without rows.
         written = append_rows(
-            source, files, target, runner, Reporter(on_progress), storage_options,
+            source, files, target, runner, Reporter(on_progress), storage_options, read_options,
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip
@@ -150,6 +154,7 @@ def append_rows(
     engine: Engine,
     report: Reporter,
     storage_options: Mapping[str, Any] | None = None,
+    read_options: Mapping[str, Any] | None = None,
     *,
     schema_mode: SchemaMode = "strict",
     compression: str | None = None,
@@ -160,9 +165,10 @@ def append_rows(
     """Check source rows, then stage them as new files in the dataset's types."""
     location = target.location
     runner = engine.bind(location, "append").with_progress(report.tasks)
-    opened = runner.open(source, target.schema, storage_options)
-    conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
-    with contextlib.closing(runner.load(opened, conformer, [])) as loaded:
+    with runner.open(source, target.schema, storage_options, read_options) as opened:
+        conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
+        rows = runner.load(opened, conformer, [])
+    with contextlib.closing(rows) as loaded:
         partitions = Partitions.of_target(loaded, target)
         settings = new_file_settings(location, target, compression, row_group_size)
         appends = plan_appends(

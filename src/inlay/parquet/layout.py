@@ -25,6 +25,7 @@ __all__ = [
     "new_hive_segment",
     "parse_hive_partition_path",
     "summary_files",
+    "visible_files",
 ]
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -54,11 +55,10 @@ _NO_DIRECTORY: dict[object, str] = {
 }
 
 
-def data_files(location: Location) -> list[FileStat]:
-    """List the Parquet files of a dataset by path. A missing directory is an empty dataset.
+def visible_files(location: Location) -> list[FileStat]:
+    """List the files that other readers see, by path. A missing directory has none.
 
-    A file without a known extension is a data file if it begins like one, because other readers read every visible
-    file. Reject the directory of a table format: its log decides which files contain its rows.
+    Reject the directory of a table format: its log decides which files contain its rows.
     """
 
     def keep(name: str) -> bool:
@@ -66,7 +66,16 @@ def data_files(location: Location) -> list[FileStat]:
             raise _table_format_error(location, name)
         return _is_visible(name)
 
-    files = location.store.walk(location.path, keep)
+    return location.store.walk(location.path, keep)
+
+
+def data_files(location: Location) -> list[FileStat]:
+    """List the Parquet files of a dataset by path. A missing directory is an empty dataset.
+
+    A file without a known extension is a data file if it begins like one, because other readers read every visible
+    file.
+    """
+    files = visible_files(location)
     unknown = [file for file in files if file.size and not _is_parquet(file.path)]
     if not unknown:
         return [file for file in files if _is_parquet(file.path)]

@@ -1,10 +1,11 @@
 """Convert an upload to typed Parquet: Spark tasks decode, parse and write its bytes."""
 
 from inlay.pipeline.conversion import Conversion, ConvertedFile, convert
-from inlay.pipeline.decode import InlineFile, RawFile
-from inlay.pipeline.options import Limits, ReadOptions
 from inlay.pipeline.previews import Preview, PreviewColumn, preview
-from inlay.pipeline.reader import BadCell, read_rejects, scan_rejects
+from inlay.pipeline.rejects import read_rejects, scan_rejects
+from inlay.text.decode import InlineFile, RawFile
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import BadCell
 
 __all__ = [
     "BadCell",

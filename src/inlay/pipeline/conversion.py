@@ -14,9 +14,9 @@ import contextlib
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -28,39 +28,36 @@ from inlay.errors import (
     ConversionFailedError,
     InvalidArgumentError,
     UnreadableUploadError,
-    did_you_mean,
 )
 from inlay.incremental.validate import Conformer
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import delimited, json_files, parquet_files
-from inlay.pipeline.cells import check_readable
-from inlay.pipeline.decode import Content, InlineFile, RawFile, StorePath, check_text, decode
-from inlay.pipeline.inference import NULL, TEXT, Kind, join, order_of
-from inlay.pipeline.options import Limits, ReadOptions
+from inlay.pipeline import parquet_files
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
-from inlay.pipeline.reader import (
+from inlay.pipeline.rejects import REJECT_SCHEMA, reject_tables
+from inlay.storage import LocalStore, Location, discard_tree
+from inlay.text.columns import Override, join_kinds, no_column, plan_columns, widened
+from inlay.text.decode import Content, InlineFile, RawFile, StorePath
+from inlay.text.inference import Kind
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import (
     MAX_BAD_CELLS,
-    REJECT_SCHEMA,
     BadCell,
     Column,
     Reader,
     Survey,
-    reject_tables,
     schema_of,
 )
-from inlay.pipeline.records import Split
-from inlay.storage import LocalStore, Location, discard_tree
+from inlay.text.records import Split
+from inlay.text.survey import survey_text
 
 __all__ = [
     "NO_ROWS",
     "Conversion",
     "ConvertedFile",
-    "Override",
     "Surveyor",
     "Totals",
     "convert",
     "lacks_rows",
-    "plan_columns",
     "run",
 ]
 
@@ -87,13 +84,6 @@ def run(
     return list(results), Totals(job, **results.totals)
 
 
-_SURVEYS: dict[str, Callable[[Content, ReadOptions, Limits, int | None], Survey]] = {
-    "csv": delimited.survey,
-    "json": json_files.survey,
-    "parquet": parquet_files.survey,
-}
-
-
 @dataclass(frozen=True)
 class Surveyor:
     """The kernel that surveys an upload: its dialect, its columns and its splits."""
@@ -104,20 +94,11 @@ class Surveyor:
     decoded: StorePath | None  # where to store decoded text; None surveys only the beginning
 
     def __call__(self, raw: RawFile | InlineFile) -> Survey:
-        is_text = self.options.format != "parquet"
-        if is_text:
-            check_text(raw)
-        content = decode(raw, self.limits, self.decoded, self.options.encoding, text=is_text)
-        if (
-            content.size <= content.skip and self.options.format != "json"
-        ):  # an empty file of JSON lines holds no records
-            raise UnreadableUploadError("The file is empty.")
-        survey = _SURVEYS[self.options.format]
-        return survey(content, self.options, self.limits, self.split_bytes if self.decoded else None)
+        survey = parquet_files.survey if self.options.format == "parquet" else survey_text
+        return survey(raw, self.options, self.limits, self.split_bytes, self.decoded)
 
 
 SPLIT_BYTES = 16 << 20
-Override: TypeAlias = pa.DataType | pa.Field  # a field also says whether NULLs are allowed and how long text may be
 NO_ROWS = "The file has no data rows."
 
 
@@ -203,75 +184,12 @@ def convert(
 
 
 # --------------------------------------------------------------------------------------------------------- planning
-def plan_columns(survey: Survey, overrides: Mapping[str, Override], like: pa.Schema | None) -> list[Column]:
-    """Return the columns with detected types, overrides, or the types of the target schema `like`."""
-    if survey.schema is not None:
-        return [Column.chosen(field, NULL) for field in like or () if field.name in survey.schema.names]
-    kinds = survey.kinds
-    if survey.options.format == "json":  # a field that the sample lacks may come later, or is NULL
-        names = [*(like.names if like is not None else []), *kinds, *overrides]
-        kinds = {name: kinds.get(name, NULL) for name in names}
-    if unknown := [name for name in overrides if name not in kinds]:
-        raise _no_column(unknown[0], kinds)
-    chosen = {field.name: field for field in like or ()} | {n: _as_field(n, type_) for n, type_ in overrides.items()}
-    columns = []
-    for name, kind in kinds.items():
-        if name in chosen:
-            if survey.options.format == "csv":
-                check_readable(name, chosen[name].type)
-            column = Column.chosen(chosen[name], _ordered(kind, survey.options.day_first))
-            columns.append(replace(column, is_expected=name in overrides and name not in survey.kinds))
-        else:
-            columns.append(Column.inferred(name, kind))
-    return columns
-
-
-def _no_column(name: str, known: Iterable[str]) -> InvalidArgumentError:
-    names = list(known)
-    return InvalidArgumentError(
-        f"Cannot set a type for {name!r}: the file has no such column. Columns: {', '.join(map(repr, names))}.",
-        hint=did_you_mean(name, names),
-    )
-
-
-def _as_field(name: str, override: Override) -> pa.Field:
-    return pa.field(name, override) if isinstance(override, pa.DataType) else override.with_name(name)
-
-
-def _ordered(kind: Kind, day_first: bool | None) -> Kind:
-    """Return the kind with the order of day and month that the option day_first sets."""
-    return kind if day_first is None else replace(kind, form=order_of(day_first))
-
-
-def _widened(columns: Sequence[Column], reports: Sequence[Report]) -> list[Column]:
-    """Widen the columns to hold every value that tasks reported; append new columns."""
-    met = _join_kinds([report.met for report in reports])
-    blocked = _join_kinds([report.met for report in reports if report.part is None])
-    wider = []
-    for column in columns:
-        is_met = column.name in met and not column.fixed
-        new = column.widened(met[column.name]) if is_met else column
-        # A split needs a wider type and there is none: text holds every value.
-        stuck = is_met and column.name in blocked and new.type.equals(column.type) and not column.is_open
-        wider.append(Column.inferred(column.name, TEXT) if stuck else new)
-    known = {column.name for column in columns}
-    return wider + [Column.inferred(name, kind) for name, kind in met.items() if name not in known]
-
-
-def _join_kinds(findings: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
-    met: dict[str, Kind] = {}
-    for finding in findings:
-        for name, kind in finding.items():
-            met[name] = join(met[name], kind) if name in met else kind
-    return met
-
-
 def _check_expected(reports: Sequence[Report], columns: Sequence[Column]) -> None:
     """Reject an override for a field that no record has, unless there are no records."""
-    present = {column.name for column in columns if not column.is_expected} | set(_join_kinds([r.met for r in reports]))
+    present = {column.name for column in columns if not column.is_expected} | set(join_kinds([r.met for r in reports]))
     missing = [column.name for column in columns if column.name not in present]
     if missing and any(report.rows or report.rejected for report in reports):
-        raise _no_column(missing[0], [column.name for column in columns if column.name in present])
+        raise no_column(missing[0], [column.name for column in columns if column.name in present])
 
 
 def _check(
@@ -357,7 +275,8 @@ class _Stages:
             kernel = _Parser(survey.content, survey.reader, columns, conform, self._into, self._stage, self._settings)
             for report in self._run("parse", kernel, waiting):
                 reports[report.split] = report
-            wider = _widened(columns, list(reports.values()))
+            done = list(reports.values())
+            wider = widened(columns, [r.met for r in done], [r.met for r in done if r.part is None])
             stale = schema_of(wider) != schema_of(columns)
             waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
             columns = wider

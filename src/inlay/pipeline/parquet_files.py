@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from inlay.errors import SchemaMismatchError, UnreadableUploadError
 from inlay.parquet.footers import int96_columns, int96_units
 from inlay.parquet.writer import rows_per_bytes
-from inlay.pipeline.decode import Content, RawFile
-from inlay.pipeline.inference import column_names
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.reader import SAMPLE_ROWS, Column, Parsed, Survey, repetitive
-from inlay.pipeline.records import Split
 from inlay.schema import family, lossless_cast, map_leaf_types, without_schema_copies
+from inlay.text.decode import Content, InlineFile, RawFile, StorePath, decode
+from inlay.text.inference import column_names
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import SAMPLE_ROWS, Column, Parsed, Survey, repetitive
+from inlay.text.records import Split
 from inlay.type_grammar import column_type_name, with_length
 
 __all__ = ["ParquetRows", "survey"]
@@ -30,10 +30,15 @@ _SIZING_ROWS = 64
 _SPLIT_BYTES = 64 << 20  # decoded bytes; smaller row groups share a task
 
 
-def survey(content: Content, options: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:  # noqa: ARG001
-    """Survey a Parquet file. Splits are runs of row groups."""
+def survey(
+    raw: RawFile | InlineFile, options: ReadOptions, limits: Limits, split_bytes: int, decoded: StorePath | None
+) -> Survey:
+    """Survey a Parquet file. Splits are runs of row groups. `decoded` is where to store a decompressed file."""
+    content = decode(raw, limits, decoded, text=False)
+    if not content.size:
+        raise UnreadableUploadError("The file is empty.")
     try:
-        unit = _unit_of_int96(content, only_first=split_bytes is None)
+        unit = _unit_of_int96(content, only_first=decoded is None)
         with _parquet(content, unit) as file:
             names, warnings = column_names(file.schema_arrow.names)
             schema = _renamed(file.schema_arrow, names)

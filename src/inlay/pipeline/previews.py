@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from inlay.engines.base import TaskProgress
 from inlay.errors import InvalidArgumentError, NotUtf8Error
-from inlay.pipeline.conversion import NO_ROWS, Override, Surveyor, lacks_rows, plan_columns, run
-from inlay.pipeline.decode import InlineFile, RawFile, decode, guess_encoding
-from inlay.pipeline.delimited import read_record
-from inlay.pipeline.json_files import read_object
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.reader import MAX_BAD_CELLS, BadCell, Column, Parsed, Reject, Survey, schema_of
-from inlay.pipeline.records import Split
+from inlay.pipeline.conversion import NO_ROWS, Surveyor, lacks_rows, run
+from inlay.text.columns import Override, plan_columns
+from inlay.text.decode import InlineFile, RawFile, decode, guess_encoding
+from inlay.text.delimited import read_record
+from inlay.text.json_files import read_object
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import MAX_BAD_CELLS, BadCell, Column, Parsed, Reject, Survey, schema_of
+from inlay.text.records import Split
 
 __all__ = ["Preview", "PreviewColumn", "PreviewReject", "preview"]
 

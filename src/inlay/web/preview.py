@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from inlay.catalog import Upload
     from inlay.pipeline import Preview
     from inlay.pipeline.previews import PreviewReject
-    from inlay.pipeline.reader import BadCell
     from inlay.server.models import PreviewColumn
+    from inlay.text.reader import BadCell
     from inlay.workspace import Workspace
 
 __all__ = ["frequent_values", "grid_rows", "suggest_label"]

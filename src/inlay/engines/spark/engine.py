@@ -15,6 +15,7 @@ import contextlib
 import functools
 import io
 import itertools
+import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,9 @@ from inlay.engines.base import (
     Target,
     TaskProgress,
 )
+from inlay.engines.files import open_path
 from inlay.engines.kernels import combine_files, pick_rows
-from inlay.engines.source import PATH_TYPES, ArrowSource, load_small_source, load_source, open_batches, open_path
+from inlay.engines.source import ArrowSource, load_small_source, load_source
 from inlay.engines.spark.jobs import DriverRows, RowSupply, StoredRows, match, stage
 from inlay.engines.spark.session import get_session, parallelism, ship_package
 from inlay.engines.spark.source import (
@@ -61,6 +63,7 @@ from inlay.engines.spark.tasks import (
     max_tasks,
     unpack,
 )
+from inlay.engines.streams import PATH_TYPES, open_rows, open_source, require_no_read_options
 from inlay.errors import DatasetMergeError
 from inlay.parquet.footers import Footer, read_many, with_shared_schemas
 from inlay.storage import FileStat, LocalStore, Location, ObjectStore
@@ -97,17 +100,24 @@ class SparkEngine:
         return session
 
     # ------------------------------------------------------------------------------------------------------- source
+    @contextlib.contextmanager
     def open(
-        self, data: Any, like: pa.Schema | None, storage_options: Mapping[str, Any] | None
-    ) -> pa.Table | pa.RecordBatchReader | SparkFrame | ParquetFiles:
+        self,
+        data: Any,
+        like: pa.Schema | None,
+        storage_options: Mapping[str, Any] | None,
+        read_options: Mapping[str, Any] | None,
+    ) -> Iterator[pa.Table | pa.RecordBatchReader | SparkFrame | ParquetFiles]:
         if hasattr(data, "mapInArrow"):
-            return SparkFrame.of(data)
-        if isinstance(data, PATH_TYPES):
-            data = open_path(data, like, storage_options)
-            files = ParquetFiles.of(data)
-            if files is not None:
-                return files
-        return open_batches(data, like, storage_options)
+            require_no_read_options(data, read_options)
+            yield SparkFrame.of(data)
+        elif isinstance(data, PATH_TYPES):
+            with open_path(os.fspath(data), like, storage_options, read_options) as opened:
+                files = ParquetFiles.of(opened)
+                yield open_rows(opened) if files is None else files
+        else:
+            with open_source(data, like, storage_options, read_options) as rows:
+                yield rows
 
     def load(self, data: Any, conform: Conform, key_columns: Sequence[str]) -> ArrowSource | StoredSource:
         if not isinstance(data, (SparkFrame, ParquetFiles)):

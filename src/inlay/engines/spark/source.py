@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines.base import Conform, RowNumbers
+from inlay.engines.files import scan_fragments, unreadable_source
 from inlay.engines.kernels import take_rows
 from inlay.engines.keys import (
     KeyIndex,
@@ -41,10 +42,7 @@ from inlay.engines.source import (
     bucket_by_key,
     bucket_by_position,
     last_per_key,
-    open_batches,
-    scan_fragments,
     split_points,
-    unreadable_source,
 )
 from inlay.engines.spark.tasks import (
     Piece,
@@ -56,6 +54,7 @@ from inlay.engines.spark.tasks import (
     unpack,
     use_credentials,
 )
+from inlay.engines.streams import open_rows
 from inlay.errors import InlayError
 from inlay.pyarrow_features import byte_size
 
@@ -464,7 +463,7 @@ class ParquetFiles(NamedTuple):
 
     def reader(self) -> pa.RecordBatchReader:
         """Read the rows in this process."""
-        return open_batches(self.dataset)
+        return open_rows(self.dataset)
 
 
 def _plan_tasks(groups: Sequence[tuple[Any, int, int]]) -> list[list[tuple[Any, list[int]]]]:

@@ -16,8 +16,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.decode import Content
-from inlay.pipeline.options import Limits
+from inlay.text.decode import Content
+from inlay.text.options import Limits
 
 __all__ = [
     "Dialect",

@@ -1,4 +1,4 @@
-"""Read options of an upload, as the user passes them or as inlay detects them."""
+"""Read options of a file, as the user passes them or as inlay detects them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_FOR_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "pun
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of an upload. Data that grows beyond them is an attack or a mistake."""
+    """Limits of a file. Data that grows beyond them is an attack or a mistake."""
 
     decoded_bytes: int = 32 << 30
     ratio: int = 1_000

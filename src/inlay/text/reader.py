@@ -1,28 +1,23 @@
-"""The protocol of readers: columns, splits, parsed rows and rejects of a conversion."""
+"""The protocol of readers: columns, splits, parsed rows and rejects of a file."""
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from inlay.pipeline.cells import Reading, reason
-from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.inference import Kind, join, type_of
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.records import Split
-from inlay.storage import Location
+from inlay.text.cells import Reading, reason
+from inlay.text.decode import Content, check_utf8
+from inlay.text.inference import Kind, join, type_of
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.records import Split
 from inlay.type_grammar import length_of, with_length
 
 __all__ = [
     "MAX_BAD_CELLS",
-    "REJECT_SCHEMA",
     "REPETITIVE",
     "SAMPLE_BYTES",
     "SAMPLE_ROWS",
@@ -32,28 +27,15 @@ __all__ = [
     "Reader",
     "Reject",
     "Survey",
-    "read_rejects",
     "read_sample",
-    "reject_tables",
     "repetitive",
-    "scan_rejects",
     "schema_of",
+    "shorten",
 ]
 
 
 MAX_BAD_CELLS = 100  # invalid cells that an error lists
 _MAX_VALUE = 1_000
-_MAX_RAW = 100_000
-_BATCH_ROWS = 1_000
-REJECT_SCHEMA = pa.schema(
-    [
-        pa.field("line", pa.int64(), nullable=False),
-        pa.field("column", pa.string()),
-        pa.field("value", pa.string()),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("raw", pa.string()),
-    ]
-)
 
 
 class BadCell(NamedTuple):
@@ -67,7 +49,7 @@ class BadCell(NamedTuple):
     @classmethod
     def of(cls, line: int, column: str | None, value: str | None, reason: str) -> BadCell:
         text = None if value is None else value.encode("utf-8", "backslashreplace").decode()
-        return cls(int(line), column, _shortened(text, _MAX_VALUE), reason)
+        return cls(int(line), column, shorten(text, _MAX_VALUE), reason)
 
 
 class Reject(NamedTuple):
@@ -78,53 +60,7 @@ class Reject(NamedTuple):
     row: int
 
 
-def reject_tables(rejects: Iterable[Reject]) -> Iterator[pa.Table]:
-    """Yield tables with one row per reject, described by its first invalid cell."""
-    remaining = iter(rejects)
-    while batch := list(itertools.islice(remaining, _BATCH_ROWS)):
-        yield _reject_table(batch)
-
-
-def _reject_table(rejects: Sequence[Reject]) -> pa.Table:
-    rows = [(*reject.cells[0][:3], _reason(reject.cells), _shortened(reject.raw, _MAX_RAW)) for reject in rejects]
-    columns = list(zip(*rows, strict=True)) or [()] * len(REJECT_SCHEMA)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, REJECT_SCHEMA, strict=True)], schema=REJECT_SCHEMA)
-
-
-def read_rejects(location: Location, files: Sequence[str], offset: int = 0, limit: int = 100) -> list[dict[str, Any]]:
-    """Return a page of rejects in source order, without reading earlier row groups."""
-    rows: list[dict[str, Any]] = []
-    for table in _groups(location, files, offset, limit):
-        rows += table.to_pylist()
-    return rows
-
-
-def scan_rejects(location: Location, files: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield all rejects in batches, with one row group in memory."""
-    for table in _groups(location, files, 0, sys.maxsize):
-        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-            yield batch.to_pylist()
-
-
-def _groups(location: Location, files: Sequence[str], offset: int, limit: int) -> Iterator[pa.Table]:
-    for path in files:
-        with location.store.open_arrow(location.full(path)) as source, pq.ParquetFile(source) as file:
-            for number in range(file.num_row_groups):
-                rows = file.metadata.row_group(number).num_rows
-                if limit > 0 and offset < rows:
-                    table = file.read_row_group(number).slice(offset, limit)
-                    limit -= table.num_rows
-                    yield table
-                offset = max(0, offset - rows)
-
-
-def _reason(cells: Sequence[BadCell]) -> str:
-    others = ", ".join(str(cell.column) for cell in cells[1:5])
-    more = ", ..." if len(cells) > 5 else ""
-    return cells[0].reason + (f"; also invalid: {others}{more}" if others else "")
-
-
-def _shortened(text: str | None, limit: int) -> str | None:
+def shorten(text: str | None, limit: int) -> str | None:
     return text if text is None or len(text) <= limit else text[:limit] + "..."
 
 

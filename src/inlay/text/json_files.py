@@ -20,13 +20,23 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import are_kept, convert
-from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.inference import NULL, TEXT, Kind, column_names, type_of
-from inlay.pipeline.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
-from inlay.pipeline.json_values import DATED, BadRecordError, as_text, columns_of, decode_value, fit, kind_of
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.reader import (
+from inlay.schema import family
+from inlay.text.cells import are_kept, convert
+from inlay.text.decode import Content, check_utf8
+from inlay.text.inference import NULL, TEXT, Kind, column_names, type_of
+from inlay.text.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
+from inlay.text.json_values import (
+    DATED,
+    BadRecordError,
+    as_text,
+    columns_of,
+    decode_value,
+    fit,
+    kind_of,
+    unknown_field,
+)
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import (
     REPETITIVE,
     SAMPLE_BYTES,
     SAMPLE_ROWS,
@@ -38,7 +48,7 @@ from inlay.pipeline.reader import (
     read_sample,
     schema_of,
 )
-from inlay.pipeline.records import (
+from inlay.text.records import (
     Dialect,
     Split,
     count_line_ends,
@@ -47,7 +57,6 @@ from inlay.pipeline.records import (
     make_splits,
     positions_of,
 )
-from inlay.schema import family
 
 __all__ = ["JsonRecords", "read_at_once", "read_object", "survey"]
 
@@ -458,7 +467,7 @@ def _fit_rows(
             met[column.name] = kind
         if column.fixed or _widens_nothing(column, kind):  # no wider type holds the values
             for row in sorted(wrong):
-                reason = _MISSING if row in missing else column.reason(values[row])
+                reason = _MISSING if row in missing else _reason(column, values[row])
                 cell = BadCell.of(rows[row].record.line, column.name, as_text(values[row]), reason)
                 cells.setdefault(row, []).append(cell)
         typed.append(fitted)
@@ -467,6 +476,11 @@ def _fit_rows(
     if any(name not in known or not wider[name].equals(known[name]) for name in met):
         return Parsed(None, [], met)
     return _loaded(rows, undecoded, cells, columns, typed, met)
+
+
+def _reason(column: Column, value: object) -> str:
+    unknown = unknown_field(value, column.type, column.name)
+    return column.reason(value) if unknown is None else f"an object with the unknown field {unknown!r}"
 
 
 def _widens_nothing(column: Column, kind: Kind) -> bool:

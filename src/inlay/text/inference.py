@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.pipeline.cells import BOOLEAN, FORMS, INTEGER, NUMBER, SPECIAL, CellText, Reading, convert, inexact
-from inlay.pipeline.options import ReadOptions
+from inlay.text.cells import BOOLEAN, FORMS, INTEGER, NUMBER, SPECIAL, CellText, Reading, convert, inexact
+from inlay.text.options import ReadOptions
 
 __all__ = [
     "AMBIGUOUS",

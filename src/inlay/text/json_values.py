@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from inlay.pipeline.cells import Reading, convert
-from inlay.pipeline.inference import MIXED, NULL, TEXT, Kind, infer, join
 from inlay.schema import family, storage_type
+from inlay.text.cells import Reading, convert
+from inlay.text.inference import MIXED, NULL, TEXT, Kind, infer, join
 
 __all__ = [
     "DATED",
@@ -28,6 +28,7 @@ __all__ = [
     "fit",
     "is_text",
     "kind_of",
+    "unknown_field",
 ]
 
 
@@ -306,6 +307,23 @@ def _fit_structs(values: Sequence[Any], reading: Reading) -> Fitted:
             _filled(fitted.values, absent)
         )  # Arrow writes no NULL in such a field, even where the struct is NULL
     return Fitted(pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(values, wrong)), wrong)
+
+
+def unknown_field(value: Any, type_: pa.DataType, path: str) -> str | None:
+    """Return the path of the first field of an object that a struct type does not have."""
+    plain = storage_type(type_)
+    kind = family(plain)
+    if kind == "list" and isinstance(value, list):
+        found = (unknown_field(item, plain.value_type, path) for item in value)
+    elif kind == "struct" and isinstance(value, dict):
+        types = {field.name: field.type for field in plain}
+        found = (
+            unknown_field(item, types[name], f"{path}.{name}") if name in types else f"{path}.{name}"
+            for name, item in value.items()
+        )
+    else:
+        return None
+    return next((name for name in found if name is not None), None)
 
 
 def _filled(values: pa.Array, rows: set[int]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Decompress and transcode an upload to UTF-8 in one streaming pass.
+"""Decompress and transcode a file to UTF-8 in one streaming pass.
 
 Plain UTF-8 is not copied. Small decoded content stays in memory; larger content goes to a file in the dataset's store,
 so that every task can read its part.
@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from inlay.errors import NotFoundError, NotUtf8Error, UnreadableUploadError
-from inlay.pipeline.options import Limits
 from inlay.storage import Location
+from inlay.text.options import Limits
 
 __all__ = ["Content", "InlineFile", "RawFile", "StorePath", "check_text", "check_utf8", "decode", "guess_encoding"]
 
@@ -34,7 +34,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_SHEET = "Save the sheet as CSV, or unpack the archive, and upload the result."
+_SHEET = "Save the sheet as CSV, or unpack the archive, and use the result."
 _NOT_TEXT = {  # first bytes -> description and hint
     b"\x89PNG": ("a PNG image", None),
     b"\xff\xd8\xff": ("a JPEG image", None),
@@ -44,8 +44,8 @@ _NOT_TEXT = {  # first bytes -> description and hint
     b"PK\x03\x04": ("an Office document or a ZIP archive", _SHEET),
     b"\xd0\xcf\x11\xe0": ("an old Office document", _SHEET),
     b"PAR1\x15": ("a Parquet file", "Pass parquet as its format."),
-    b"ARROW1\0": ("an Arrow file", "Write it as Parquet and upload the Parquet file."),
-    b"SQLite f": ("an SQLite database", "Export the table as CSV and upload the CSV file."),
+    b"ARROW1\0": ("an Arrow file", "Write it as Parquet and use the Parquet file."),
+    b"SQLite f": ("an SQLite database", "Export the table as CSV and use the CSV file."),
     b"BZh91AY&": ("compressed with bzip2", "Compress it with gzip or zstd."),
     b"\xfd7zXZ": ("compressed with xz", "Compress it with gzip or zstd."),
 }
@@ -56,7 +56,7 @@ _WIDE = {"utf-16-le": (2, 0), "utf-16-be": (2, 1), "utf-32-le": (4, 0), "utf-32-
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """The bytes of an upload in a store. `encoding` is its Content-Encoding: None, gzip or zstd."""
+    """A file in a store. `encoding` is the Content-Encoding of an upload: None, gzip or zstd."""
 
     location: Location
     path: str
@@ -67,9 +67,7 @@ class RawFile:
         try:
             return self.location.store.open_read(self.location.full(self.path))
         except FileNotFoundError as error:
-            raise NotFoundError(
-                f"The file of the upload no longer exists: {self.location.display(self.path)}"
-            ) from error
+            raise NotFoundError(f"The file no longer exists: {self.location.display(self.path)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class Content:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:
-            raise UnreadableUploadError("The file of the upload changed during the read.")
+            raise UnreadableUploadError("The file changed during the read.")
         return data
 
 
@@ -131,7 +129,7 @@ def decode(
     *,
     text: bool = True,
 ) -> Content:
-    """Decode an upload to UTF-8. Without a `target`, decode only its beginning, for a preview.
+    """Decode a file to UTF-8. Without a `target`, decode only its beginning, for a preview.
 
     With `text=False` decompress it and leave its characters unchanged.
     """
@@ -160,7 +158,7 @@ def check_text(raw: RawFile | InlineFile) -> None:
         head = _read(stream, 8, compression)
     for magic, (description, hint) in _NOT_TEXT.items():
         if head.startswith(magic):
-            formats = "Upload CSV, TSV, JSON or Parquet, uncompressed or compressed with gzip or zstd."
+            formats = "Use CSV, TSV, JSON or Parquet, uncompressed or compressed with gzip or zstd."
             raise UnreadableUploadError(f"The file is {description}, not text.", hint=hint or formats)
 
 

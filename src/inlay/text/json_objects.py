@@ -9,9 +9,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.decode import Content
-from inlay.pipeline.options import Limits
-from inlay.pipeline.records import Split, count_line_ends
+from inlay.text.decode import Content
+from inlay.text.options import Limits
+from inlay.text.records import Split, count_line_ends
 
 __all__ = ["Spans", "find_elements", "find_objects", "has_plain_gaps", "object_splits"]
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
-from inlay.pipeline.cells import Converted, convert
-from inlay.pipeline.decode import Content, check_utf8
-from inlay.pipeline.inference import NO_HEADER, Kind, column_names, infer, sniff, type_of, why_text
-from inlay.pipeline.options import Limits, ReadOptions
-from inlay.pipeline.reader import (
+from inlay.text.cells import Converted, convert
+from inlay.text.decode import Content, check_utf8
+from inlay.text.inference import NO_HEADER, Kind, column_names, infer, sniff, type_of, why_text
+from inlay.text.options import Limits, ReadOptions
+from inlay.text.reader import (
     SAMPLE_ROWS,
     BadCell,
     Column,
@@ -29,7 +29,7 @@ from inlay.pipeline.reader import (
     repetitive,
     schema_of,
 )
-from inlay.pipeline.records import (
+from inlay.text.records import (
     Dialect,
     Records,
     Split,

@@ -109,13 +109,13 @@ def inexact(text: CellText, doubles: pa.Array) -> np.ndarray:
 
 
 def rounded(text: CellText, floats: pa.Array) -> np.ndarray:
-    """Mark numbers that became infinite or zero, and integers that changed. Fractions may be rounded."""
+    """Mark numbers that became infinite or zero, and whole numbers that changed. Fractions may be rounded."""
     found = np.zeros(len(text.lengths), bool)
     at = _risky(text, floats.type.bit_width)
     if len(at):
         cells, values = text.values.take(at), floats.take(at).cast(pa.float64()).to_numpy(zero_copy_only=False)
         found[at] = np.isinf(values) & _matches(cells, "[0-9]") | (values == 0) & _matches(cells, "^[^eE]*[1-9]")
-        for where in np.flatnonzero(_matches(cells, "^[+-]?[0-9]+$") & np.isfinite(values)):
+        for where in np.flatnonzero(_matches(cells, r"^[+-]?[0-9]+(?:\.0*)?$") & np.isfinite(values)):
             found[at[where]] |= int(values[where]) != Decimal(cells[int(where)].as_py())
     return found
 
