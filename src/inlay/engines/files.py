@@ -104,15 +104,17 @@ def unreadable_source(error: Exception, path: str | None = None) -> UnreadableSo
 
 
 # ------------------------------------------------------------------------------------------------- names and formats
+def _suffixes(path: str) -> tuple[str, bool]:
+    """Return the suffix that tells the format of a file, and whether a suffix of a compression follows it."""
+    stem, suffix = os.path.splitext(posixpath.basename(path).lower())
+    return (os.path.splitext(stem)[1], True) if suffix in _COMPRESSED else (suffix, False)
+
+
 def _format_of(path: str) -> str | None:
-    """Return the format that the name of a file tells. Text files may be compressed."""
-    name = posixpath.basename(path).lower()
-    stem, suffix = os.path.splitext(name)
-    formats = _SUFFIXES
-    if suffix in _COMPRESSED:
-        suffix = os.path.splitext(stem)[1]
-        formats = {kind: _SUFFIXES[kind] for kind in _TEXT_FORMATS}
-    return next((kind for kind, suffixes in formats.items() if suffix in suffixes), None)
+    """Return the format that the name of a file tells. Only text files may be compressed."""
+    suffix, is_compressed = _suffixes(path)
+    formats = _TEXT_FORMATS if is_compressed else _SUFFIXES
+    return next((kind for kind in formats if suffix in _SUFFIXES[kind]), None)
 
 
 def _list_files(path: str, storage_options: Options, requested: str | None) -> _Files:
@@ -154,7 +156,7 @@ def _open_text(
 ) -> Iterator[pa.RecordBatchReader]:
     found = []
     for path in files.paths:
-        tabs = {"delimiter": "\t"} if os.path.splitext(path.lower().removesuffix(".gz"))[1] == ".tsv" else {}
+        tabs = {"delimiter": "\t"} if _suffixes(path)[0] == ".tsv" else {}
         options = ReadOptions.of(files.format, tabs | dict(read_options))
         found.append(TextFile(path, _raw_file(path, storage_options), options))
     with open_text(found, like) as reader:
