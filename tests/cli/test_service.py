@@ -120,8 +120,7 @@ def test_upload_json_is_the_response_of_the_service(cli: Any, service: Api) -> N
 @pytest.mark.spark
 def test_upload_accepts_options_types_and_compression(cli: Any, service: Api, tmp_path: Path) -> None:
     (tmp_path / "odd.CSV.gz").write_bytes(gzip.compress(b"1;a=b;1.5\n2;NA;-\n"))
-    options = ("--option", "delimiter=;", "--option", "header=false", "--option", "null_values=NA",
-               "--option", "null_values=-")  # fmt: skip
+    options = ("--delimiter", ";", "--no-header", "--null-value", "NA", "--null-value", "-")
     made = cli("upload", "odd.CSV.gz", "--label", "Odd", *options, "--type", "column_3=decimal(10,2)", "--json").json
     shown = cli("datasets", "odd", "--json").json
     assert shown["schema"]["columns"][2] == {"name": "column_3", "type": "decimal(10,2)", "nullable": True}
@@ -166,8 +165,8 @@ def test_an_existing_table_name_is_a_conflict(cli: Any, service: Api, people: An
 
 @pytest.mark.spark
 def test_errors_of_the_service_are_shown_unchanged(cli: Any, service: Api) -> None:
-    answer = cli("upload", "people.csv", "--label", "x", "--option", "colour=red", code=2)
-    assert "Unknown option 'colour' for csv. Options: " in answer.err
+    answer = cli("upload", "people.csv", "--label", "x", "--layout", "lines", code=2)
+    assert "Unknown option 'layout' for csv. Options: " in answer.err
     assert "known" in cli("upload", "people.csv", "--label", "x", "--type", "id=colour", code=2).err
     assert "no such column" in cli("upload", "people.csv", "--label", "x", "--type", "colour=text", code=2).err
     assert cli("upload", "people.csv", "--label", "x", "--table-name", "1x", "--json", code=2).problem["code"]
@@ -474,8 +473,8 @@ def test_binary_formats_are_refused_on_a_terminal(
         (("upload", "people.dat", "--label", "x"), 2, "--format"),
         (("upload", "-", "--label", "x"), 2, "standard input"),
         (("upload", "people.csv", "--label", "x", "--format", "xml"), 2, "xml"),
-        (("upload", "people.csv", "--label", "x", "--option", "delimiter"), 2, "--option"),
-        (("upload", "people.csv", "--label", "x", "--option", "quote=a", "--option", "quote=b"), 2, "twice"),
+        (("upload", "people.csv", "--label", "x", "--delimiter"), 2, "--delimiter"),
+        (("upload", "people.csv", "--label", "x", "--layout", "tree"), 2, "tree"),
         (("upload", "people.csv", "--label", "x", "--type", "id"), 2, "--type"),
         (("upload", "people.csv", "--label", "x", "--type", "id= "), 2, "--type"),
         (("upload", "people.csv", "--label", "x", "--on-error", "ignore"), 2, "ignore"),

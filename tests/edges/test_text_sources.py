@@ -143,8 +143,7 @@ def test_the_classes_and_the_command_line_take_read_options(
     inlay.PyArrowDatasetIO().merge(source, tmp_path / "io", "upsert", "column_1", read_options=options)
     inlay.DuckDBDatasetIO().write_parquet_dataset(source, tmp_path / "duckdb", read_options=options)
     inlay.merge_parquet_dataset_pyarrow(source, tmp_path / "function", "column_1", read_options=options)
-    flags = ["--source-format", "csv", "--option", "delimiter=|", "--option", "header=false",
-             "--option", "null_values=-"]  # fmt: skip
+    flags = ["--source-format", "csv", "--delimiter", "|", "--no-header", "--null-value", "-"]
     keys = ["-s", "upsert", "-k", "column_1"]
     assert run(["merge", str(source), str(tmp_path / "cli"), *keys, *flags]) == 0
     assert run(["write", str(source), str(tmp_path / "written"), *flags]) == 0

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from inspect import Signature, signature
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -29,10 +30,10 @@ SourceArguments: TypeAlias = contextlib.AbstractContextManager[dict[str, Any]]
 
 @contextlib.contextmanager
 def _open_source(
-    source: str, source_format: SourceFormat | None, option: Sequence[str] | None
+    source: str, source_format: SourceFormat | None, read_options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield the arguments `data` and `read_options` of `inlay.merge`."""
-    options = o.read_options(option)
+    options = dict(read_options)
     if source_format is not None:
         options["format"] = source_format.value
     if source == "-":
@@ -117,6 +118,7 @@ app.add_typer(api_keys.app, name="keys")
 
 
 @app.command()
+@o.with_read_options
 def merge(
     source: o.Source,
     dataset: o.Dataset,
@@ -130,7 +132,6 @@ def merge(
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
-    option: o.ReadOptions = None,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     dry_run: o.DryRun = False,
@@ -138,6 +139,8 @@ def merge(
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001  (`inlay.cli.run` reads it)
+    *,
+    read_options: dict[str, Any],
 ) -> None:
     """Merge the rows of SOURCE into DATASET. Rewrites only the row groups that change."""
     arguments = {
@@ -155,38 +158,20 @@ def merge(
         "lock_timeout": lock_timeout,
     }
     if dry_run:
-        _plan(_open_source(source, source_format, option), arguments, limit=limit, json=json, quiet=quiet)
+        _plan(_open_source(source, source_format, read_options), arguments, limit=limit, json=json, quiet=quiet)
     else:
-        _merge(_open_source(source, source_format, option), arguments, limit=limit, json=json, quiet=quiet)
+        _merge(_open_source(source, source_format, read_options), arguments, limit=limit, json=json, quiet=quiet)
 
 
-@app.command()
-def plan(
-    source: o.Source,
-    dataset: o.Dataset,
-    strategy: o.Strategy,
-    key: o.Keys,
-    partition_by: o.PartitionBy = None,
-    dedup_order_by: o.DedupOrderBy = None,
-    schema_mode: o.SchemaMode = o.SchemaModeName.strict,
-    compression: o.Compression = None,
-    row_group_size: o.RowGroupSize = None,
-    max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
-    engine: o.EngineName = "auto",
-    source_format: o.FormatOfSource = None,
-    option: o.ReadOptions = None,
-    storage_option: o.StorageOptions = None,
-    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
-    limit: o.Limit = 50,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
-) -> None:
+def plan(**arguments: Any) -> None:
     """Show what `inlay merge` would do. Lists the operation on each file and its reason. Changes nothing."""
-    merge(
-        source, dataset, strategy, key, partition_by, dedup_order_by, schema_mode, compression, row_group_size,
-        max_rows_per_file, engine, source_format, option, storage_option, lock_timeout, True, limit, json, quiet, debug,
-    )  # fmt: skip
+    merge(**arguments, dry_run=True)
+
+
+plan.__signature__ = Signature(  # type: ignore[attr-defined]
+    [parameter for name, parameter in signature(merge).parameters.items() if name != "dry_run"]
+)
+app.command()(plan)
 
 
 def _merge(source: SourceArguments, arguments: dict[str, Any], *, limit: int, json: bool, quiet: bool) -> None:
@@ -206,6 +191,7 @@ def _plan(source: SourceArguments, arguments: dict[str, Any], *, limit: int, jso
 
 
 @app.command()
+@o.with_read_options
 def write(
     source: o.Source,
     dataset: o.Dataset,
@@ -217,13 +203,14 @@ def write(
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
     engine: o.EngineName = "auto",
     source_format: o.FormatOfSource = None,
-    option: o.ReadOptions = None,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     limit: o.Limit = 50,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001
+    *,
+    read_options: dict[str, Any],
 ) -> None:
     """Write the rows of SOURCE as new files. Appends to DATASET or overwrites it, without comparing keys."""
     import inlay
@@ -231,7 +218,7 @@ def write(
     storage = o.storage_options(storage_option)
     _require_dataset(dataset, storage, missing_ok=True)
     progress = output.progress(enabled=not json and not quiet)
-    with _open_source(source, source_format, option) as rows, progress as step:
+    with _open_source(source, source_format, read_options) as rows, progress as step:
         result = inlay.write_dataset(
             rows.pop("data"),
             dataset,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,8 +15,6 @@ import typer
 from inlay.errors import InvalidArgumentError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_FLAGS = ("header", "day_first")  # read options whose values are true or false
-_LISTS = ("null_values",)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -159,15 +159,72 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-ReadOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="Set a read option that inlay would otherwise detect: delimiter, header, quote, escape, null_values,"
-        " encoding, day_first or layout. Repeatable.",
+class LayoutName(StrEnum):
+    lines = "lines"
+    array = "array"
+    objects = "objects"
+
+
+# Each read option of a text file: the type of its value, its flags and its help.
+_READ_OPTIONS: dict[str, tuple[Any, str, str, str]] = {
+    "delimiter": (
+        str,
+        "--delimiter",
+        "CHAR",
+        "Character between the cells of a CSV file; `tab` for a tab. Default: detected.",
     ),
-]
+    "header": (
+        bool,
+        "--header/--no-header",
+        "",
+        "Whether the first row of a CSV file holds the column names. Default: detected.",
+    ),
+    "quote": (
+        str,
+        "--quote",
+        "CHAR",
+        "Quote character of a CSV file; an empty text disables quoting. Default: detected.",
+    ),
+    "escape": (str, "--escape", "CHAR", "Character that escapes a quote in a CSV file. Default: detected."),
+    "null_values": (list[str], "--null-value", "TEXT", "Cell of a CSV file that means NULL. Repeatable."),
+    "encoding": (
+        str,
+        "--encoding",
+        "NAME",
+        "Encoding of a text file, such as latin-1. Default: UTF-8, or detected UTF-16.",
+    ),
+    "day_first": (
+        bool,
+        "--day-first/--month-first",
+        "",
+        "Whether 01/02/2024 is February 1 or January 2. Default: detected.",
+    ),
+    "layout": (LayoutName, "--layout", "", "Layout of a JSON file. Default: detected."),
+}
+
+
+def with_read_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add a flag for each read option to a command, which receives the chosen ones as `read_options`."""
+    known = inspect.signature(command, eval_str=True).parameters
+    parameters = [parameter for name, parameter in known.items() if name != "read_options"]
+    at = next(number for number, parameter in enumerate(parameters, 1) if parameter.name.endswith("_format"))
+    parameters[at:at] = [_read_option(name) for name in _READ_OPTIONS]
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        chosen = {name: arguments.pop(name) for name in _READ_OPTIONS}
+        command(**arguments, read_options={name: value for name, value in chosen.items() if value is not None})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _read_option(name: str) -> inspect.Parameter:
+    type_, flags, metavar, text = _READ_OPTIONS[name]
+    option = typer.Option(flags, metavar=metavar or None, help=text, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[type_ | None, option]
+    )
 
 
 def names(values: Sequence[str] | None) -> list[str] | None:
@@ -205,19 +262,6 @@ def size(text: str) -> int:
         )
     number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
-
-
-def read_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Parse read options. Values are text, except flags and options that hold a list."""
-    options: dict[str, Any] = {}
-    for name, value in pairs(texts, "--option"):
-        if name in _LISTS:
-            options.setdefault(name, []).append(value)
-        elif name in options:
-            raise InvalidArgumentError(f"--option {name} appears twice.")
-        else:
-            options[name] = {"true": True, "false": False}.get(value.lower(), value) if name in _FLAGS else value
-    return options
 
 
 def pairs(texts: Sequence[str] | None, flag: str, *, last: bool = False) -> list[tuple[str, str]]:

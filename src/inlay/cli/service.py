@@ -49,13 +49,12 @@ class SourceToSend(NamedTuple):
 
     @classmethod
     def of(
-        cls, file: str | None, file_format: FileFormat | None, option: Sequence[str] | None, sql: str | None = None
+        cls, file: str | None, file_format: FileFormat | None, read_options: dict[str, Any], sql: str | None = None
     ) -> SourceToSend:
         """Create a source and check everything that needs no service."""
-        options = o.read_options(option)
-        if sql is not None and (file_format or options):
-            raise InvalidArgumentError("--format and --option apply to a FILE, not to --sql.")
-        source = cls(file, sql, file_format, options)
+        if sql is not None and (file_format or read_options):
+            raise InvalidArgumentError("--format and read options apply to a FILE, not to --sql.")
+        source = cls(file, sql, file_format, read_options)
         if file is not None:
             source.content_type()
             if not source.is_pipe():
@@ -252,12 +251,12 @@ Output = Annotated[
 
 
 # -------------------------------------------------------------------------------------------------------------- upload
+@o.with_read_options
 def upload(
     file: FileToUpload,
     label: Label,
     table_name: TableName = None,
     file_format: FormatOfFile = None,
-    option: o.ReadOptions = None,
     column_type: Types = None,
     on_error: OnError = OnErrorName.fail,
     url: Url = None,
@@ -266,9 +265,11 @@ def upload(
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    read_options: dict[str, Any],
 ) -> None:
     """Create a dataset from FILE."""
-    source = SourceToSend.of(file, file_format, option)
+    source = SourceToSend.of(file, file_format, read_options)
     columns = [{"name": name, "type": kind} for name, kind in o.pairs(column_type, "--type", last=True)]
     body = {
         "label": label,
@@ -366,6 +367,7 @@ def _find(client: Client, dataset: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------- load
+@o.with_read_options
 def load(
     dataset: Target,
     strategy: Strategy,
@@ -375,7 +377,6 @@ def load(
     order_by: OrderBy = None,
     dry_run: DryRun = False,
     file_format: FormatOfFile = None,
-    option: o.ReadOptions = None,
     on_error: OnError = OnErrorName.fail,
     url: Url = None,
     api_key: ApiKey = None,
@@ -383,13 +384,15 @@ def load(
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    read_options: dict[str, Any],
 ) -> None:
     """Load the rows of FILE into DATASET. Appends, replaces, or merges by key."""
     if (file is None) == (sql is None):
         raise InvalidArgumentError("A load needs either a FILE or --sql.", hint="Pass exactly one of them.")
     keys, order = o.names(key) or [], o.names(order_by) or []
     _check_keys(strategy, keys, order)
-    source = SourceToSend.of(file, file_format, option, sql)
+    source = SourceToSend.of(file, file_format, read_options, sql)
     body = {
         "strategy": strategy.value,
         "key_columns": keys,

@@ -16,7 +16,7 @@ from inlay.commit.snapshot import hold_snapshot
 from inlay.engines.text_files import TextFile, open_text
 from inlay.errors import InvalidArgumentError, NotFoundError, UnreadableFileError, UnreadableSourceError, unknown
 from inlay.parquet.footers import has_nanoseconds, int96_columns, require_nanoseconds
-from inlay.parquet.layout import data_files, visible_files
+from inlay.parquet.layout import data_files, parse_hive_partition_path, visible_files
 from inlay.schema import null_column, unify
 from inlay.storage import Location, ObjectStore, expand_glob, locate
 from inlay.text.decode import RawFile
@@ -131,7 +131,21 @@ def _list_files(path: str, storage_options: Options, requested: str | None) -> _
     if requested is None:
         formats |= {file.path: "parquet" for file in data_files(location)}
     known = {location.display(name): kind for name, kind in formats.items() if kind is not None}
-    return _of_one_format(path, known)._replace(root=location)
+    files = _of_one_format(path, known)._replace(root=location)
+    if files.format != "parquet":
+        _reject_partitions(path, list(formats))
+    return files
+
+
+def _reject_partitions(path: str, names: Sequence[str]) -> None:
+    """Reject directories such as `day=1` above files that are not Parquet, because the value would be lost."""
+    for name in names:
+        for column in parse_hive_partition_path(name):
+            raise UnreadableSourceError(
+                f"The source {path!r} contains {name!r}, whose path has a value of the column {column!r}. inlay reads"
+                " such columns only with Parquet files.",
+                hint="Add the column to the files, or pass the directories one by one.",
+            )
 
 
 def _of_one_format(path: str, formats: Mapping[str, str]) -> _Files:
