@@ -197,7 +197,7 @@ def test_a_directory_of_several_formats_is_refused(tmp_path: Path, engine: Any, 
 def test_partition_directories_of_text_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s" / "day=1").mkdir(parents=True)
     (tmp_path / "s" / "day=1" / "a.csv").write_text("id,v\n4,d\n")
-    with pytest.raises(UnreadableSourceError, match="'day=1/a.csv', whose path has a value of the column 'day'"):
+    with pytest.raises(UnreadableSourceError, match=r"'day=1/a\.csv', whose path has a value of the column 'day'"):
         inlay.merge(tmp_path / "s", tmp_path / "d", "upsert", "id")
     assert not (tmp_path / "d").exists()
 

@@ -131,10 +131,10 @@ def _list_files(path: str, storage_options: Options, requested: str | None) -> _
     if requested is None:
         formats |= {file.path: "parquet" for file in data_files(location)}
     known = {location.display(name): kind for name, kind in formats.items() if kind is not None}
-    files = _of_one_format(path, known)._replace(root=location)
-    if files.format != "parquet":
+    found = _of_one_format(path, known)._replace(root=location)
+    if found.format != "parquet":
         _reject_partitions(path, list(formats))
-    return files
+    return found
 
 
 def _reject_partitions(path: str, names: Sequence[str]) -> None:
