@@ -91,7 +91,7 @@ def test_label_is_suggested_from_the_file_name(name: str, label: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ the grid
 def preview(content: bytes, **types: pa.DataType) -> Preview:
     """Preview content with the task that Spark runs."""
-    return _Previewer(None, types, None, Limits())(InlineFile(content))
+    return _Previewer(None, None, types, None, Limits())(InlineFile(content))
 
 
 def test_rejected_rows_keep_their_position_and_have_reasons() -> None:

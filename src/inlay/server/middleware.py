@@ -69,6 +69,7 @@ request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_r
 
 MAX_BODY_BYTES = 2 << 20  # without inline data
 _MAX_ESCAPE_BYTES = 6  # in which JSON can spell one byte of inline data, as \u000a
+_DATASETS = "/v1/datasets"
 MAX_HEADER_BYTES = 32 << 10
 IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -162,18 +163,24 @@ class LimitsMiddleware:
 
     def __init__(self, app: App, max_inline_bytes: int) -> None:
         self._app = app
-        self._max_body_bytes = MAX_BODY_BYTES + _MAX_ESCAPE_BYTES * max_inline_bytes
+        self._inline_bytes = _MAX_ESCAPE_BYTES * max_inline_bytes
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
-        limit = None if scope["path"] == _UPLOADS else self._max_body_bytes
+        limit = self._max_body_bytes(scope["path"])
         error = _check_headers(Headers(scope=scope), limit)
         if error is not None:
             await problem_response(error)(scope, receive, send)
         else:
             await self._app(scope, _limited(receive, limit), send)
+
+    def _max_body_bytes(self, path: str) -> int | None:
+        """Return the limit of a body, or None for uploads. Only new datasets and loads can have inline data."""
+        if path == _UPLOADS:
+            return None
+        return MAX_BODY_BYTES + (self._inline_bytes if path.startswith(_DATASETS) else 0)
 
 
 def _check_headers(headers: Headers, limit: int | None) -> InlayError | None:
