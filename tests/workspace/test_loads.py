@@ -326,7 +326,7 @@ def test_executors_convert_other_columns_orders_and_types(
 
     for name in ("iter_batches", "read_row_group", "read_row_groups", "read"):
         monkeypatch.setattr(pq.ParquetFile, name, fail)  # in this process, not in the processes of executors
-    for name in ("open_batches", "load_source"):
+    for name in ("open_rows", "open_source", "load_source"):
         monkeypatch.setattr(f"inlay.engines.spark.engine.{name}", fail)
     narrow = pa.table({"n": pa.array([7], pa.int8()), "name": ["b"], "id": pa.array([2], pa.uint16())})
     sources = [
