@@ -167,8 +167,9 @@ class Conformer:
 
     def _check_names(self, target: pa.Schema) -> None:
         known = {*target.names, *self.partition_columns, *self.order_columns}
+        passed = set(self.source.names)
         require_columns(self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column")
-        missing = [name for name in target.names if name not in self.source.names]
+        missing = [name for name in target.names if name not in passed]
         extra = [name for name in self.source.names if name not in known]
         if self.mode == "strict" and (missing or extra):
             raise SchemaMismatchError(_differing_columns(missing, extra), hint=_hint(missing, extra))
@@ -226,13 +227,15 @@ class Conformer:
         return pa.schema([*self.stored_schema, *self._new_fields()], self.file_schema.metadata)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        columns = []
-        for field in self.schema:
-            if field.name not in table.column_names:
-                columns.append(null_column(table.num_rows, field.type))
-                continue
-            columns.append(fit_field(table.column(field.name), field, as_key=field.name in self.key_columns))
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        found = dict(zip(table.column_names, table.columns, strict=True))
+        schema = self.schema
+        columns = [
+            fit_field(found[field.name], field, as_key=field.name in self.key_columns)
+            if field.name in found
+            else null_column(table.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def fit_field(column: pa.ChunkedArray, field: pa.Field, *, as_key: bool = False) -> pa.ChunkedArray:
