@@ -473,7 +473,6 @@ def test_binary_formats_are_refused_on_a_terminal(
         (("upload", "people.dat", "--label", "x"), 2, "--format"),
         (("upload", "-", "--label", "x"), 2, "standard input"),
         (("upload", "people.csv", "--label", "x", "--format", "xml"), 2, "xml"),
-        (("upload", "people.csv", "--label", "x", "--delimiter"), 2, "--delimiter"),
         (("upload", "people.csv", "--label", "x", "--layout", "tree"), 2, "tree"),
         (("upload", "people.csv", "--label", "x", "--type", "id"), 2, "--type"),
         (("upload", "people.csv", "--label", "x", "--type", "id= "), 2, "--type"),

@@ -116,7 +116,10 @@ _UNDESCRIBABLE = {"positive_data_acceptance", "missing_required_header", "unsupp
 
 
 def fuzz(api: Api, examples: int) -> int:
-    """Send valid and invalid requests; every response must match the OpenAPI document."""
+    """Send valid and invalid requests; every response must match the OpenAPI document.
+
+    Clients do not send parameters with an empty value, so the service cannot reject an unknown one.
+    """
     schema = schemathesis.openapi.from_url(f"{api.url}/openapi.json")
     checks = [check for check in CHECKS.get_all() if check.__name__ not in _UNDESCRIBABLE]
     requests = 0
@@ -130,6 +133,7 @@ def fuzz(api: Api, examples: int) -> int:
         @hypothesis.given(case=strategy)
         def ask(case: Any) -> None:
             nonlocal requests
+            hypothesis.assume(all(value not in ([], {}, None) for value in (case.query or {}).values()))
             requests += 1
             case.call_and_validate(checks=checks, headers=KEY, timeout=60)
 
