@@ -43,7 +43,7 @@ class Server:
 
     def dataset(self, files: Mapping[str, pa.Table] = TARGET) -> str:
         """Write a dataset without the proxy and return its URL."""
-        path = f"bucket/stores-{next(_NUMBERS)}/d"
+        path = f"bucket/edges-{next(_NUMBERS)}/d"
         for name, table in files.items():
             with self.direct.open(f"{path}/{name}", "wb") as file:
                 pq.write_table(table, file)

@@ -59,7 +59,7 @@ def choose(page: Page, label: str, option: str) -> None:
 
 
 def type_in(page: Page, label: str, text: str) -> None:
-    """Replace the value of a field by keyboard. Type again if the page has just drawn the field anew."""
+    """Replace the value of a field by keyboard. Type again if the page draws the field anew meanwhile."""
     box = page.get_by_label(label, exact=True)
     for timeout in (5_000, 5_000, TIMEOUT_MS):
         box.focus()
@@ -67,12 +67,12 @@ def type_in(page: Page, label: str, text: str) -> None:
         page.keyboard.type(text)
         try:
             expect(box).to_have_value(text, timeout=timeout)
-            break
+            page.keyboard.press("Enter")
+            expect(box).to_have_value(text, timeout=timeout)
+            return
         except AssertionError:
             if timeout == TIMEOUT_MS:
                 raise
-    page.keyboard.press("Enter")
-    expect(box).to_have_value(text)
 
 
 def give_type(page: Page, column: str, type_: str) -> None:
