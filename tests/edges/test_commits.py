@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ import pytest
 import inlay
 from inlay.commit.local import LocalJournal
 from inlay.errors import CommitPendingError, CorruptJournalError, DatasetIOError, InlayError, InvalidArgumentError
-from inlay.storage import LocalStore, locate
+from inlay.storage import locate
 from tests.edges.readers import READERS
+from tests.faults.scenarios import failing_moves
 
 ROWS = {"id": [1, 2, 3], "n": [10, 20, 30]}
 
@@ -35,24 +34,9 @@ def listing(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-@contextlib.contextmanager
-def failing_moves(monkeypatch: pytest.MonkeyPatch, moves: int) -> Iterator[None]:
-    """Let files be moved into place this many times. Later moves fail."""
-    move, left = LocalStore.move, iter(range(moves))
-
-    def stop(store: LocalStore, source: str, target: str) -> None:
-        if next(left, None) is None:
-            raise OSError("the disk failed")
-        move(store, source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "move", stop)
-        yield
-
-
-def interrupt(path: Path, monkeypatch: pytest.MonkeyPatch, moves: int = 0) -> None:
+def interrupt(path: Path, moves: int = 0) -> None:
     """Leave a pending upsert that has moved this many files."""
-    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+    with failing_moves(moves), pytest.raises(CommitPendingError):
         inlay.merge({"id": [2, 4], "n": [21, 40]}, path, "upsert", "id")
 
 
@@ -107,11 +91,9 @@ def test_symbolic_links_and_relative_paths_lead_to_one_sidecar(tmp_path: Path, m
         assert LocalJournal(locate(each)).sidecar == str(tmp_path / "data/.sales.txn")
 
 
-def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(tmp_path: Path) -> None:
     path = write(tmp_path / "host/sales")
-    interrupt(path, monkeypatch)
+    interrupt(path)
     script = """
     import sys, inlay
     for call in (lambda p: inlay.read_parquet(p), lambda p: inlay.merge({"id": [9], "n": [9]}, p, "upsert", "id")):
@@ -128,11 +110,9 @@ def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(
     assert ids(path) == [1, 2, 3, 4, 5]
 
 
-def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_used(tmp_path: Path) -> None:
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch)
+    interrupt(path)
     (path / ".inlay.txn").mkdir()
     inlay.merge({"id": [5], "n": [50]}, path, "upsert", "id")
     assert ids(path) == [1, 2, 3, 4, 5]
@@ -173,11 +153,9 @@ def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
 
 # ------------------------------------------------------------------------------------------------- deleted datasets
 @pytest.mark.parametrize("moves", [0, 1])
-def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
+def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(tmp_path: Path, moves: int) -> None:
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch, moves)
+    interrupt(path, moves)
     shutil.rmtree(path)
     with pytest.raises(InlayError, match="no Parquet file"):
         inlay.read_parquet(path)
@@ -186,11 +164,9 @@ def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(
     assert ids(path) == [7]
 
 
-def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(tmp_path: Path) -> None:
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch)
+    interrupt(path)
     shutil.rmtree(path)
     path.mkdir()
     pq.write_table(pa.table({"id": [7], "n": [70]}), path / "part-0.parquet")
@@ -200,11 +176,9 @@ def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(
     assert [entry.name for entry in (tmp_path / ".sales.txn").iterdir() if entry.name.startswith(".staging_")] == []
 
 
-def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch, moves=1)
+    interrupt(path, moves=1)
     (path / ".inlay.pending").rmdir()
     found = listing(path)
     with pytest.raises(CorruptJournalError, match="belongs to another directory"):
@@ -262,12 +236,12 @@ def test_a_partition_without_write_permission_changes_nothing(tmp_path: Path) ->
 
 # ------------------------------------------------------------------------------------------------------------- undo
 @pytest.mark.parametrize("moves", [0, 1, 2])
-def test_undo_restores_the_files_before_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
+def test_undo_restores_the_files_before_the_commit(tmp_path: Path, moves: int) -> None:
     path = tmp_path / "days"
     inlay.write_dataset({"id": [1, 2, 3], "day": ["mon", "tue", "wed"]}, path, partition_columns="day")
     before = listing(path)
     rows = {"id": [1, 2, 4], "day": ["mon", "tue", "thu"], "new": [1, 2, 4]}
-    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+    with failing_moves(moves), pytest.raises(CommitPendingError):
         inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve")
     report = inlay.recover(path, undo=True)
     assert report.undone
@@ -279,10 +253,10 @@ def test_undo_restores_the_files_before_the_commit(tmp_path: Path, monkeypatch: 
     assert ids(path) == [1, 2, 4]
 
 
-def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path) -> None:
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch, moves=1)
-    with failing_moves(monkeypatch, 0), pytest.raises(CommitPendingError):
+    interrupt(path, moves=1)
+    with failing_moves(0), pytest.raises(CommitPendingError):
         inlay.recover(path, undo=True)
     assert ids(path) == [1, 2, 3]
 
@@ -295,7 +269,7 @@ def test_undo_without_hard_links_is_an_error_that_changes_nothing(
 
     monkeypatch.setattr(os, "link", refused)
     path = write(tmp_path / "sales")
-    interrupt(path, monkeypatch, moves=1)
+    interrupt(path, moves=1)
     found = listing(path)
     with pytest.raises(CorruptJournalError, match=r"earlier content of .* is lost"):
         inlay.recover(path, undo=True)

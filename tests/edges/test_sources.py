@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ from pyarrow import feather
 import inlay
 from inlay.engines import files, streams
 from inlay.errors import CommitPendingError, InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
-from inlay.storage import LocalStore
 from tests import lake
 from tests.edges.readers import assert_rows
+from tests.faults.scenarios import failing_moves
 
 
 def test_a_list_of_dicts_has_the_columns_of_all_dicts(tmp_path: Path, engine: Any) -> None:
@@ -209,29 +208,12 @@ def test_a_file_that_is_not_arrow_is_named(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- datasets as sources
-@contextlib.contextmanager
-def failing_moves(monkeypatch: pytest.MonkeyPatch, moves: int) -> Iterator[None]:
-    """Let files be moved into place this many times. Later moves fail."""
-    move, left = LocalStore.move, iter(range(moves))
-
-    def stop(store: LocalStore, source: str, target: str) -> None:
-        if next(left, None) is None:
-            raise OSError("the disk failed")
-        move(store, source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "move", stop)
-        yield
-
-
 @pytest.mark.parametrize("moves", [0, 1])
-def test_a_pending_commit_of_the_source_is_completed_first(
-    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
+def test_a_pending_commit_of_the_source_is_completed_first(tmp_path: Path, engine: Any, moves: int) -> None:
     source = tmp_path / "source"
     for start in (0, 2):
         inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
-    with failing_moves(monkeypatch, moves), pytest.raises(CommitPendingError):
+    with failing_moves(moves), pytest.raises(CommitPendingError):
         inlay.merge({"id": [1, 2, 9], "v": ["new"] * 3}, source, "upsert", "id")
     inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
     assert not (tmp_path / ".source.txn/commit.json").exists()

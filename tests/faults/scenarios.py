@@ -116,16 +116,23 @@ def apply_one_file(root: Path) -> None:
     change_files(locate(dataset(root)), {"a.parquet": b"a two"}, [])
 
 
+@contextlib.contextmanager
+def failing_moves(moves: int) -> Iterator[None]:
+    """Let files be moved into place this many times. Later moves fail."""
+    move, left = LocalStore.move, iter(range(moves))
+
+    def stop(store: LocalStore, source: str, target: str) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.EIO, "the disk failed")
+        move(store, source, target)
+
+    with mock.patch.object(LocalStore, "move", stop):
+        yield
+
+
 def leave_pending(root: Path) -> None:
     """Interrupt a commit after it has moved its first file."""
-    outcomes = [None, OSError(errno.EIO, "the disk failed")]
-
-    def move(_: LocalStore, source: str, target: str) -> None:
-        if error := outcomes.pop(0):
-            raise error
-        os.replace(source, target)
-
-    with mock.patch.object(LocalStore, "move", move), contextlib.suppress(CommitPendingError):
+    with failing_moves(1), contextlib.suppress(CommitPendingError):
         apply_files(root)
 
 
