@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from inlay.server.dependencies import _THREADS
 from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.service import Api, expect, expect_problem, running
@@ -236,14 +237,14 @@ def test_exactly_one_of_concurrent_uses_of_an_upload_succeeds(api: Api) -> None:
 
 def test_many_requests_can_wait_for_jobs(api: Api) -> None:
     """More requests than threads wait for jobs, and the service still answers others."""
-    count = api.get("/v1/datasets")["count"]
-    with ThreadPoolExecutor(60) as pool:
-        waiting = [pool.submit(api.create, f"a\n{number}\n") for number in range(60)]
+    count, requests = api.get("/v1/datasets")["count"], _THREADS["catalog"] + 4
+    with ThreadPoolExecutor(requests) as pool:
+        waiting = [pool.submit(api.create, f"a\n{number}\n") for number in range(requests)]
         assert api.get("/healthz") == {"status": "ok"}
         assert api.get("/v1/datasets")["count"] >= count
         made = [each.result() for each in waiting]
-    assert len({each["table_name"] for each in made}) == 60
-    assert api.get("/v1/datasets")["count"] == count + 60
+    assert len({each["table_name"] for each in made}) == requests
+    assert api.get("/v1/datasets")["count"] == count + requests
 
 
 # ------------------------------------------------------------------------------------------------ async and idempotent

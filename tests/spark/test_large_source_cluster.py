@@ -99,11 +99,11 @@ def test_a_merge_survives_the_death_of_an_executor(tmp_path):
     """The rows that it wrote for other executors are in the store, not on its disk."""
     path = target(tmp_path / "d")
     with cluster.standalone_cluster() as running:
-        driver = cluster.start_driver(MERGE, path, running.master, "1.0", folder=tmp_path)
+        driver = cluster.start_driver(MERGE, path, running.master, "0.5", folder=tmp_path)
         try:
             until_rewriting(driver)
             executors = running.wait_for_executors(2)
-            time.sleep(1.5)
+            time.sleep(0.8)
             os.kill(next(iter(executors)), signal.SIGKILL)
             out, err = driver.communicate(timeout=120)
         finally:

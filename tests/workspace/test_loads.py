@@ -477,6 +477,16 @@ def test_every_version_can_be_queried_and_restored(workspace: Workspace) -> None
         workspace.restore(dataset.id, 9)
 
 
+def test_a_repeated_restore_gets_its_job_after_the_version_expired(workspace: Workspace) -> None:
+    dataset = made(workspace, [row(1, "a")])
+    load(workspace, dataset, inline([row(1, "b")]), "upsert")
+    first = workspace.restore(dataset.id, 1, idempotency_key="repeated").wait()
+    workspace.catalog.versions.expire(keep_versions=1, keep_days=0)
+    assert workspace.restore(dataset.id, 1, idempotency_key="repeated").wait().id == first.id
+    with pytest.raises(NotFoundError, match="no version 1"):
+        workspace.restore(dataset.id, 1, idempotency_key="another")
+
+
 def test_a_query_never_mixes_two_versions(workspace: Workspace) -> None:
     """Each load changes two files; a sum over both always belongs to one version."""
     dataset = made(workspace, [row(1, "a", 0)])

@@ -261,7 +261,9 @@ class Workspace:
         self, dataset_id: str, version: int, *, idempotency_key: str | None = None, scope: str = ""
     ) -> SubmittedJob:
         """Create a new version with the files of an older version. No data is copied."""
-        self.catalog.versions.get(dataset_id, version)
+        if not self.catalog.jobs.knows_key(idempotency_key, scope):
+            # After a restore, the version that it restored may expire. A repeated request still gets the earlier job.
+            self.catalog.versions.get(dataset_id, version)
 
         def work(handle: JobHandle) -> None:
             self.catalog.versions.restore(dataset_id, version, job_id=handle.id)
