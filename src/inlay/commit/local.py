@@ -407,9 +407,9 @@ class LocalJournal:
         """
         report = RecoveryReport()
         outer = outer_sidecar_path(self.location) if self._is_inside else None
-        for journal in [self] if outer is None else [LocalJournal(self.location, outer), self]:
-            if journal.has_sidecar():
-                journal.recover_sidecar(report, sweep=sweep, undo=undo)
+        journals = [self] if outer is None else [LocalJournal(self.location, outer), self]
+        for journal in (each for each in journals if each.has_sidecar()):
+            journal.recover_sidecar(report, sweep=sweep, undo=undo)
         self._store.remove_empty_directory(self._marker)  # A crashed writer may have left it without a commit.
         return report
 
@@ -427,6 +427,10 @@ class LocalJournal:
             else:
                 self._finish(record)
                 report.completed = record.id
+        elif stat_or_none(self._marker) is not None:
+            # The writer may have crashed after it deleted the record, but before the deletion was durable. The record
+            # without the marker would look like a commit of another directory.
+            self._store.sync_directory(self.sidecar)
         if sweep:
             report.swept += self._sweep()
 
