@@ -24,21 +24,25 @@ def test_flags_override_the_environment_which_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "inlay.toml").write_text('port = 1\nhost = "h1"\ndata_dir = "d1"\napi_keys = ["a", "b"]\n')
+    (tmp_path / "inlay.toml").write_text(
+        f'port = 1\nhost = "h1"\ndata_dir = "d1"\napi_keys = ["{"a" * 16}", "{"b" * 16}"]\n'
+    )
     environ = {"INLAY_PORT": "2", "INLAY_HOST": "h2"}
     settings = Settings.load({"port": 3, "host": None}, environ)
-    assert (settings.port, settings.host, settings.data_dir, settings.api_keys) == (3, "h2", "d1", ("a", "b"))
+    assert (settings.port, settings.host, settings.data_dir, settings.api_keys) == (3, "h2", "d1", ("a" * 16, "b" * 16))
     assert not settings.is_loopback
     assert "api_keys" not in repr(settings)
 
 
 def test_api_keys_are_separated_by_commas() -> None:
-    assert Settings.load(environ={"INLAY_API_KEYS": "one, two,,"}).api_keys == ("one", "two")
+    one, two = "one-secret-of-many", "two-secret-of-many"
+    assert Settings.load(environ={"INLAY_API_KEYS": f"{one}, {two},,"}).api_keys == (one, two)
 
 
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
+        ({"INLAY_API_KEYS": "a-long-secret-of-a-service,a"}, "fewer than 16 characters"),
         ({"INLAY_PORT": "many"}, "INLAY_PORT is 'many'; it must be a whole number"),
         ({"INLAY_PORT": "99999"}, "port is 99999; it must be between 0 and 65,535"),
         ({"INLAY_QUERY_TIMEOUT_SECONDS": "-1"}, "must be at least 0"),

@@ -17,6 +17,7 @@ from inlay.errors import InvalidArgumentError, did_you_mean
 __all__ = ["Settings", "is_loopback"]
 
 MAX_KEEP_DAYS = 36_500
+MIN_KEY_LENGTH = 16
 _FILE = "inlay.toml"
 
 
@@ -52,7 +53,7 @@ class Settings:
     lease_seconds: float = _setting(
         30.0, "seconds without a sign of life after which a process on another machine counts as stopped", low=1
     )
-    api_keys: tuple[str, ...] = _setting((), "API keys, separated by commas", secret=True)
+    api_keys: tuple[str, ...] = _setting((), "API keys of at least 16 characters, separated by commas", secret=True)
 
     @classmethod
     def load(
@@ -80,6 +81,11 @@ class Settings:
             if isinstance(value, (int, float)) and not low <= value <= (math.inf if high is None else high):
                 bounds = f"at least {low}" if high is None else f"between {low} and {high:,}"
                 raise InvalidArgumentError(f"{each.name} is {value}; it must be {bounds}.")
+        if any(len(key) < MIN_KEY_LENGTH for key in self.api_keys):
+            raise InvalidArgumentError(
+                f"An API key in the settings (INLAY_API_KEYS) has fewer than {MIN_KEY_LENGTH} characters.",
+                hint="Create a random key, for example with `openssl rand -hex 16`, or use `inlay keys create`.",
+            )
 
     @property
     def is_loopback(self) -> bool:
@@ -88,6 +94,10 @@ class Settings:
     @property
     def data_path(self) -> Path:
         return Path(self.data_dir).expanduser().absolute()
+
+    def create_data_dir(self) -> None:
+        """Create the data directory. Only its owner can read it."""
+        self.data_path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def catalog(self) -> str:

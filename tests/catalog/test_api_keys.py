@@ -41,12 +41,14 @@ def test_the_database_contains_no_secret(catalog: Catalog) -> None:
 
 def test_a_revoked_key_is_invalid_immediately_and_still_listed(catalog: Catalog) -> None:
     assert not catalog.api_keys.exist()
+    assert not catalog.api_keys.have_existed()
     made = catalog.api_keys.create("one")
     assert catalog.api_keys.exist()
     revoked = catalog.api_keys.revoke(made.key.id)
     assert revoked.revoked_at is not None
     assert catalog.api_keys.verify(made.secret) is None
     assert not catalog.api_keys.exist()
+    assert catalog.api_keys.have_existed()
     assert catalog.api_keys.revoke(made.key.id) == revoked
     assert catalog.api_keys.list().items == (revoked,)
     for wrong in (new_id("key"), "x"):

@@ -578,17 +578,18 @@ def test_another_http_server_is_not_mistaken_for_the_service(
 
 
 def test_keys_are_sent(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(data_dir=str(tmp_path / "data"), spark_master="local[2]", api_keys=("sesame",))
+    settings = Settings(data_dir=str(tmp_path / "data"), spark_master="local[2]", api_keys=("sesame-open-sesame",))
     with running(Workspace(settings), spark=False) as api:
         datasets = ("datasets", "--json", "--url", api.url)
         assert cli(*datasets, code=2).problem["code"] == "unauthorized"
         assert cli(*datasets, "--api-key", "wrong", code=2).problem["code"] == "unauthorized"
-        assert cli(*datasets, "--api-key", "sesame").json["count"] == 0
-        monkeypatch.setenv("INLAY_API_KEYS", "sesame,other")  # a key of the service itself, for the one that is ours
+        assert cli(*datasets, "--api-key", "sesame-open-sesame").json["count"] == 0
+        # A key of the service itself, which its own machine may use.
+        monkeypatch.setenv("INLAY_API_KEYS", "sesame-open-sesame,other-secret-of-many")
         assert cli(*datasets, code=2).problem["code"] == "unauthorized"
         monkeypatch.setenv("INLAY_PORT", api.url.rpartition(":")[2])
         assert cli("datasets", "--json").json["count"] == 0
-        monkeypatch.setenv("INLAY_API_KEY", "sesame")
+        monkeypatch.setenv("INLAY_API_KEY", "sesame-open-sesame")
         assert cli(*datasets).json["count"] == 0
         made = cli("keys", "create", "reader", "--scope", "read", "--data-dir", tmp_path / "data", "--json").json
         assert cli(*datasets, "--api-key", made["secret"]).json["count"] == 0
@@ -795,6 +796,8 @@ def test_keys_are_created_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
     assert "secret" not in document["keys"][0]
     assert cli("keys", "revoke", made["id"], "--json").json["revoked_at"] is not None
     assert cli("keys", "revoke", "key_" + "a" * 24, "--json", code=5).problem["code"] == "not_found"
+    last = cli("keys", "revoke", document["keys"][1]["id"])
+    assert "No valid key is left" in last.err
 
 
 def test_no_keys(cli: Any, tmp_path: Path) -> None:

@@ -43,7 +43,12 @@ def fresh(tmp_path: Path) -> Iterator[Api]:
 
 def test_without_keys_everything_is_open(fresh: Api) -> None:
     assert fresh.upload("a\n1\n")
-    assert fresh.http.get("/v1/files", headers=bearer("whatever")).status_code == 200
+
+
+def test_a_wrong_key_is_rejected_also_by_an_open_service(fresh: Api) -> None:
+    expect_problem(fresh.http.get("/v1/files", headers=bearer("whatever")), 401, "unauthorized")
+    expect_problem(fresh.http.get("/v1/files", headers={"Cookie": "inlay_key=whatever"}), 401, "unauthorized")
+    assert fresh.http.get("/v1/files").status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong"), {"Authorization": f"Basic {STATIC}"}])
@@ -64,12 +69,13 @@ def test_a_static_key_has_all_scopes(locked: Api) -> None:
     assert locked.http.get("/v1/files", headers=bearer("another")).status_code == 200
 
 
-def test_a_stored_key_closes_the_service_until_it_is_revoked(fresh: Api) -> None:
+def test_a_stored_key_closes_the_service_for_good(fresh: Api) -> None:
     made = fresh.workspace.catalog.api_keys.create("mine")
     expect_problem(fresh.http.get("/v1/files"), 401, "unauthorized")
     assert fresh.http.get("/v1/files", headers=bearer(made.secret)).status_code == 200
     fresh.workspace.catalog.api_keys.revoke(made.key.id)
-    assert fresh.http.get("/v1/files").status_code == 200  # no valid key is left
+    for headers in ({}, bearer(made.secret)):  # no valid key is left
+        expect_problem(fresh.http.get("/v1/files", headers=headers), 401, "unauthorized")
 
 
 def test_scopes(fresh: Api) -> None:

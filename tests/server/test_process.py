@@ -133,12 +133,12 @@ def test_an_upload_of_a_gigabyte_is_streamed(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
     with (
-        served(tmp_path, INLAY_API_KEYS="the-key") as found,
+        served(tmp_path, INLAY_API_KEYS="key-of-the-service") as found,
         httpx.Client(base_url=found.url, timeout=TIMEOUT_SECONDS) as http,
     ):
         assert expect(http.get("/healthz"), 200) == {"status": "ok"}
         assert http.get("/v1/files").status_code == 401
-        http.headers["Authorization"] = "Bearer the-key"
+        http.headers["Authorization"] = "Bearer key-of-the-service"
         assert expect(http.get("/v1/datasets"), 200)["datasets"] == []  # before Spark has started
         body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
         assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for Spark
@@ -150,7 +150,7 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
             assert stop(found) == -signal.SIGTERM
         requests = [line for line in found.lines() if line["logger"] == "inlay.requests"]
         assert {"POST /v1/datasets 201", "GET /healthz 200"} <= {line["message"] for line in requests}
-        assert "the-key" not in "".join(found.log)
+        assert "key-of-the-service" not in "".join(found.log)
     assert not cluster.session_members(found.process.pid)
     with served(tmp_path) as again:
         listed = expect(httpx.get(f"{again.url}/v1/datasets", timeout=TIMEOUT_SECONDS), 200)["datasets"]

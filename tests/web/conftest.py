@@ -45,9 +45,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 @pytest.fixture(scope="session")
 def locked_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """Run a service that requires the API key `the-key`."""
+    """Run a service that requires the API key `key-of-the-service`."""
     stand = Stand(
-        tmp_path_factory.mktemp("locked"), cluster.local_connect_url(), settings={"INLAY_API_KEYS": "the-key"}
+        tmp_path_factory.mktemp("locked"),
+        cluster.local_connect_url(),
+        settings={"INLAY_API_KEYS": "key-of-the-service"},
     )
     with ServiceProcess(stand).opened() as process:
         yield process

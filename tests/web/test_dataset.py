@@ -342,7 +342,7 @@ def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> 
 # Long: short runs check in test_home.py what a read-only key offers, and in tests/server what it allows.
 @pytest.mark.long
 def test_a_read_only_key_offers_no_changes(locked_service: ServiceProcess, open_window: Opener) -> None:
-    key = {"Authorization": "Bearer the-key"}
+    key = {"Authorization": "Bearer key-of-the-service"}
     with httpx.Client(base_url=locked_service.url, headers=key, timeout=SPARK_TIMEOUT) as api:
         made = create(api, "id\n1\n", "Locked")
         load(api, made, "id\n2\n", "append")

@@ -86,7 +86,7 @@ def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_wind
     page.get_by_label("API key").fill("wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_have_text("The API key is not valid.")
-    page.get_by_label("API key").fill("the-key")
+    page.get_by_label("API key").fill("key-of-the-service")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(visit.url + "/sql?q=SELECT+1")
     cookie = next(c for c in visit.context.cookies() if c["name"] == "inlay_key")
@@ -110,7 +110,7 @@ def test_signing_in_never_redirects_to_another_site(locked_service: ServiceProce
     for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "/%09/evil.example", "/login"):
         visit.context.clear_cookies()
         page = visit.go(f"/login?next={elsewhere}")
-        page.get_by_label("API key").fill("the-key")
+        page.get_by_label("API key").fill("key-of-the-service")
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url(visit.url + "/")
 

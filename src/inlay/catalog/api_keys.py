@@ -71,8 +71,15 @@ class ApiKeys:
 
     def exist(self) -> bool:
         """Return whether any API key is valid."""
+        return self._any(_keys.c.revoked_at.is_(None))
+
+    def have_existed(self) -> bool:
+        """Return whether any API key was ever created, even if all are revoked."""
+        return self._any(sa.true())
+
+    def _any(self, condition: sa.ColumnElement[bool]) -> bool:
         with self._context.read() as connection:
-            return connection.execute(sa.select(_keys.c.id).where(_keys.c.revoked_at.is_(None))).first() is not None
+            return connection.execute(sa.select(_keys.c.id).where(condition).limit(1)).first() is not None
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke an API key permanently."""

@@ -240,6 +240,7 @@ def migrate(database: Database, migrations: str = MIGRATIONS, latest: str = LATE
 def _upgrade(database: Database, migrations: str, latest: str) -> None:
     from alembic import command  # slow to import and rarely needed
     from alembic.config import Config
+    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", migrations.replace("%", "%%"))
@@ -249,16 +250,28 @@ def _upgrade(database: Database, migrations: str, latest: str) -> None:
         with target.write() as connection:
             _require_no_newer(current_revision(connection), latest)
             config.attributes["connection"] = connection
-            command.upgrade(config, latest)
+            try:
+                command.upgrade(config, latest)
+            except (CommandError, AssertionError) as error:
+                raise CatalogVersionError(
+                    "The table alembic_version of the catalog does not name a known schema version.", hint=_FOREIGN_HINT
+                ) from error
     finally:
         target.close()
+
+
+_FOREIGN_HINT = "Another program may use this database. Use another one, or restore the catalog from a backup."
 
 
 def current_revision(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    revision: str | None = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    return revision
+    revisions: list[str] = list(connection.execute(sa.text("SELECT * FROM alembic_version")).scalars())
+    if len(revisions) > 1:
+        raise CatalogVersionError(
+            f"The table alembic_version of the catalog has {len(revisions)} rows instead of one.", hint=_FOREIGN_HINT
+        )
+    return revisions[0] if revisions else None
 
 
 def require_latest(connection: Connection) -> None:
@@ -273,7 +286,7 @@ def require_latest(connection: Connection) -> None:
 
 
 def _require_no_newer(revision: str | None, latest: str) -> None:
-    if revision is not None and revision > latest:
+    if revision is not None and str(revision) > latest:
         raise CatalogVersionError(
             f"The catalog has schema version {revision!r}, but this program supports versions up to {latest!r}.",
             hint="Update inlay, or use another catalog.",

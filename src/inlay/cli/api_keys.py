@@ -104,7 +104,14 @@ def revoke(
     """Revoke a key immediately and permanently."""
     with _catalog(data_dir) as catalog:
         key = catalog.api_keys.revoke(key_id)
+        is_last = not catalog.api_keys.exist()
     output.print_json(_document(key)) if json else typer.echo(f"Revoked the key {key.id} ({plain(key.name)}).")
+    if is_last:
+        typer.echo(
+            "No valid key is left in the catalog. The service now accepts only keys in INLAY_API_KEYS.\n"
+            "Create a key with `inlay keys create`.",
+            err=True,
+        )
 
 
 @contextlib.contextmanager

@@ -392,7 +392,7 @@ def require_data_dir(settings: Settings, *, creates: bool) -> None:
             hint="Pass --url or --data-dir, or create a dataset with `inlay upload`.",
         )
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        settings.create_data_dir()
     except OSError as error:
         raise StorageUnavailableError(
             f"Cannot use the data directory '{path}': {error.strerror}.",

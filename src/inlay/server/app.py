@@ -76,6 +76,7 @@ def create_app(settings: Settings, make_workspace: Callable[[Settings], Workspac
     app.add_api_route("/v1/{path:path}", _unknown_route, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
     app.add_middleware(LimitsMiddleware, max_inline_bytes=settings.max_inline_bytes)
+    app.add_middleware(auth.AuthenticationMiddleware)
     app.add_middleware(TelemetryMiddleware, metrics=service.metrics)
     app.openapi = _with_problems(app, app.openapi)  # type: ignore[method-assign]
     return app

@@ -1,6 +1,7 @@
 """Authentication by bearer key or session cookie, and the routes that set the cookie.
 
-While no API key exists, a service on loopback is open to every program on the machine.
+A service on loopback is open to every program on the machine until its first API key is created. After that it stays
+closed, even if all API keys are revoked.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -19,17 +20,22 @@ from pydantic import Field
 from starlette.requests import HTTPConnection
 
 from inlay.constants import Scope
-from inlay.errors import CatalogUnavailableError, ForbiddenError, UnauthorizedError
+from inlay.errors import CatalogUnavailableError, ForbiddenError, InlayError, UnauthorizedError
 from inlay.server import requests
 from inlay.server.dependencies import Service, ServiceDep, problems
+from inlay.server.middleware import SESSION_PATH
+from inlay.server.problems import problem_response
 from inlay.settings import is_loopback
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
 
 log = logging.getLogger("inlay.server")
-router = APIRouter(tags=["service"])
+router = APIRouter(tags=["service"], route_class=requests.JsonRoute)
 SESSION_COOKIE = "inlay_key"
+_CALLER = "inlay.caller"  # the key of the caller in the scope of a request
+_HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+_OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site; "none" is an address that the user typed
 _bearer = HTTPBearer(
     scheme_name="ApiKey", description="An API key from `inlay keys create` or INLAY_API_KEYS.", auto_error=False
 )
@@ -54,8 +60,7 @@ async def identify(service: Service, secret: str | None) -> Caller:
             caller = _from_settings(secret, settings.api_keys) or await service.run(lambda w: _from_catalog(w, secret))
             if caller is not None:
                 return caller
-        may_be_open = settings.is_loopback and not settings.api_keys
-        if may_be_open and not await service.run(lambda w: w.catalog.api_keys.exist()):
+        elif await _is_open(service):
             return _ANONYMOUS
     except CatalogUnavailableError as error:  # an unauthenticated caller must not see the address of the catalog
         log.warning("cannot look up an API key: %s", error)
@@ -66,6 +71,13 @@ async def identify(service: Service, secret: str | None) -> Caller:
     )
 
 
+async def _is_open(service: Service) -> bool:
+    settings = (await service.workspace()).settings
+    if not settings.is_loopback or settings.api_keys:
+        return False
+    return not await service.run(lambda w: w.catalog.api_keys.have_existed())
+
+
 def require_scope(caller: Caller, scope: Scope) -> None:
     if scope not in caller.scopes:
         raise ForbiddenError(
@@ -73,18 +85,39 @@ def require_scope(caller: Caller, scope: Scope) -> None:
         )
 
 
-async def authenticate(request: HTTPConnection, bearer: str | None = None) -> Caller:
+async def authenticate(request: HTTPConnection) -> Caller:
     """Return the caller of a request.
 
     A request without a bearer key must have the service's own origin: browsers send cookies for any web site.
     """
-    cookie = request.cookies.get(SESSION_COOKIE)
-    caller = await identify(request.app.state.service, bearer or cookie)
+    bearer = _bearer_key(request)
+    caller = await identify(request.app.state.service, bearer or request.cookies.get(SESSION_COOKIE))
     if caller == _ANONYMOUS:
         _require_loopback_name(request)
     if bearer is None or caller == _ANONYMOUS:
         require_same_origin(request)
     return caller
+
+
+def _bearer_key(request: HTTPConnection) -> str | None:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+class AuthenticationMiddleware:
+    """Authenticates requests under /v1 before anything reads their bodies. Signing in needs no key yet."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/") and scope["path"] != SESSION_PATH:
+            try:
+                scope[_CALLER] = await authenticate(HTTPConnection(scope))
+            except InlayError as error:
+                await problem_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 async def require_own_page(connection: HTTPConnection) -> None:
@@ -113,8 +146,9 @@ def _digest(secret: str) -> str:
 # --------------------------------------------------------------------------------------------------- foreign web sites
 def _require_loopback_name(request: HTTPConnection) -> None:
     """Raise if the Host header is not a loopback name, which DNS rebinding can cause."""
-    host = request.headers.get("host", "")
-    if not is_loopback(_hostname(host)):
+    host = ", ".join(request.headers.getlist("host"))
+    found = _HOST.fullmatch(host)
+    if found is None or not is_loopback(found["name"].strip("[]").lower()):
         raise ForbiddenError(
             f"Without API keys, the service is available only under a loopback name, not {host[:100]!r}.",
             hint="Use http://127.0.0.1 or http://localhost, or set INLAY_API_KEYS.",
@@ -122,25 +156,22 @@ def _require_loopback_name(request: HTTPConnection) -> None:
 
 
 def require_same_origin(request: HTTPConnection) -> None:
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
+    """Raise if a browser sent the request for another web site. Links from other sites may open a page."""
+    headers = request.headers
+    origin = headers.get("origin")
+    is_foreign = origin is not None and origin.lower().split("://")[1:] != [headers.get("host", "").lower()]
+    is_fetched = headers.get("sec-fetch-site", "none") not in _OWN_SITE and headers.get("sec-fetch-mode") != "navigate"
+    if is_foreign or is_fetched:
+        site = f"the web site {origin[:100]!r}" if origin else "other web sites"
         raise ForbiddenError(
-            f"Requests from the web site {origin[:100]!r} require an API key in a header.",
-            hint="Send the header Authorization: Bearer KEY.",
+            f"Requests from {site} require an API key in a header.", hint="Send the header Authorization: Bearer KEY."
         )
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 # -------------------------------------------------------------------------------------------------------- dependencies
 def _requires(scope: Scope) -> Callable[[Request, HTTPAuthorizationCredentials | None], Awaitable[Caller]]:
-    async def check(request: Request, bearer: Bearer) -> Caller:
-        caller = await authenticate(request, bearer.credentials if bearer is not None else None)
+    async def check(request: Request, _: Bearer) -> Caller:  # `Bearer` documents the header in OpenAPI
+        caller: Caller = request.scope.get(_CALLER) or await authenticate(request)
         require_scope(caller, scope)
         return caller
 
@@ -153,9 +184,8 @@ Writer = Annotated[Caller, Depends(_requires("write"))]
 
 async def is_trusted(request: Request) -> bool:
     """Return whether the caller may read, and therefore see the reasons of failures."""
-    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     try:
-        caller = await authenticate(request, secret.strip() if scheme.lower() == "bearer" else None)
+        caller = await authenticate(request)
     except (UnauthorizedError, ForbiddenError):
         return False
     return "read" in caller.scopes
@@ -166,7 +196,7 @@ class SessionBody(requests.RequestBody):
     key: Annotated[str, Field(min_length=1, max_length=1000, description="An API key.")]
 
 
-@router.post("/v1/session", status_code=204, responses=problems(415), summary="Sign a browser in")
+@router.post(SESSION_PATH, status_code=204, responses=problems(415), summary="Sign a browser in")
 async def sign_in(request: Request, body: SessionBody, service: ServiceDep) -> Response:
     """Store the API key in a session cookie. Programs use `Authorization: Bearer KEY` instead."""
     require_same_origin(request)
@@ -177,7 +207,7 @@ async def sign_in(request: Request, body: SessionBody, service: ServiceDep) -> R
     return response
 
 
-@router.delete("/v1/session", status_code=204, responses=problems(), summary="Sign a browser out")
+@router.delete(SESSION_PATH, status_code=204, responses=problems(), summary="Sign a browser out")
 async def sign_out(request: Request) -> Response:
     require_same_origin(request)
     response = Response(status_code=204)

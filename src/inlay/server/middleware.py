@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -69,10 +70,13 @@ request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_r
 
 MAX_BODY_BYTES = 2 << 20  # without inline data
 _MAX_ESCAPE_BYTES = 6  # in which JSON can spell one byte of inline data, as \u000a
+SESSION_PATH = "/v1/session"
+_MAX_SESSION_BYTES = 8 << 10
 _DATASETS = "/v1/datasets"
 MAX_HEADER_BYTES = 32 << 10
+_MAX_FRAMES = 30
 IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
-_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UPLOADS = "/v1/files"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
@@ -112,7 +116,7 @@ class TelemetryMiddleware:
         except ClientDisconnect:
             exchange.status = exchange.status or 499
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("a request failed unexpectedly")
             if exchange.status:  # raise, so that the started response does not look complete
                 raise
             await internal_error_response()(scope, receive, send)
@@ -151,6 +155,7 @@ def _counting(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receiv
             headers = MutableHeaders(scope=message)
             headers["X-Request-ID"] = exchange.id
             headers["X-Content-Type-Options"] = "nosniff"
+            headers["Cross-Origin-Resource-Policy"] = "same-origin"
         exchange.bytes_out += len(message.get("body", b""))
         await send(message)
 
@@ -180,6 +185,8 @@ class LimitsMiddleware:
         """Return the limit of a body, or None for uploads. Only new datasets and loads can have inline data."""
         if path == _UPLOADS:
             return None
+        if path == SESSION_PATH:
+            return _MAX_SESSION_BYTES
         return MAX_BODY_BYTES + (self._inline_bytes if path.startswith(_DATASETS) else 0)
 
 
@@ -235,6 +242,26 @@ def _limited(receive: Receive, limit: int | None) -> Receive:
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs
+# Log lines contain nothing that a client wrote: no paths, no values, no messages of unexpected exceptions. Messages of
+# other libraries can contain such text, so only the place of the message is logged.
+def _message(record: logging.LogRecord) -> str:
+    if record.name.partition(".")[0] == "inlay":
+        return record.getMessage()
+    return f"a message of {record.name}, from {record.filename} line {record.lineno}"
+
+
+def _trace(error: BaseException) -> list[str]:
+    """Return the types of an exception and its causes, and the lines of code that raised them."""
+    lines = []
+    cause: BaseException | None = error
+    while cause is not None:
+        lines.append(type(cause).__qualname__)
+        frames = traceback.extract_tb(cause.__traceback__, limit=-_MAX_FRAMES)
+        lines += [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return lines
+
+
 class JsonLines(logging.Formatter):
     """Formats each log record as one line of JSON."""
 
@@ -243,24 +270,24 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             "request_id": request_id.get(),
             **getattr(record, "facts", {}),
         }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            fields["trace"] = _trace(record.exc_info[1])
         return json.dumps({name: value for name, value in fields.items() if value is not None}, ensure_ascii=False)
 
 
 class PlainLines(logging.Formatter):
     """Formats log records for a terminal."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-
     def format(self, record: logging.LogRecord) -> str:
         facts = getattr(record, "facts", {})
-        return super().format(record) + (f"  {facts['ms']} ms" if "ms" in facts else "")
+        duration = f"  {facts['ms']} ms" if "ms" in facts else ""
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:7} {_message(record)}{duration}"
+        trace = _trace(record.exc_info[1]) if record.exc_info and record.exc_info[1] else []
+        return "\n".join([line, *trace])
 
 
 def set_up_logging(level: str = "INFO") -> None:
@@ -268,5 +295,5 @@ def set_up_logging(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level="WARNING", handlers=[handler], force=True)
-    for name in ("inlay", "uvicorn"):
-        logging.getLogger(name).setLevel(level)
+    logging.getLogger("inlay").setLevel(level)
+    logging.getLogger("engineio").setLevel(logging.CRITICAL)  # it logs every wrong request

@@ -26,6 +26,7 @@ log = logging.getLogger("inlay.server")
 MEDIA_TYPE = "application/problem+json"
 _CLIENT_CLOSED_REQUEST = 499
 _RETRY_SECONDS = "5"
+_MAX_ERRORS = 100
 
 
 def problem_document(error: InlayError, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -104,7 +105,7 @@ async def _on_invalid(_: Request, error: Exception) -> Response:
 
 
 def _invalid(details: Sequence[Any]) -> InvalidRequestError:
-    errors = [{"field": _field(each["loc"]), "message": field_message(each)} for each in details]
+    errors = [{"field": _field(each["loc"])[:200], "message": field_message(each)} for each in details[:_MAX_ERRORS]]
     summary = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:3])
     return InvalidRequestError(f"The request is invalid: {summary}.".replace("..", "."), errors=errors)
 

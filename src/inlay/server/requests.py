@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -17,7 +20,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from inlay.constants import FileFormat, InlineFormat, OnError
-from inlay.server.problems import field_message
+from inlay.errors import InvalidRequestError
+from inlay.server.problems import ProblemException, field_message, problem_response
 
 if TYPE_CHECKING:
     from inlay.workspace import Inline as InlineRequest
@@ -30,32 +34,55 @@ Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merg
 IgnoreCase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 
 
-def _strings(document: Any) -> Iterator[str]:
-    """Yield every string in a JSON document, including object keys."""
-    if isinstance(document, str):
-        yield document
-    elif isinstance(document, (list, tuple)):
-        for each in document:
-            yield from _strings(each)
-    elif isinstance(document, dict):
-        yield from _strings([*document, *document.values()])
+# ------------------------------------------------------------------------------------------------------------- parsing
+_MAX_DEPTH = 32
+_MAX_FIELDS = 1000  # of one JSON object
+_MAX_VALUES = 500_000  # of the whole body, which may describe 50,000 columns
 
 
+class _LimitedRequest(Request):
+    async def json(self) -> Any:
+        return parse_json(await self.body())
+
+
+class JsonRoute(APIRoute):
+    """A route that limits the shape of JSON bodies before it validates them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_limited(request: Request) -> Response:
+            return await handle(_LimitedRequest(request.scope, request.receive))
+
+        return handle_limited
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse JSON. Raise if it is nested too deeply or has too many values: each costs time to validate."""
+    document = orjson.loads(body)
+    level, count = [document], 0
+    for _ in range(_MAX_DEPTH):
+        if any(isinstance(each, dict) and len(each) > _MAX_FIELDS for each in level):
+            raise _refused(f"An object in the request has more than {_MAX_FIELDS:,} fields.")
+        objects = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for values in objects for value in values]
+        count += len(level)
+        if count > _MAX_VALUES:
+            raise _refused(f"The request has more than {_MAX_VALUES:,} values.")
+        if not level:
+            return document
+    raise _refused(f"The request has more than {_MAX_DEPTH} nested levels.")
+
+
+def _refused(message: str) -> ProblemException:
+    return ProblemException(problem_response(InvalidRequestError(message)))
+
+
+# -------------------------------------------------------------------------------------------------------------- bodies
 class RequestBody(BaseModel):
     """Base of all request bodies. Rejects unknown fields and values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _reject_lone_surrogates(cls, body: Any) -> Any:
-        # JSON escapes can spell half a surrogate pair, which UTF-8 cannot encode.
-        for text in _strings(body):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"half a surrogate pair in {text[:50]!r}") from error
-        return body
 
     @model_validator(mode="wrap")
     @classmethod

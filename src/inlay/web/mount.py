@@ -1,28 +1,34 @@
-"""Mounts the page on the service's application, with security headers and a guarded socket."""
+"""Mounts the page on the service's application, with security headers and guarded sockets.
+
+A page receives its content through a socket. Only the browser that loaded the page can use the page's socket: the
+socket must send the browser cookie of the page's request, and its API key if the page has one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import mimetypes
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import import_module, resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, cookie_parser
 
-from inlay.errors import ForbiddenError
-from inlay.server.auth import require_own_page
+from inlay.errors import ForbiddenError, NotFoundError
+from inlay.server.auth import SESSION_COOKIE, require_own_page
 from inlay.server.problems import problem_response
 
 if TYPE_CHECKING:
-    from nicegui import App
+    from nicegui import App, Client
 
     from inlay.server.dependencies import Service
 
@@ -30,8 +36,11 @@ __all__ = ["Protected", "mount"]
 
 _PAGES = ("home", "dataset", "preview", "rejects", "load", "sql", "jobs", "status")
 
+STATIC = "/static"
 _SOCKET = "/_nicegui_ws"
 _PAGE_HEADER = "x-nicegui-content"  # NiceGUI sets this header on the pages that it renders.
+_BROWSER_COOKIE = "inlay_browser"
+_BROWSER = "inlay.browser"  # The key of the browser cookie's value in the scope of a request.
 _POLICY_VIOLATION = 1008  # The close code of web sockets.
 _RECONNECT_SECONDS = 30.0  # NiceGUI keeps the state of a page this long after its connection is lost.
 # NiceGUI evaluates code, compiles templates and sets styles, and therefore needs `unsafe-eval` and `unsafe-inline`.
@@ -50,7 +59,7 @@ _HEADERS = {
 
 
 class Protected:
-    """ASGI middleware that adds security headers and accepts sockets only from the service's own pages."""
+    """ASGI middleware that adds security headers and a browser cookie, and accepts sockets only from own pages."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -59,13 +68,18 @@ class Protected:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        connection = HTTPConnection(scope)
         if scope["type"] == "websocket" or scope["path"].startswith(_SOCKET):
             try:
-                await require_own_page(HTTPConnection(scope))
+                await require_own_page(connection)
+                _require_own_socket(connection)
             except ForbiddenError as error:
                 await _refuse(error, scope, receive, send)
                 return
-        await self._app(scope, receive, send if scope["type"] == "websocket" else _with_headers(send))
+            await self._app(scope, receive, send)
+            return
+        scope[_BROWSER] = connection.cookies.get(_BROWSER_COOKIE) or secrets.token_urlsafe(24)
+        await self._app(scope, receive, _with_headers(scope, send))
 
 
 async def _refuse(error: ForbiddenError, scope: Any, receive: Any, send: Any) -> None:
@@ -75,8 +89,10 @@ async def _refuse(error: ForbiddenError, scope: Any, receive: Any, send: Any) ->
         await problem_response(error)(scope, receive, send)
 
 
-def _with_headers(send: Any) -> Any:
-    """Wrap `send` to add security headers, and for pages a content security policy with a nonce."""
+def _with_headers(scope: Any, send: Any) -> Any:
+    """Wrap `send` to add security headers, and for pages the browser cookie and a content security policy."""
+    secure = "; Secure" if scope["scheme"] == "https" else ""
+    cookie = f"{_BROWSER_COOKIE}={scope[_BROWSER]}; HttpOnly; Path=/; SameSite=Lax{secure}"
     nonce = secrets.token_urlsafe(16)
     started: dict[str, Any] = {}
     body = bytearray()
@@ -87,6 +103,7 @@ def _with_headers(send: Any) -> Any:
             headers.update(_HEADERS)
             if _PAGE_HEADER in headers:
                 headers["Content-Security-Policy"] = _POLICY.format(nonce=nonce)
+                headers.append("Set-Cookie", cookie)
                 started.update(message)
                 return
         elif started:
@@ -102,11 +119,66 @@ def _with_headers(send: Any) -> Any:
     return send_with_headers
 
 
+# -------------------------------------------------------------------------------------------------------------- sockets
+def _require_own_socket(connection: HTTPConnection) -> None:
+    """Raise if a request continues a socket that another browser opened, or that another API key opened."""
+    from nicegui import core
+
+    opened = core.sio.environ.get(connection.query_params.get("sid"))
+    if opened is not None and _identity(cookie_parser(opened.get("HTTP_COOKIE", ""))) != _identity(connection.cookies):
+        raise ForbiddenError("This socket belongs to another browser or API key.", hint="Reload the page.")
+
+
+def _identity(cookies: Mapping[str, str]) -> tuple[str | None, str | None]:
+    return cookies.get(_BROWSER_COOKIE), cookies.get(SESSION_COOKIE)
+
+
+def _may_connect(environ: Mapping[str, Any] | None, client: Client) -> bool:
+    """Return whether a socket may receive the content of a page.
+
+    A page without an API key has nothing to hide from a browser that has signed in since.
+    """
+    browser, key = _identity(cookie_parser((environ or {}).get("HTTP_COOKIE", "")))
+    page_key = client.request.cookies.get(SESSION_COOKIE)
+    return browser == client.request.scope[_BROWSER] and page_key in (None, key)
+
+
+def _guard_sockets() -> None:
+    """Let sockets use only the pages of their own browser and API key. NiceGUI lets any socket use any page."""
+    from nicegui import Client, core
+
+    accept = Client.accept_handshake
+
+    def accept_own(self: Client, socket_id: str, tab_id: str, environ: dict[str, Any] | None) -> bool:
+        return _may_connect(environ, self) and accept(self, socket_id, tab_id, environ)
+
+    Client.accept_handshake = accept_own  # type: ignore[method-assign]
+    handlers = core.sio.handlers["/"]
+    del handlers["log"]  # It would write text of the browser to the log of the service.
+    for event in ("event", "javascript_response", "ack"):
+        handlers[event] = _for_own_page(handlers[event])
+
+
+def _for_own_page(handle: Callable[[str, dict[str, Any]], None]) -> Callable[[str, Any], None]:
+    """Wrap a handler of messages to ignore those for pages that the sender is not connected to."""
+    from nicegui import core
+
+    def handle_own(socket_id: str, message: Any) -> None:
+        if isinstance(message, dict) and message.get("client_id") in core.sio.rooms(socket_id):
+            handle(socket_id, message)
+
+    return handle_own
+
+
+# --------------------------------------------------------------------------------------------------------- application
 def mount(app: FastAPI) -> None:
     """Serve the page at every path that no route of the application handles.
 
     NiceGUI supports one application per process, so call this once per process.
     """
+    files = _StaticFiles()
+    app.mount(STATIC, files)
+    app.mount("/login", files)
     page = _LazyPage(app.state.service)
     app.mount("/", page)
     inner = app.router.lifespan_context
@@ -117,6 +189,44 @@ def mount(app: FastAPI) -> None:
             yield state
 
     app.router.lifespan_context = lifespan
+
+
+class _StaticFiles:
+    """Answers requests for files of `static/` from memory. Anyone can send such requests, so they must cost little."""
+
+    def __init__(self) -> None:
+        folder = resources.files("inlay.web").joinpath("static")
+        self._files = {file.name: _StaticFile.of(file.name, file.read_bytes()) for file in folder.iterdir()}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        name = scope["path"].rpartition("/")[2]
+        file = self._files.get("login.html" if name == "login" else name)
+        if file is None or scope["method"] not in ("GET", "HEAD"):
+            await problem_response(NotFoundError("This file does not exist."))(scope, receive, send)
+            return
+        sent = dict(scope["headers"]).get(b"if-none-match")
+        status, body = (304, b"") if sent == file.tag else (200, file.content)
+        await send({"type": "http.response.start", "status": status, "headers": file.headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+class _StaticFile(NamedTuple):
+    content: bytes
+    tag: bytes
+    headers: list[tuple[bytes, bytes]]
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> _StaticFile:
+        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        headers = {
+            "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-cache",
+            "ETag": tag,
+            "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+            **_HEADERS,
+        }
+        return cls(content, tag.encode(), [(name.lower().encode(), value.encode()) for name, value in headers.items()])
 
 
 class _LazyPage:
@@ -153,6 +263,7 @@ def _build(service: Service) -> FastAPI:
 
     pages.state.service = service
     pages.add_middleware(Protected)
+    _guard_sockets()
     _register_pages(pages)
     host = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
@@ -174,9 +285,8 @@ def _build(service: Service) -> FastAPI:
 
 def _register_pages(pages: App) -> None:
     """Import the module of every page, which registers the page."""
-    from inlay.web.shell import STATIC, show_not_found
+    from inlay.web.shell import show_not_found
 
-    pages.add_static_files(STATIC, str(resources.files("inlay.web").joinpath("static")))
     for kind in (404, RequestValidationError):
         pages.add_exception_handler(kind, show_not_found)
     for name in _PAGES:

@@ -24,13 +24,13 @@ from inlay.constants import Scope
 from inlay.errors import InlayError, ServiceUnreachableError, UnauthorizedError
 from inlay.server.auth import SESSION_COOKIE, authenticate, identify, require_scope
 from inlay.server.dependencies import Service, Threads
+from inlay.web.mount import STATIC
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
 
 __all__ = [
     "ICON",
-    "STATIC",
     "CopyButton",
     "Visitor",
     "confirm",
@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("inlay.web")
-STATIC = "/static"
 ICON = resources.files("inlay.web").joinpath("static/icon.svg").read_text(encoding="utf-8")
 _BUILD_TIMEOUT_SECONDS = 30.0
 _OPEN_TIMEOUT_SECONDS = 20.0  # The workspace may still be opening.
@@ -103,7 +102,10 @@ def page(path: str, title: str) -> Callable[[Body], Body]:
                 with content:
                     await body(visitor, **parameters)
             except UnauthorizedError:
-                return RedirectResponse(_login_address(request), status_code=303)
+                response = RedirectResponse(_login_address(request), status_code=303)
+                if SESSION_COOKIE in request.cookies:  # a key that is invalid now
+                    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+                return response
             except Exception as error:  # noqa: BLE001  (it is logged and shown on the page)
                 _show_failure(content, error)
             return None
@@ -132,7 +134,7 @@ def _address_of(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
-def _frame(request: Request, title: str, *, has_navigation: bool = True) -> ui.element:
+def _frame(request: Request, title: str) -> ui.element:
     """Build the header of a page and return the element for its content."""
     use_stylesheet("inlay.css")
     ui.colors(primary="#0f766e", secondary="#475569", accent="#b45309", positive="#15803d", negative="#b91c1c")
@@ -141,10 +143,9 @@ def _frame(request: Request, title: str, *, has_navigation: bool = True) -> ui.e
         with ui.link(target="/").classes("inlay-brand").props('aria-label="inlay: datasets"'):
             ui.html(ICON, sanitize=False).classes("inlay-icon").props("aria-hidden=true")
             ui.label("inlay")
-        if has_navigation:
-            with ui.element("nav").classes("inlay-nav").props('aria-label="Pages"'):
-                for target, name, icon in _NAV_LINKS:
-                    _nav_link(target, name, icon, is_current=_is_current(request.url.path, target))
+        with ui.element("nav").classes("inlay-nav").props('aria-label="Pages"'):
+            for target, name, icon in _NAV_LINKS:
+                _nav_link(target, name, icon, is_current=_is_current(request.url.path, target))
         ui.space()
         _theme_menu(dark)
         if request.cookies.get(SESSION_COOKIE):
@@ -189,27 +190,6 @@ def heading(text: str, note: str | None = None) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- signing in and out
-# Continue to the page that the visitor came from, if this service serves it.
-_CONTINUE = """
-  const next = new URLSearchParams(location.search).get('next') || '/';
-  const to = URL.canParse(next, location.origin) ? new URL(next, location.origin) : location;
-  location.replace(to.origin === location.origin && to.pathname !== location.pathname ? to.href : '/');
-"""
-# The browser sends the key straight to the HTTP API, which answers with a cookie that no script can read.
-_SIGN_IN = f"""async () => {{
-  const box = document.querySelector('input[name=key]'), problem = document.getElementById('problem');
-  problem.textContent = '';
-  const answer = await fetch('/v1/session', {{method: 'POST', headers: {{'Content-Type': 'application/json'}},
-    body: JSON.stringify({{key: box.value}})}});
-  if (answer.ok) {{ {_CONTINUE} }} else {{
-    problem.textContent = answer.status === 401 ? 'The API key is not valid.' : (await answer.json()).detail;
-    box.focus();
-  }}
-}}"""
-# The browser sends no cookie when it follows a link from another site. A request from this page sends the cookie.
-_SKIP_IF_SIGNED_IN = f"""(async () => {{
-  if (location.search.includes('next=') && (await fetch('/v1/datasets?limit=1')).ok) {{ {_CONTINUE} }}
-}})()"""
 # Remove drafts and history from the browser, and sign out in every tab.
 _SIGN_OUT = """() => {
   for (const storage of [localStorage, sessionStorage]) {
@@ -221,18 +201,6 @@ _SIGN_OUT = """() => {
   });
 }"""
 _SIGN_OUT_WITH_OTHER_TABS = "new BroadcastChannel('inlay.session').onmessage = () => { location.href = '/login' };"
-
-
-@ui.page("/login", title="Sign in · inlay")
-def _show_login(request: Request) -> None:
-    with _frame(request, "Sign in", has_navigation=False):
-        heading("Sign in", "This service requires an API key. Run `inlay keys create NAME` to create one.")
-        with ui.card().classes("inlay-card").style("max-width: 28rem"):
-            box = ui.input("API key", password=True, password_toggle_button=True).classes("w-full")
-            box.props('name=key autofocus autocomplete="current-password"').on("keydown.enter", js_handler=_SIGN_IN)
-            ui.element("div").props("id=problem role=alert").style("color: var(--bad)")
-            ui.button("Sign in").props("no-caps unelevated").on("click", js_handler=_SIGN_IN)
-        ui.run_javascript(_SKIP_IF_SIGNED_IN)
 
 
 def _sign_out_button() -> None:

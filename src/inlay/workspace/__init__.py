@@ -10,7 +10,6 @@ with Workspace(Settings.load()) as workspace:
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,7 +76,7 @@ class Workspace:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        os.makedirs(settings.data_path, exist_ok=True)
+        settings.create_data_dir()
         catalog = Catalog(
             settings.catalog,
             lease=timedelta(seconds=settings.lease_seconds),

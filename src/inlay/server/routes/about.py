@@ -29,7 +29,9 @@ _STARTING = {"workspace": "starting"}
 _PUBLIC_STATES = ("ready", "starting")  # any other state is a reason, which only readers see
 _HEALTH_SECONDS = 1.0
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
     "Cache-Control": "no-cache",
 }
 

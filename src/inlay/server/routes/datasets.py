@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["datasets"])
+router = APIRouter(tags=["datasets"], route_class=requests.JsonRoute)
 _CSV = "text/csv"
 _FORMATS = {"csv": _CSV, "parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.stream"}
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["files"])
+router = APIRouter(tags=["files"], route_class=requests.JsonRoute)
 _BLOCK_BYTES = 1 << 20  # written by a thread at a time
 _BODY: dict[str, Any] = {
     "requestBody": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-log = logging.getLogger("inlay.server")
-router = APIRouter(tags=["query"])
+router = APIRouter(tags=["query"], route_class=requests.JsonRoute)
 _WRITERS = {
     "application/json": "to_json",
     "text/csv": "to_csv",
@@ -44,7 +42,6 @@ async def query(
     """Run one SELECT over `datasets.<table_name>`. `Accept` chooses the format of the result."""
     media = negotiate(accept, list(_WRITERS))
     cancel = threading.Event()
-    log.debug("query: %s", body.sql)
     async with on_disconnect(request, cancel.set):
         result: QueryResult = await service.run(
             lambda w: w.query(body.sql, body.limit, body.timeout_seconds, cancel), "queries"
