@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, cookie_parser
+from starlette.routing import Route
 
 from inlay.errors import ForbiddenError, NotFoundError
 from inlay.server.auth import SESSION_COOKIE, require_own_page
@@ -121,9 +122,11 @@ def _with_headers(scope: Any, send: Any) -> Any:
 
 # -------------------------------------------------------------------------------------------------------------- sockets
 def _require_own_socket(connection: HTTPConnection) -> None:
-    """Raise if a request continues a socket that another browser opened, or that another API key opened."""
+    """Raise if a request opens a socket without the cookie of a page, or continues a socket of someone else."""
     from nicegui import core
 
+    if _BROWSER_COOKIE not in connection.cookies:
+        raise ForbiddenError("Sockets require the cookie of a page.", hint="Load a page first, with cookies allowed.")
     opened = core.sio.environ.get(connection.query_params.get("sid"))
     if opened is not None and _identity(cookie_parser(opened.get("HTTP_COOKIE", ""))) != _identity(connection.cookies):
         raise ForbiddenError("This socket belongs to another browser or API key.", hint="Reload the page.")
@@ -178,7 +181,7 @@ def mount(app: FastAPI) -> None:
     """
     files = _StaticFiles()
     app.mount(STATIC, files)
-    app.mount("/login", files)
+    app.router.routes.append(Route("/login", files, include_in_schema=False))
     page = _LazyPage(app.state.service)
     app.mount("/", page)
     inner = app.router.lifespan_context
