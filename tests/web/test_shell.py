@@ -105,6 +105,16 @@ def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_wind
     page.wait_for_url(ASKED)
 
 
+def test_a_visitor_without_a_key_gets_a_redirect_and_no_page(locked_service: ServiceProcess) -> None:
+    with httpx.Client(base_url=locked_service.url, cookies={"inlay_key": "revoked"}) as stranger:
+        for path in ("/", "/no/such/page", "/sql?q=SELECT+1"):
+            answer = stranger.get(path)
+            assert (answer.status_code, answer.content) == (303, b"")
+            assert answer.headers["location"].startswith("/login?next=")
+            assert 'inlay_key="";' in answer.headers["set-cookie"]
+        assert stranger.get("/_nicegui/3.0.0/components/any.js").status_code == 401
+
+
 def test_signing_in_never_redirects_to_another_site(locked_service: ServiceProcess, open_window: Opener) -> None:
     visit = open_window(locked_service.url)
     for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "/%09/evil.example", "/login"):
