@@ -132,7 +132,7 @@ mutants: setup setup-test ## Try thousands of changes to the code of merges, and
 
 # Ten tests run in two processes, so that each test gets a fifth of the time.
 SOAK_SECONDS ?= 3600
-SOAKED := test_soak.py test_merge_soak.py test_service_kills.py
+SOAKED := test_soak.py test_merge_soak.py test_service_kills.py test_service_load.py
 .PHONY: soak
 soak: setup setup-test ## Inject random faults into all components for an hour: make soak SOAK_SECONDS=600
 	@mkdir -p .cache && rm -f .cache/soak.jsonl
