@@ -320,6 +320,25 @@ def test_a_no_op_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("change", ["upsert", "insert", "update", "no rows", "append", "compact", "rejected"])
+def test_a_call_that_changes_nothing_leaves_nothing_beside_a_foreign_directory(tmp_path: Path, change: str) -> None:
+    path, rows = tmp_path / "sales", pa.table(ROWS)
+    path.mkdir()
+    pq.write_table(rows, path / "a.parquet")
+    before = sorted(tmp_path.rglob("*"))
+    if change == "append":
+        inlay.write_dataset(rows.slice(0, 0), path, mode="append")
+    elif change == "compact":
+        inlay.compact(path)
+    elif change == "rejected":
+        with pytest.raises(InlayError):
+            inlay.merge(pa.concat_tables([rows, rows]), path, "upsert", "id")
+    else:
+        source, strategy = (rows.slice(0, 0), "upsert") if change == "no rows" else (rows, change)
+        assert inlay.merge(source, path, strategy, "id").rewritten_files == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_rejected_initial_load_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InlayError):
         inlay.merge({"id": [1, 1]}, tmp_path / "new/sales", "upsert", "id")

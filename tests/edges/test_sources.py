@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -14,7 +15,12 @@ from pyarrow import feather
 
 import inlay
 from inlay.engines import files, streams
-from inlay.errors import CommitPendingError, InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
+from inlay.errors import (
+    CommitPendingError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    UnreadableSourceError,
+)
 from tests import lake
 from tests.edges.readers import assert_rows
 from tests.faults.scenarios import failing_moves
@@ -157,6 +163,69 @@ def test_an_iterator_that_an_earlier_call_has_read_is_rejected(tmp_path: Path, e
         inlay.merge(source, tmp_path / "d", "full_merge", "id", engine=engine)
     assert "each call" in str(caught.value.hint)
     assert not (tmp_path / "d").exists()
+
+
+class Wrapped:
+    """An object that exports the stream of a reader, which can be read only once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.reader = table.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader.__arrow_c_stream__(requested_schema)
+
+
+def test_an_object_whose_rows_an_earlier_call_read_is_rejected(tmp_path: Path) -> None:
+    path, source = tmp_path / "d", Wrapped(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    inlay.merge(source, path, "upsert", "id")
+    for again in (
+        lambda: inlay.merge(source, path, "full_merge", "id"),
+        lambda: inlay.write_dataset(source, path, mode="overwrite"),
+    ):
+        with pytest.raises(UnreadableSourceError):
+            again()
+    assert inlay.read_parquet(path).num_rows == 2
+    empty = pa.table({"id": [1], "v": ["a"]}).slice(1)
+    assert inlay.merge(Wrapped(empty), path, "full_merge", "id").deleted == 2  # it never had rows
+
+
+def test_a_relation_over_a_reader_is_rejected_by_the_second_call(tmp_path: Path) -> None:
+    relation = duckdb.from_arrow(pa.table({"id": [1]}).to_reader())
+    inlay.merge(relation, tmp_path / "d", "upsert", "id")
+    with pytest.raises(UnreadableSourceError):
+        inlay.merge(relation, tmp_path / "d", "full_merge", "id")
+    assert inlay.read_parquet(tmp_path / "d").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"id": 12345678901234567890123}],
+        [{"id": 1}, {"id": "x"}],
+        {"id": [1, "x"]},
+        {"other": [1], "id": [object()]},
+    ],
+)
+def test_python_values_without_a_common_type_name_their_column(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(UnreadableSourceError, match="source column 'id' have no common Arrow type"):
+        inlay.merge(rows, tmp_path / "d", "upsert", "id")
+
+
+def test_columns_of_different_lengths_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="do not fit together"):
+        inlay.merge({"id": [1, 2], "v": [1]}, tmp_path / "d", "upsert", "id")
+
+
+def test_an_unknown_or_missing_field_of_a_struct_is_named(tmp_path: Path, engine: Any) -> None:
+    path = tmp_path / "d"
+    inlay.write_dataset([{"id": 1, "s": {"a": 1, "l": [{"x": 1}]}}], path)
+    for value, message in (
+        ({"a": 1, "l": [{"x": 1, "y": 2}]}, r"the dataset lacks the field 's.l.y'"),
+        ({"a": 1, "b": 2, "l": []}, r"the dataset lacks the field 's.b'"),
+        ({"l": [{"x": 1}]}, r"the source lacks the field 's.a'"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=message):
+            inlay.merge([{"id": 1, "s": value}], path, "upsert", "id", engine=engine)
 
 
 def test_a_generator_that_a_failed_call_has_begun_to_read_is_rejected(tmp_path: Path) -> None:
