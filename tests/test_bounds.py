@@ -347,7 +347,7 @@ def test_large_file_is_merged_in_bounded_memory(tmp_path: Path) -> None:
     assert used < 320
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge a tenth of these rows above
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("group", [200_000, 1_000_000])
 def test_twenty_million_rows_are_merged_in_bounded_memory(tmp_path: Path, group: int) -> None:
@@ -365,7 +365,7 @@ def test_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> No
     assert run("stream", small_target(tmp_path), 400_000, 1000, strategy) < 450
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge a stream of 400 MB above
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", ["update", "upsert"])
 @pytest.mark.parametrize(("rows", "width"), [(3_000_000, 1000), (30_000_000, 80)])

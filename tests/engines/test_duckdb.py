@@ -488,7 +488,7 @@ def test_memory_is_bounded(tmp_path, use_merge):
     assert report["peak"] < 1_000
 
 
-@pytest.mark.long
+@pytest.mark.long  # 20 million rows; tests/test_bounds.py measures merges of 2 million rows in short runs
 @pytest.mark.timeout(1800)
 @USE_MERGE
 def test_memory_is_bounded_for_20_million_rows(tmp_path, use_merge):
@@ -514,7 +514,7 @@ def environment_with(requirement, folder):
     return python
 
 
-@pytest.mark.long
+@pytest.mark.long  # installs other versions; short runs run the same tests with the locked version
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("requirement", ["duckdb>=1.1,<1.2", "duckdb<1.4", "duckdb>=1.4,<1.5"])
 def test_the_suite_passes_with_other_versions_of_duckdb(tmp_path, requirement):

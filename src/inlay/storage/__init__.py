@@ -387,10 +387,10 @@ class PathValidator:
 
         Example:
             >>> import inlay
-            >>> inlay.PathValidator.validate_path_for_sql("sales/../a.parquet")
+            >>> inlay.PathValidator.validate_path_for_sql("../a.parquet")
             Traceback (most recent call last):
                 ...
-            inlay.errors.InvalidArgumentError: The path 'sales/../a.parquet' contains '/../', which is not allowed in SQL.
+            inlay.errors.InvalidArgumentError: The path '../a.parquet' contains '../', which is not allowed in SQL.
             Hint: Rename the path, or pass engine="pyarrow".
         """
         path = os.fspath(path)
