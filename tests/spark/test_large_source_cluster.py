@@ -138,7 +138,7 @@ def store(s3):  # noqa: F811
     return s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True)
 
 
-# Short runs exchange rows through a disk above, when an executor dies, and load datasets on S3 with Spark in tests/workspace.
+# Short runs exchange rows through a disk in the test of a dead executor, and load datasets on S3 in tests/workspace.
 @pytest.mark.long
 def test_executors_exchange_rows_through_s3(tmp_path, standalone, s3, store):  # noqa: F811
     path = f"{s3.bucket()}/d"
