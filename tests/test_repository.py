@@ -132,7 +132,7 @@ def python_of(environment: Path) -> dict[str, str]:
 
 
 def missing_requirements(lock: Path, environment: Path) -> list[str]:
-    """Name each requirement of a locked package, with the extras that the lock asks for, that the lock lacks."""
+    """Name each requirement of a locked package, with the extras that the lock requires, that the lock lacks."""
     packages = pins(lock)
     known, python = installed_requirements(environment), python_of(environment)
     problems = []

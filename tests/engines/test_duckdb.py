@@ -295,7 +295,7 @@ def test_datasets_on_other_filesystems(tmp_path, reads, use_merge):
 # ------------------------------------------------------------------------------------------------------- connections
 @USE_MERGE
 def test_a_merge_does_not_change_the_connection(tmp_path, monkeypatch, use_merge):
-    """Settings, tables, views and the transaction stay the same, also after errors."""
+    """Settings, tables, views and the transaction remain unchanged, also after errors."""
     connection = duckdb.connect()
     connection.execute("SET default_collation = 'nocase'; SET threads = 1; SET memory_limit = '500MB'").fetchall()
     connection.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TEMP TABLE u AS SELECT 2 AS a").fetchall()

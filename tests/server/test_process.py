@@ -144,8 +144,8 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
         assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for Spark
         assert expect(http.get("/readyz"), 200)["parts"]["spark"] == "ready"
         job = expect(http.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"}), 202)
-        following = http.stream("GET", f"/v1/jobs/{job['id']}/events")
-        with following as answer:
+        events = http.stream("GET", f"/v1/jobs/{job['id']}/events")
+        with events as answer:
             assert answer.status_code == 200
             assert stop(found) == -signal.SIGTERM
         requests = [line for line in found.lines() if line["logger"] == "inlay.requests"]

@@ -159,9 +159,9 @@ def test_executors_read_large_files_from_s3(tmp_path, standalone, s3, store):  #
     source = pa.table({"id": ids, "text": [f"new {i}" for i in ids]})
     for at, part in enumerate(np.array_split(np.arange(len(ids)), 3)):
         rows = source.slice(part[0], len(part))
-        name = f"{bucket.removeprefix('s3://')}/news/{at}.parquet"
+        name = f"{bucket.removeprefix('s3://')}/updates/{at}.parquet"
         pq.write_table(rows, name, row_group_size=5_000, filesystem=store)
-    arguments = [path, standalone.master, "0", f"{bucket}/news"]
+    arguments = [path, standalone.master, "0", f"{bucket}/updates"]
     answer = cluster.run_driver(MERGE, *arguments, folder=tmp_path, seconds=300, **s3.environment())
     assert answer == EXPECTED
     assert is_merged(path)
