@@ -373,7 +373,7 @@ def test_merges_into_directories_of_other_tools(tmp_path: Path) -> None:
     _run(tmp_path, seeds, ["pyarrow", "duckdb", "duckdb-union"])
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge with the other engines above, and Spark's tasks run the same kernels
 @pytest.mark.timeout(1200)
 @pytest.mark.spark
 def test_merges_on_spark_into_directories_of_other_tools(tmp_path: Path, spark_session: Any) -> None:

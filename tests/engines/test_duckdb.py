@@ -295,7 +295,7 @@ def test_datasets_on_other_filesystems(tmp_path, reads, use_merge):
 # ------------------------------------------------------------------------------------------------------- connections
 @USE_MERGE
 def test_a_merge_does_not_change_the_connection(tmp_path, monkeypatch, use_merge):
-    """Settings, tables, views and the transaction stay the same, also after errors."""
+    """Settings, tables, views and the transaction remain unchanged, also after errors."""
     connection = duckdb.connect()
     connection.execute("SET default_collation = 'nocase'; SET threads = 1; SET memory_limit = '500MB'").fetchall()
     connection.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TEMP TABLE u AS SELECT 2 AS a").fetchall()
@@ -488,7 +488,7 @@ def test_memory_is_bounded(tmp_path, use_merge):
     assert report["peak"] < 1_000
 
 
-@pytest.mark.long
+@pytest.mark.long  # 20 million rows; tests/test_bounds.py measures merges of 2 million rows in short runs
 @pytest.mark.timeout(1800)
 @USE_MERGE
 def test_memory_is_bounded_for_20_million_rows(tmp_path, use_merge):
@@ -514,7 +514,7 @@ def environment_with(requirement, folder):
     return python
 
 
-@pytest.mark.long
+@pytest.mark.long  # installs other versions; short runs run the same tests with the locked version
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("requirement", ["duckdb>=1.1,<1.2", "duckdb<1.4", "duckdb>=1.4,<1.5"])
 def test_the_suite_passes_with_other_versions_of_duckdb(tmp_path, requirement):

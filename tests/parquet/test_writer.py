@@ -98,7 +98,7 @@ def test_pages_indexes_checksums_and_statistics_are_kept(tmp_path: Path, options
 
 
 def test_dictionaries_of_mostly_distinct_values_are_dropped(tmp_path: Path) -> None:
-    """By default pyarrow gives every column a dictionary, which is useless for mostly distinct values."""
+    """By default pyarrow writes a dictionary for every column, which is useless for mostly distinct values."""
     pq.write_table(TABLE, tmp_path / "a.parquet")
     before, after = chunks(tmp_path / "a.parquet"), chunks(written_like(tmp_path / "a.parquet"))
     assert before["text"].dictionary

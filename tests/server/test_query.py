@@ -154,14 +154,14 @@ def test_a_disconnect_cancels_the_query(api: Api, table: str, monkeypatch: pytes
     ended: list[str] = []
     real = api.workspace.query_engine.run
 
-    def watched(*arguments: Any, **more: Any) -> Any:
+    def recorded(*arguments: Any, **more: Any) -> Any:
         try:
             return real(*arguments, **more)
         except Exception as error:
             ended.append(getattr(error, "code", ""))
             raise
 
-    monkeypatch.setattr(api.workspace.query_engine, "run", watched)
+    monkeypatch.setattr(api.workspace.query_engine, "run", recorded)
     body = json.dumps({"sql": ENDLESS}).encode()
     with socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
         head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"

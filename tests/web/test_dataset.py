@@ -212,7 +212,7 @@ def test_versions_can_be_viewed_and_restored(
     link = third.get_by_role("link", name="1 row rejected")
     assert link.get_attribute("href") == f"/datasets/{people['id']}/rejects?version=3"
     visit.shoot("dataset-versions")
-    other = open_window(service.url)  # somebody else looks at the same dataset meanwhile
+    other = open_window(service.url)  # another visitor opens the same dataset
     other.go(f"/datasets/{people['id']}")
     expect(row(other.page, 4)).to_contain_text("Kyiv")
 
@@ -362,6 +362,6 @@ def test_a_read_only_key_offers_no_changes(locked_service: ServiceProcess, open_
 
 def create_key(stand: Stand) -> str:
     command = [sys.executable, "-m", "inlay", "keys", "create", "reader", "--scope", "read", "--json"]
-    place = ["--data-dir", str(stand.folder / "data")]
-    done = subprocess.run([*command, *place], check=True, capture_output=True, text=True)
+    options = ["--data-dir", str(stand.folder / "data")]
+    done = subprocess.run([*command, *options], check=True, capture_output=True, text=True)
     return str(json.loads(done.stdout)["secret"])

@@ -18,7 +18,7 @@ from tests.web.conftest import Opener, Visit
 pytestmark = pytest.mark.spark
 
 
-ASKED = re.compile(r"/login\?next=")
+SIGN_IN = re.compile(r"/login\?next=")
 KEPT = "[...Object.keys(localStorage), ...Object.keys(sessionStorage)].filter((name) => name.startsWith('inlay.'))"
 BROKEN = """
 from inlay.web.shell import page
@@ -81,7 +81,7 @@ def test_unknown_dataset_shows_an_error_and_a_link(visit: Visit) -> None:
 def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_window: Opener) -> None:
     visit = open_window(locked_service.url)
     page = visit.go("/sql?q=SELECT+1")
-    page.wait_for_url(ASKED)
+    page.wait_for_url(SIGN_IN)
     visit.shoot("login")
     page.get_by_label("API key").fill("wrong")
     page.keyboard.press("Enter")
@@ -102,7 +102,7 @@ def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_wind
     other.wait_for_url(re.compile(r"/login(\?next=|$)"))  # it may also notice at its next request
     assert page.evaluate(KEPT) == []
     page.goto(visit.url + "/")
-    page.wait_for_url(ASKED)
+    page.wait_for_url(SIGN_IN)
 
 
 def test_a_visitor_without_a_key_gets_a_redirect_and_no_page(locked_service: ServiceProcess) -> None:
@@ -226,9 +226,9 @@ def test_open_service_accepts_sockets_only_from_its_pages(
 
 def upgraded(port: int, path: str, headers: dict[str, str]) -> int:
     """Request a web socket and return the HTTP status."""
-    asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    asked |= {"Sec-WebSocket-Key": base64.b64encode(b"0123456789abcdef").decode()} | headers
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items()), "", ""]
+    fields = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    fields |= {"Sec-WebSocket-Key": base64.b64encode(b"0123456789abcdef").decode()} | headers
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall("\r\n".join(lines).encode())
         with connection.makefile("rb") as answer:

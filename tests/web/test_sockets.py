@@ -36,7 +36,7 @@ class Socket:
         return self.http.get(self.path).text
 
     def handshake(self, client_id: str) -> bool:
-        """Ask for the content of a page, and return whether the service agreed."""
+        """Request the content of a page, and return whether the service agreed."""
         message = {"client_id": client_id, "tab_id": "tab", "document_id": "document", "next_message_id": 0}
         self.send(f"420{json.dumps(['handshake', message])}")
         while "430[" not in (text := self.receive()):
