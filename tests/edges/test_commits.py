@@ -34,9 +34,8 @@ def write(path: Path, engine: Any = "pyarrow", **rows: list[Any]) -> Path:
     return path
 
 
-def rows_of(*ids: int, **updated: int) -> list[Row]:
-    """Return rows whose `n` is ten times their id, except for updated ones, such as `_2=21`."""
-    return [{"id": number, "n": updated.get(f"_{number}", 10 * number)} for number in ids]
+def rows_of(*ids: int) -> list[Row]:
+    return [{"id": number, "n": 10 * number} for number in ids]
 
 
 def records(columns: dict[str, list[Any]]) -> list[Row]:
@@ -53,7 +52,8 @@ def listing(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-UPSERTED = rows_of(1, 2, 3, 4, _2=21)
+UPDATED: Row = {"id": 2, "n": 21}
+UPSERTED = [*rows_of(1, 3, 4), UPDATED]
 
 
 def interrupt(path: Path, engine: Any = "pyarrow", moves: int = 0) -> None:
@@ -331,7 +331,7 @@ def test_rewritten_files_keep_owner_group_mode_and_attributes(tmp_path: Path, en
     status = file.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o640)
     assert os.getxattr(file, "user.origin") == b"vendor"
-    assert_dataset(path, rows_of(1, 2, 3, _2=21), engine)
+    assert_dataset(path, [*rows_of(1, 3), UPDATED], engine)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change groups")
