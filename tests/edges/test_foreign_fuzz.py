@@ -269,7 +269,7 @@ def _files(case: Case, table: pa.Table, name: str) -> Path | str:
     cuts = sorted(case.random.randrange(len(table) + 1) for _ in range(2))
     for start, end in itertools.pairwise([0, *cuts, len(table)]):
         if end > start or not table.num_rows:
-            FILES[name](table.slice(start, end - start), folder / f"{start}{name}")
+            FILES[name](table.slice(start, end - start), folder / f"{start:02}{name}")  # in the order of the rows
     return folder if layout == "directory" else f"{folder}/*{name}"
 
 
