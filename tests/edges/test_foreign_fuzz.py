@@ -421,9 +421,10 @@ def _merge(seed: int, root: Path, engines: list[str]) -> str:
     if mode == "evolve":
         source = case.evolved(source)
     keys = ["id", *rng.sample(case.partitions, rng.randrange(len(case.partitions) + 1))]
-    sources = SOURCES | ({"Spark DataFrame": _spark_frame} if on_spark else {})
-    kind, engine = rng.choice(sorted(sources)), rng.choice(engines)
-    data = sources[kind](case, source)
+    kind, engine = rng.choice(sorted(SOURCES)), rng.choice(engines)
+    if on_spark and rng.random() < 0.2:
+        kind = "Spark DataFrame"
+    data = _spark_frame(case, source) if kind == "Spark DataFrame" else SOURCES[kind](case, source)
     runner: Any = get_engine("duckdb", use_merge=False) if engine == "duckdb-union" else engine
     photograph = lake.photograph(case.path)
     location = data if isinstance(data, (str, Path)) else "memory"
