@@ -120,7 +120,8 @@ pytest:
 
 # The core code of merges. Tests that need no other process must take every branch of it.
 COVERED := inlay.incremental inlay.commit inlay.parquet.splice
-COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace test_object_stores.py test_storage.py)
+COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace edges/test_readers.py \
+	test_object_stores.py test_storage.py)
 .PHONY: coverage
 coverage: setup setup-test ## Run the tests of merges, and fail if they do not take every branch of the code of merges
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,9 @@ import pytest
 from pyarrow import feather
 
 import inlay
-from inlay.engines import files, streams
-from inlay.errors import (
-    CommitPendingError,
-    InvalidArgumentError,
-    SchemaMismatchError,
-    UnreadableSourceError,
-)
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
 from tests import lake
 from tests.edges.readers import assert_rows
-from tests.faults.scenarios import failing_moves
 
 
 def test_a_list_of_dicts_has_the_columns_of_all_dicts(tmp_path: Path, engine: Any) -> None:
@@ -277,49 +269,6 @@ def test_a_file_that_is_not_arrow_is_named(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- datasets as sources
-@pytest.mark.parametrize("moves", [0, 1])
-def test_a_pending_commit_of_the_source_is_completed_first(tmp_path: Path, engine: Any, moves: int) -> None:
-    source = tmp_path / "source"
-    for start in (0, 2):
-        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
-    with failing_moves(moves), pytest.raises(CommitPendingError):
-        inlay.merge({"id": [1, 2, 9], "v": ["new"] * 3}, source, "upsert", "id")
-    inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
-    assert not (tmp_path / ".source.txn/commit.json").exists()
-    values = {0: "old", 1: "new", 2: "new", 3: "old", 9: "new"}
-    for path in (source, tmp_path / "d"):
-        assert_rows(path, [{"id": key, "v": value} for key, value in values.items()])
-
-
-def test_a_commit_during_the_read_changes_no_row_of_the_source(
-    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commit to the source between the listing of its files and the first row."""
-    source = tmp_path / "source"
-    for start in (0, 2):
-        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
-    original = files.scan_fragments
-
-    def commit_first(*arguments: Any) -> Iterator[pa.RecordBatch]:
-        inlay.merge({"id": [1, 2], "v": ["new"] * 2}, source, "upsert", "id")
-        inlay.compact(source)
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(streams, "scan_fragments", commit_first)
-        inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
-    assert_rows(tmp_path / "d", [{"id": key, "v": "old"} for key in range(4)])
-    assert_rows(source, [{"id": key, "v": "new" if key in (1, 2) else "old"} for key in range(4)])
-    assert not [name for name in os.listdir(tmp_path / ".source.txn") if name.startswith(".staging")]
-
-
-def test_a_dataset_is_its_own_source(tmp_path: Path, engine: Any) -> None:
-    path = tmp_path / "d"
-    inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
-    assert inlay.merge(path, path, "full_merge", "id", engine=engine).unchanged == 2
-    assert_rows(path, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
-
-
 def test_an_error_names_the_file_of_a_source_dataset(tmp_path: Path, engine: Any) -> None:
     source = tmp_path / "source"
     inlay.write_dataset({"id": [1]}, source)

@@ -24,8 +24,8 @@ import inlay
 from inlay import engines
 from inlay.engines import duckdb as duckdb_engine
 from inlay.engines import get_engine
-from inlay.engines.duckdb import DuckDBEngine, duckdb_version
-from inlay.errors import DatasetMergeError, EngineNotInstalledError, UnreadableFileError
+from inlay.engines.duckdb import DuckDBEngine, duckdb_version, supports_merge
+from inlay.errors import DatasetMergeError, EngineNotInstalledError, InlayError, UnreadableFileError
 from tests import lake
 from tests.arrow_types import SCALARS, array_of
 from tests.duckdb_tap import Tap, state_of
@@ -473,9 +473,14 @@ def merged_in_a_child(path, rows, limit, use_merge):
 
 @pytest.mark.parametrize("use_merge", [True, False])
 def test_use_merge_selects_how_duckdb_matches_keys(tmp_path, caplog, use_merge):
+    arguments = ({"id": [1]}, tmp_path / "d", "upsert", "id")
+    if use_merge and not supports_merge(duckdb_version(duckdb.connect())):
+        with pytest.raises(InlayError, match="Required version"):
+            inlay.merge(*arguments, engine="duckdb", use_merge=True)
+        return
     with caplog.at_level(logging.INFO):
         for call in (inlay.plan_merge, inlay.merge):
-            call({"id": [1]}, tmp_path / "d", "upsert", "id", engine="duckdb", use_merge=use_merge)
+            call(*arguments, engine="duckdb", use_merge=use_merge)
     assert ("Using DuckDB MERGE" in caplog.text) == use_merge
 
 

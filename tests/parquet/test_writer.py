@@ -50,7 +50,7 @@ def chunks(data: Path | pa.Buffer) -> dict[str, ChunkSettings]:
 
 def like(path: Path, row_group_size: int = ROWS) -> WriterSettings:
     with pq.ParquetFile(path) as file:
-        return WriterSettings.like(list(chunks(path).values()), file.schema, row_group_size)
+        return WriterSettings.like(ParquetBytes(path.read_bytes()), 0, file.schema, row_group_size)
 
 
 def written_like(path: Path, table: pa.Table | None = None) -> pa.Buffer:
