@@ -56,6 +56,7 @@ __all__ = [
     "ServiceStoppingError",
     "ServiceUnreachableError",
     "SparkUnavailableError",
+    "StorageFullError",
     "StorageUnavailableError",
     "TableNameTakenError",
     "UnauthorizedError",
@@ -475,6 +476,13 @@ class StorageUnavailableError(InlayError):
 
     code = "storage_unavailable"
     http_status = 503
+
+
+class StorageFullError(InlayError):
+    """The disk is full, or has less free space than its reserve. Reads still work."""
+
+    code = "storage_full"
+    http_status = 507
 
 
 class CatalogUnavailableError(InlayError):

@@ -54,9 +54,10 @@ class Catalog:
         owner: str | None = None,
         lease: timedelta = timedelta(seconds=60),
         grace: timedelta = timedelta(seconds=60),
+        statement_seconds: float = database.STATEMENT_SECONDS,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._database = Database(url, clock=clock)
+        self._database = Database(url, clock=clock, statement_seconds=statement_seconds)
         context = Context(self._database, owner or leases.this_process(), lease, grace)
         self.owner = context.owner
         self.uploads = Uploads(context)

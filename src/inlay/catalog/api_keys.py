@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -16,7 +17,7 @@ from inlay.catalog.database import Context, require_text
 from inlay.catalog.names import is_id, new_id, not_found, require_id
 from inlay.catalog.records import ApiKey, NewApiKey, Page
 from inlay.constants import Scope
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, StorageFullError
 
 __all__ = ["ApiKeys"]
 
@@ -59,7 +60,8 @@ class ApiKeys:
     def _record_use(self, key: ApiKey) -> None:
         now = self._context.now()
         if key.last_used_at is None or now - key.last_used_at >= _USE_INTERVAL:
-            with self._context.write() as connection:
+            # A full disk must not prevent reads.
+            with contextlib.suppress(StorageFullError), self._context.write() as connection:
                 connection.execute(_keys.update().where(_keys.c.id == key.id).values(last_used_at=now))
 
     def list(self, *, limit: int = 100, offset: int = 0) -> Page[ApiKey]:

@@ -27,22 +27,16 @@ from inlay.errors import (
     CommitStateUnknownError,
     ConflictError,
     InvalidArgumentError,
+    StorageFullError,
 )
 
-_LOCK_WAIT_SECONDS = 30
-_CONNECT_SECONDS = 10
-_IDLE_SECONDS = 15  # PostgreSQL aborts an idle writer before waiting writers time out
+CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 30.0
 _WRITERS_LOCK = 0x696E6C6179  # "inlay" in ASCII; all writers use this constant
-# Statements that begin a transaction. SQLite's driver begins it late, and not at all before DDL.
-_BEGIN = {
-    ("sqlite", "read"): "BEGIN",
-    ("sqlite", "write"): "BEGIN IMMEDIATE",
-    ("postgresql", "write"): (
-        f"SET LOCAL lock_timeout = '{_LOCK_WAIT_SECONDS}s'; "
-        f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
-        f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})"
-    ),
-}
+# Errors with which a database rejects a commit. Other errors leave its outcome unknown.
+_REJECTED_SQLITE = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_FULL)
+_REJECTED_SQLSTATES = ("23", "53")  # violated constraints, and missing resources such as disk space
+_DISK_FULL_SQLSTATE = "53100"
 # A reader keeps one snapshot. A writer must see the transactions that committed while it waited for the lock.
 _ISOLATION = {("postgresql", "read"): "REPEATABLE READ", ("postgresql", "write"): "READ COMMITTED"}
 _DRIVERS = {
@@ -62,13 +56,19 @@ class Database:
     """Transactions over one catalog database; safe to share between threads."""
 
     def __init__(
-        self, url: str | Path | URL, *, clock: Callable[[], datetime] = utc_now, foreign_keys: bool = True
+        self,
+        url: str | Path | URL,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        statement_seconds: float = STATEMENT_SECONDS,
+        foreign_keys: bool = True,
     ) -> None:
         self._url = _parse(url)
         self._clock = clock
-        self._engine = _open(self._url, foreign_keys=foreign_keys)
-        self._readers = _engine_for(self._engine, "read")
-        self._writers = _engine_for(self._engine, "write")
+        self._seconds = statement_seconds
+        self._engine = _open(self._url, statement_seconds, foreign_keys=foreign_keys)
+        self._readers = _engine_for(self._engine, "read", statement_seconds)
+        self._writers = _engine_for(self._engine, "write", statement_seconds)
 
     def now(self) -> datetime:
         return self._clock()
@@ -89,7 +89,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Run a transaction; raise `CommitStateUnknownError` if the commit itself fails."""
+        """Run a transaction. Raise `CommitStateUnknownError` if the commit fails and may have taken place."""
         with self._reachable(), self._writers.connect() as connection:
             transaction = connection.begin()
             try:
@@ -101,6 +101,8 @@ class Database:
                 transaction.commit()
             except DBAPIError as error:
                 connection.invalidate()  # ends the rest of its transaction
+                if _is_rejected(error.orig):
+                    raise
                 raise CommitStateUnknownError(
                     f"The catalog did not confirm a commit: {error.orig}",
                     operation="commit",
@@ -109,7 +111,7 @@ class Database:
 
     def for_migration(self) -> Database:
         """Return this database without foreign keys, so that SQLite can rebuild tables."""
-        return Database(self._url, clock=self._clock, foreign_keys=False)
+        return Database(self._url, clock=self._clock, statement_seconds=self._seconds, foreign_keys=False)
 
     @contextlib.contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -118,12 +120,34 @@ class Database:
         except IntegrityError as error:
             raise ConflictError(f"The change conflicts with existing catalog entries: {error.orig}") from error
         except DBAPIError as error:
+            if _is_full(error.orig):
+                raise StorageFullError(
+                    "The disk of the catalog is full. Nothing changed.", hint="Free disk space, then try again."
+                ) from error
             raise _unavailable(self.location, error.orig) from error
         except sa.exc.TimeoutError as error:  # no connection of the pool is free
             raise _unavailable(self.location, error) from error
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _is_rejected(error: BaseException | None) -> bool:
+    """Return whether an error of a commit means that the database discarded the transaction."""
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_code(error) in _REJECTED_SQLITE
+    return str(getattr(error, "sqlstate", None)).startswith(_REJECTED_SQLSTATES)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_code(error) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlstate", None) == _DISK_FULL_SQLSTATE
+
+
+def _sqlite_code(error: sqlite3.Error) -> int:
+    """Return the primary code of an error, or 0 for an error of the driver."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _unavailable(location: str, reason: BaseException | None) -> CatalogUnavailableError:
@@ -149,30 +173,42 @@ def _parse(url: str | Path | URL) -> URL:
 _URL_HINT = "Use a URL such as sqlite:////var/lib/inlay/catalog.db or postgresql+psycopg://user@host/database."
 
 
-def _open(url: URL, *, foreign_keys: bool) -> Engine:
+def _open(url: URL, seconds: float, *, foreign_keys: bool) -> Engine:
+    pool = {"pool_size": 8, "max_overflow": 32, "pool_timeout": seconds}
     if url.get_backend_name() == "postgresql":
-        waiting = {"connect_timeout": url.query.get("connect_timeout", _CONNECT_SECONDS)}
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=32, connect_args=waiting)
+        from inlay.catalog.postgres import connect  # imports psycopg, which SQLite does not need
+
+        waiting = {"connect_timeout": url.query.get("connect_timeout", CONNECT_SECONDS)}
+        engine = sa.create_engine(url, pool_pre_ping=True, connect_args=waiting, **pool)
+        sa.event.listen(engine, "do_connect", lambda _, __, args, options: connect(seconds, *args, **options))
+        return engine
     try:
         Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unavailable(url.render_as_string(), error) from error
-    engine = sa.create_engine(url, pool_size=8, max_overflow=32)
-    sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, foreign_keys=foreign_keys))
+    engine = sa.create_engine(url, **pool)
+    sa.event.listen(
+        engine, "connect", lambda connection, _: _prepare_sqlite(connection, seconds, foreign_keys=foreign_keys)
+    )
     return engine
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, *, foreign_keys: bool) -> None:
+def _prepare_sqlite(connection: sqlite3.Connection, seconds: float, *, foreign_keys: bool) -> None:
     connection.isolation_level = None  # the events below begin transactions
-    connection.execute(f"PRAGMA busy_timeout = {_LOCK_WAIT_SECONDS * 1000}")
-    _use_write_ahead_log(connection)
+    connection.execute(f"PRAGMA busy_timeout = {_milliseconds(seconds)}")
+    _use_write_ahead_log(connection, seconds)
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA temp_store = MEMORY")  # so that reads work on a full disk
     connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
 
 
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, seconds: float) -> None:
     """Switch to a write-ahead log, retrying because the switch ignores the busy timeout."""
-    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -184,14 +220,29 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             return
 
 
-def _engine_for(engine: Engine, purpose: str) -> Engine:
+def _engine_for(engine: Engine, purpose: str, seconds: float) -> Engine:
     """Return an engine on the same pool whose transactions read or write."""
     kind = (engine.dialect.name, purpose)
     options: dict[str, Any] = {"isolation_level": _ISOLATION[kind]} if kind in _ISOLATION else {}
     derived = engine.execution_options(**options)
-    if kind in _BEGIN:
-        sa.event.listen(derived, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[kind]))
+    begin = _begin_statements(seconds).get(kind)
+    if begin is not None:
+        sa.event.listen(derived, "begin", lambda connection: connection.exec_driver_sql(begin))
     return derived
+
+
+def _begin_statements(seconds: float) -> dict[tuple[str, str], str]:
+    """Return the statements that begin a transaction. SQLite's driver begins it late, and not at all before DDL."""
+    return {
+        ("sqlite", "read"): "BEGIN",
+        ("sqlite", "write"): "BEGIN IMMEDIATE",
+        # PostgreSQL aborts an idle writer before waiting writers time out.
+        ("postgresql", "write"): (
+            f"SET LOCAL lock_timeout = '{_milliseconds(seconds)}ms'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{_milliseconds(seconds / 2)}ms'; "
+            f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})"
+        ),
+    }
 
 
 @dataclass(frozen=True, slots=True)
