@@ -575,6 +575,7 @@ class CommitStateUnknownError(DatasetMergeError):
     """The outcome of the commit is unknown until inlay opens the dataset again."""
 
     code = "commit_state_unknown"
+    http_status = 503
 
 
 class CorruptJournalError(DatasetMergeError):

@@ -82,6 +82,11 @@ class Catalog:
         """Create or migrate the tables. Several processes may call this at the same time."""
         database.migrate(self._database)
 
+    def ping(self) -> None:
+        """Raise if the database is unavailable."""
+        with self._database.read() as connection:
+            connection.execute(sa.select(1))
+
     def check(self) -> None:
         """Raise if the database is unavailable, or if its schema has a different version."""
         with self._database.read() as connection:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("inlay.server")
 T = TypeVar("T")
-Threads = Literal["catalog", "queries", "bytes"]
-_THREADS: dict[Threads, int] = {"catalog": 32, "queries": 64, "bytes": 32}
+Threads = Literal["catalog", "queries", "bytes", "health"]
+_THREADS: dict[Threads, int] = {"catalog": 32, "queries": 64, "bytes": 32, "health": 2}
 
 
 class Service:
@@ -163,6 +163,7 @@ _DESCRIPTIONS = {
     422: "The data is invalid, or the Idempotency-Key belongs to another request.",
     500: "The service failed unexpectedly.",
     503: "The catalog, the storage or Spark is unavailable. Retry later.",
+    507: "The disk of the service has too little free space for new data.",
 }
 
 

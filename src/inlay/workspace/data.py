@@ -15,6 +15,7 @@ from inlay.incremental.read import parquet_dataset
 from inlay.query import Table
 from inlay.query.result import arrow_file, csv_file, parquet_file
 from inlay.workspace.storage import ServiceStorage
+from inlay.workspace.storage_faults import storage_faults
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -76,7 +77,7 @@ class Data:
         """Yield rows from `offset` on, without reading the row groups before it."""
         rows = self.snapshot.version.row_count if limit is None else limit
         skip, files = _files_from(self.snapshot.files, offset)
-        with wrap_errors("read"):
+        with storage_faults(self.storage), wrap_errors("read"):
             yield from _limit(self._scan(files, skip), rows)
 
     def to_csv(self) -> Iterator[bytes]:
@@ -92,7 +93,8 @@ class Data:
         return parquet_file(self.schema, self.batches())
 
     def _bytes(self, file: DataFile) -> Iterator[bytes]:
-        with wrap_errors("read"), self.storage.root.store.open_read(self.storage.root.full(file.path)) as opened:
+        root = self.storage.root
+        with storage_faults(self.storage), wrap_errors("read"), root.store.open_read(root.full(file.path)) as opened:
             while block := opened.read(_BLOCK_BYTES):
                 yield block
 

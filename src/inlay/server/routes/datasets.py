@@ -65,7 +65,7 @@ def _require_read_scope(caller: Caller, source: requests.SourceBody, *, returns_
     "/v1/datasets",
     status_code=201,
     response_model=models.Created,
-    responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422)},
+    responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422, 507)},
     summary="Create a dataset",
 )
 async def create_dataset(
@@ -162,7 +162,7 @@ async def delete_dataset(dataset_id: str, service: ServiceDep, _: Writer) -> Non
     responses={
         200: {"model": models.LoadPlan, "description": "The plan of the load, with `dry_run`."},
         202: _ACCEPTED,
-        **problems(404, 408, 409, 413, 415, 422),
+        **problems(404, 408, 409, 413, 415, 422, 507),
     },
     summary="Load rows into a dataset",
 )

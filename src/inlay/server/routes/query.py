@@ -32,7 +32,7 @@ _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
     response_model=models.QueryResult,
     responses={
         200: {"content": dict.fromkeys(list(_WRITERS)[1:], _BINARY)},
-        **problems(406, 408, 413, 415),
+        **problems(406, 408, 413, 415, 507),
     },
     summary="Run a query",
 )
