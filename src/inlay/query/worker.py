@@ -27,6 +27,7 @@ from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
 from inlay.pyarrow_features import byte_size
+from inlay.query.paths import FilePaths
 from inlay.query.sql import first_keyword
 from inlay.schema import map_leaf_types
 
@@ -65,28 +66,31 @@ class Session:
     def __init__(self, settings: Mapping[str, Any], find_table: FindTable) -> None:
         self._settings = settings
         self._find_table = find_table
-        self._in_memory = _Database(settings, find_table, spills=False)
+        self.paths = FilePaths()
+        self._in_memory = _Database(settings, find_table, self.paths, spills=False)
 
     def execute(self, sql: str, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+        paths = self.paths if first_keyword(sql) == "explain" else None
         if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
             sql = _SHOW_TABLES
         try:
-            return _write(self._in_memory.frame(sql, max_rows), max_rows, max_bytes, path)
+            return _write(self._in_memory.frame(sql, max_rows), max_rows, max_bytes, path, paths)
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
-        return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path)
+        return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path, paths)
 
     @cached_property
     def _on_disk(self) -> _Database:
-        return _Database(self._settings, self._find_table, spills=True)
+        return _Database(self._settings, self._find_table, self.paths, spills=True)
 
 
 class _Database:
     """A DataFusion context with its catalogs and object stores."""
 
-    def __init__(self, settings: Mapping[str, Any], find_table: FindTable, *, spills: bool) -> None:
+    def __init__(self, settings: Mapping[str, Any], find_table: FindTable, paths: FilePaths, *, spills: bool) -> None:
         self._find_table = find_table
+        self._paths = paths
         self._s3 = settings["s3"]
         self._buckets: set[str] = set()
         # DataFusion requests tables in callbacks, in which it cannot open files: other threads open them.
@@ -110,6 +114,7 @@ class _Database:
         if found is None:
             return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))).remove_metadata()
+        self._paths.add(found["files"])
         self._register_buckets(found["files"])
         frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), found["files"]))
         return df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
@@ -147,10 +152,13 @@ def _context(settings: Mapping[str, Any], *, spills: bool) -> SessionContext:
         .with_target_partitions(settings["threads"])
     )
     runtime = RuntimeEnvBuilder().with_fair_spill_pool(settings["memory"])
-    if not spills:
-        return SessionContext(config, runtime.with_disk_manager_disabled())
-    context = SessionContext(config, runtime.with_disk_manager_specified(settings["directory"]))
-    context.sql(f"SET datafusion.runtime.max_temp_directory_size = '{settings['spill'] >> 20}M'")
+    disk = (
+        runtime.with_disk_manager_specified(settings["directory"]) if spills else runtime.with_disk_manager_disabled()
+    )
+    context = SessionContext(config, disk)
+    context.deregister_udf("input_file_name")  # it shows where the storage is
+    if spills:
+        context.sql(f"SET datafusion.runtime.max_temp_directory_size = '{settings['spill'] >> 20}M'")
     return context
 
 
@@ -212,13 +220,15 @@ class _Catalog(df_catalog.CatalogProvider):
         return self._schemas.get(name.lower())
 
 
-def _write(frame: DataFrame, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
-    """Write up to `max_rows` rows as an Arrow stream. Return their number and `truncated`."""
+def _write(
+    frame: DataFrame, max_rows: int, max_bytes: int, path: str, paths: FilePaths | None = None
+) -> dict[str, Any]:
+    """Write up to `max_rows` rows as an Arrow stream, without the `paths`. Return their number and `truncated`."""
     schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
     rows, truncated = 0, False
     with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         for produced in frame.execute_stream():
-            batch = produced.to_pyarrow()
+            batch = produced.to_pyarrow() if paths is None else paths.hide_in(produced.to_pyarrow())
             truncated = rows + batch.num_rows > max_rows
             batch = _cast(schema, batch.slice(0, max_rows - rows))
             rows += batch.num_rows
@@ -279,7 +289,7 @@ def _serve(parent: Connection) -> None:
         except ResultTooLargeError:
             reply = {"too_large": True}
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
-            reply = {"error": str(error)}
+            reply = {"error": session.paths.hide(str(error))}
 
 
 def main() -> None:
