@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import re
 import time
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
+from inlay.errors import InlayError, InvalidArgumentError, QueryError, QueryLimitError, StorageFullError
+from inlay.query.disk import MAX_BYTES_IN_MEMORY, disk_file, memory_file
 from inlay.query.pool import Deadline, Pool, Worker, WorkerSettings
 from inlay.query.result import QueryResult
 from inlay.query.sql import explain, find_case_mistake, respell
@@ -58,6 +58,7 @@ class QueryEngine:
         timeout_seconds: float = 30.0,
         memory_limit_bytes: int = 512 << 20,
         spill_limit_bytes: int = 4 << 30,
+        disk_reserve_bytes: int = 0,
         max_rows: int = 1_000_000,
         max_result_bytes: int = 256 << 20,
         concurrency: int = 8,
@@ -73,6 +74,7 @@ class QueryEngine:
             spill=spill_limit_bytes,
             threads=threads or min(4, os.cpu_count() or 1),
             s3=_s3_settings(storage_options or {}),
+            disk_reserve=disk_reserve_bytes,
         )
         self._pool = Pool(settings, os.fspath(spill_dir), concurrency)
 
@@ -112,22 +114,16 @@ class _Run:
 
     def result(self, sql: str, max_rows: int, max_bytes: int) -> QueryResult:
         started = time.perf_counter()
-        path = self._worker.result_path
-        limits = {"max_rows": max_rows, "max_bytes": max_bytes, "path": path}
-        try:
-            reply = self._query_respelled(sql, limits)
+        is_low = self._worker.is_disk_low
+        max_bytes = min(max_bytes, MAX_BYTES_IN_MEMORY) if is_low else max_bytes
+        with memory_file() if is_low else disk_file(self._worker.result_path) as path:
+            reply = self._query_respelled(sql, {"max_rows": max_rows, "max_bytes": max_bytes, "path": path})
             if "error" in reply:
                 raise explain(reply["error"], sql, self._tables.names)
             if "too_large" in reply:
-                raise QueryLimitError(
-                    f"The query result is larger than {max_bytes:,} bytes.",
-                    hint="Add a LIMIT, or select fewer columns.",
-                )
+                raise _too_large(max_bytes, is_disk_low=is_low)
             milliseconds = (time.perf_counter() - started) * 1000
             return QueryResult(pa.OSFile(path), reply["rows"], reply["truncated"], milliseconds)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
 
     def _query_respelled(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
         """Query, and correct the case of unknown columns until the query succeeds."""
@@ -176,6 +172,13 @@ def _describe(table: Table) -> dict[str, Any]:
         "prune": table.exact_float_bounds
         or not any(contains_type(field.type, pa.types.is_floating) for field in table.schema),
     }
+
+
+def _too_large(max_bytes: int, *, is_disk_low: bool) -> InlayError:
+    text = f"The query result is larger than {max_bytes:,} bytes"
+    if is_disk_low:
+        return StorageFullError(f"{text}, and the disk is almost full.", hint="Free disk space, or add a LIMIT.")
+    return QueryLimitError(f"{text}.", hint="Add a LIMIT, or select fewer columns.")
 
 
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:

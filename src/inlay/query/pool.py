@@ -22,6 +22,7 @@ from threading import Event, Lock
 from typing import Any
 
 from inlay.errors import QueryBusyError, QueryCancelledError, QueryError, QueryFailedError, QueryTimeoutError
+from inlay.query.disk import is_low, make_directory
 from inlay.query.sql import worker_error
 
 __all__ = ["Deadline", "Pool", "Worker", "WorkerSettings"]
@@ -54,6 +55,7 @@ class WorkerSettings:
     spill: int
     threads: int
     s3: dict[str, Any]
+    disk_reserve: int = 0  # free space below which queries use no disk
 
     @property
     def process_memory(self) -> int:
@@ -86,10 +88,11 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, directory: str) -> None:
         self.idle_since = time.monotonic()
-        self._directory = tempfile.mkdtemp(prefix="worker-", dir=directory)
+        self._directory = make_directory(directory)
         self.result_path = os.path.join(self._directory, "result.arrow")
-        self._output = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # closed in `end`
+        self._output = open(os.memfd_create("inlay-worker"), "w+b")  # noqa: SIM115  # closed in `end`
         self._spare_memory = settings.memory // 2 + _BASE_MEMORY
+        self._disk = directory, settings.disk_reserve
         self._queries = 0
         self._is_ready = False
         self._is_busy = False
@@ -124,6 +127,10 @@ class Worker:
     def is_healthy(self) -> bool:
         """Return whether the worker can run another query."""
         return not self._is_busy and self._queries < _QUERIES_PER_WORKER and self._memory() < self._spare_memory
+
+    @property
+    def is_disk_low(self) -> bool:
+        return is_low(*self._disk)
 
     def wait_until_ready(self, cancel: Event | None) -> None:
         """Wait for the worker's imports, which do not count toward the timeout of a query."""

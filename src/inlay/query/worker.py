@@ -27,6 +27,7 @@ from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
 from inlay.pyarrow_features import byte_size
+from inlay.query.disk import require_space
 from inlay.query.paths import FilePaths
 from inlay.query.sql import first_keyword
 from inlay.schema import map_leaf_types
@@ -78,6 +79,7 @@ class Session:
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
+        require_space(self._settings["directory"], self._settings["disk_reserve"])
         return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path, paths)
 
     @cached_property

@@ -94,6 +94,7 @@ class Workspace:
             timeout_seconds=settings.query_timeout_seconds,
             memory_limit_bytes=settings.query_memory_bytes,
             spill_limit_bytes=settings.query_spill_bytes,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
             max_rows=settings.query_max_rows,
         )
         self.catalog, self.storage = catalog, storage
