@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from inlay.errors import (
+    CatalogUnavailableError,
     CommitStateUnknownError,
     ConversionFailedError,
     DatasetIOError,
@@ -20,7 +23,7 @@ from inlay.errors import (
     StorageUnavailableError,
     UnreadableUploadError,
 )
-from inlay.workspace.health import Check, states
+from inlay.workspace.health import Check, require_answer, states
 from inlay.workspace.storage import ServiceStorage
 from inlay.workspace.storage_faults import DiskReserve, storage_faults
 
@@ -97,6 +100,18 @@ def test_the_reserve_of_every_disk_must_be_free(tmp_path: Path) -> None:
     with pytest.raises(StorageFullError, match="less than") as caught:
         DiskReserve([tmp_path], 1 << 62).require()
     assert caught.value.http_status == 507
+
+
+def test_a_catalog_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    catalog: Any = SimpleNamespace(ping=go_on.wait, location="postgresql://db")
+    monkeypatch.setattr("inlay.workspace.health._START_SECONDS", 0.1)
+    with pytest.raises(
+        CatalogUnavailableError, match=r"did not answer within 0\.1 seconds"
+    ):
+        require_answer(catalog)
+    go_on.set()
+    require_answer(catalog)
 
 
 def test_a_check_that_hangs_is_reported_and_runs_once_at_a_time() -> None:

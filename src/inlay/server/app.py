@@ -197,8 +197,10 @@ def _require_api_keys(settings: Settings) -> None:
     if settings.is_loopback or settings.api_keys:
         return
     from inlay.catalog import Catalog
+    from inlay.workspace.health import require_answer
 
     with contextlib.closing(Catalog(settings.catalog)) as catalog:
+        require_answer(catalog)
         catalog.migrate()
         if catalog.api_keys.exist():
             return
