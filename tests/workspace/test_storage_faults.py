@@ -106,9 +106,7 @@ def test_a_catalog_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPatc
     go_on = threading.Event()
     catalog: Any = SimpleNamespace(ping=go_on.wait, location="postgresql://db")
     monkeypatch.setattr("inlay.workspace.health._START_SECONDS", 0.1)
-    with pytest.raises(
-        CatalogUnavailableError, match=r"did not answer within 0\.1 seconds"
-    ):
+    with pytest.raises(CatalogUnavailableError, match=r"did not answer within 0\.1 seconds"):
         require_answer(catalog)
     go_on.set()
     require_answer(catalog)
