@@ -185,7 +185,7 @@ def test_a_job_that_fails_unexpectedly_reveals_no_internals(
         ("CatalogUnavailableError", "The catalog is unavailable."),
         ("SparkUnavailableError", "No answer from db.internal."),
         ("StorageUnavailableError", "The storage is unavailable."),
-        ("CommitStateUnknownError", "The catalog did not confirm the change, which may have taken place."),
+        ("CommitStateUnknownError", "The catalog did not confirm the change. The change may be stored."),
     ],
 )
 def test_an_unavailable_part_is_503_and_only_the_log_has_addresses(

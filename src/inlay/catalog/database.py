@@ -89,7 +89,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Run a transaction. Raise `CommitStateUnknownError` if the commit fails and may have taken place."""
+        """Run a transaction. Raise `CommitStateUnknownError` if the commit fails and its outcome is unknown."""
         with self._reachable(), self._writers.connect() as connection:
             transaction = connection.begin()
             try:

@@ -47,7 +47,7 @@ class FilePaths:
 
 
 def _spell(directory: str) -> set[str]:
-    """Return the ways in which DataFusion writes a directory: as given, as a URL, and as the key of an object."""
+    """Return the ways in which DataFusion writes a directory: as a path, as a URL, and as the key of an object."""
     key = (urlsplit(directory).path if "://" in directory else directory).strip("/")
     spellings = {f"file:///{key}", f"/{key}", directory, key}
     return {f"{each}/" for spelling in spellings if key for each in (spelling, quote(spelling, safe="/:"))}

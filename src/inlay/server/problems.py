@@ -80,8 +80,8 @@ _GENERIC: dict[type[InlayError], dict[str, Any]] = {
     StorageUnavailableError: _generic(StorageUnavailableError, "The storage is unavailable.", "Try again later."),
     CommitStateUnknownError: _generic(
         CommitStateUnknownError,
-        "The catalog did not confirm the change, which may have taken place.",
-        "Check whether it took place before you send the request again.",
+        "The catalog did not confirm the change. The change may be stored.",
+        "Check whether it is stored before you send the request again.",
     ),
 }
 

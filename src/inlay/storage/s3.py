@@ -10,7 +10,7 @@ from s3fs import S3FileSystem
 
 __all__ = ["DeadlineS3FileSystem", "StoreTimeoutError"]
 
-_CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
 _ATTEMPTS = 3
 
 
@@ -26,7 +26,7 @@ class DeadlineS3FileSystem(S3FileSystem):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, timeout_seconds: float, config_kwargs: Any = None, **options: Any) -> None:
         defaults = {
-            "connect_timeout": min(_CONNECT_SECONDS, timeout_seconds),
+            "connect_timeout": min(CONNECT_SECONDS, timeout_seconds),
             "read_timeout": timeout_seconds / self.retries,  # for a response that stops in the middle
             "retries": {"mode": "standard", "total_max_attempts": _ATTEMPTS},
         }

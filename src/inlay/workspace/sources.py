@@ -22,7 +22,7 @@ from inlay.workspace.services import Services, time_limit
 __all__ = ["Sources"]
 
 
-_PREVIEW_SECONDS = 120.0
+PREVIEW_SECONDS = 120.0
 
 
 class Sources:
@@ -56,7 +56,7 @@ class Sources:
         source = Source(upload_id, format=format, options=options)
         read = read_options(source, upload.content_type) if is_format_known else None
         spark = self._services.spark.session()
-        with time_limit(spark, _PREVIEW_SECONDS):
+        with time_limit(spark, PREVIEW_SECONDS):
             return preview(
                 spark,
                 self._upload(upload),
