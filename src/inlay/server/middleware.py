@@ -243,7 +243,7 @@ def _limited(receive: Receive, limit: int | None) -> Receive:
 
 # ---------------------------------------------------------------------------------------------------------------- logs
 # Log lines contain nothing that a client wrote: no paths, no values, no messages of unexpected exceptions. Messages of
-# other libraries can contain such text, so only the file and line of the message are logged.
+# other libraries can contain such text, so only the file and the line of the message are logged.
 def _message(record: logging.LogRecord) -> str:
     if record.name.partition(".")[0] == "inlay":
         return record.getMessage()
