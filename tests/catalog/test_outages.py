@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -47,9 +48,34 @@ def test_reads_and_writes_fail_in_time_and_work_again_afterward(catalog: Catalog
             with pytest.raises(CatalogUnavailableError):
                 call()
             assert time.monotonic() - started < ENOUGH_SECONDS
+    wait_until_available(catalog)
     assert catalog.uploads.list().count == 1
     steps.upload(catalog)
     assert catalog.uploads.list().count == 2
+
+
+def test_many_calls_do_not_wait_for_the_server_in_turn(catalog: Catalog, proxy: TcpProxy) -> None:
+    def call(_: int) -> type[Exception]:
+        with pytest.raises(CatalogUnavailableError) as caught:
+            catalog.uploads.list()
+        return caught.type
+
+    with proxy.fault("mute"), ThreadPoolExecutor(2) as threads:
+        started = time.monotonic()
+        assert set(threads.map(call, range(60))) == {CatalogUnavailableError}  # 30 turns of 2 to 3 seconds
+        assert time.monotonic() - started < 2 * ENOUGH_SECONDS
+    wait_until_available(catalog)
+
+
+def wait_until_available(catalog: Catalog) -> None:
+    """Wait for the moment after an outage in which calls fail immediately."""
+    deadline = time.monotonic() + ENOUGH_SECONDS
+    while True:
+        try:
+            return catalog.ping()
+        except CatalogUnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_a_commit_without_an_answer_has_an_unknown_outcome(catalog: Catalog, proxy: TcpProxy) -> None:
@@ -60,6 +86,7 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome(catalog: Catalog, pro
 
     with contextlib.ExitStack() as silence, pytest.raises(CommitStateUnknownError, match="no answer within 1 seconds"):
         write()
+    wait_until_available(catalog)
     assert catalog.uploads.list().count == 0
 
 
@@ -67,6 +94,6 @@ def test_a_writer_waits_for_the_lock_as_long_as_for_a_statement(catalog: Catalog
     database = catalog.location.rpartition("/")[2].partition("?")[0]
     with psycopg.connect(f"host={postgres.directory} user=postgres dbname={database}") as other:
         other.execute(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})".encode())
-        with pytest.raises(CatalogUnavailableError, match=r"lock timeout|no answer within 1 seconds"):
+        with pytest.raises(CatalogUnavailableError, match="lock timeout"):
             steps.upload(catalog)
     steps.upload(catalog)

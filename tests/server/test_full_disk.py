@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from inlay.catalog import DataFile, Dataset, NewVersion, new_id
 from inlay.errors import StorageFullError
@@ -19,6 +22,7 @@ from inlay.settings import Settings
 from inlay.workspace import Workspace
 from tests.faults.service_process import small_disk
 from tests.service import Api, expect_problem, running
+from tests.spark import cluster
 
 DISK = "32m"
 RESERVE = 2 << 20
@@ -32,11 +36,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def api(folder: Path) -> Iterator[Api]:
+def disk_api(folder: Path) -> Iterator[Api]:
     settings = Settings(
         data_dir=str(folder / "data"), disk_reserve_bytes=RESERVE, query_memory_bytes=32 << 20, delete_grace_seconds=0.0
     )
     with running(Workspace(settings), spark=False) as found:
+        found.get("/v1/datasets")  # waits until the service is open
         yield found
 
 
@@ -87,40 +92,42 @@ def check_reads(api: Api, dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("free", [0, RESERVE // 2])
-def test_reads_go_on_and_writes_are_refused(api: Api, folder: Path, free: int) -> None:
-    dataset = add_dataset(api.workspace)
-    check_reads(api, dataset)  # with the same worker as later
+def test_reads_go_on_and_writes_are_refused(disk_api: Api, folder: Path, free: int) -> None:
+    dataset = add_dataset(disk_api.workspace)
+    check_reads(disk_api, dataset)  # with the same worker as later
     inline = {"inline": {"format": "csv", "content": "id\n1\n"}}
-    before, jobs = api.files(), api.get("/v1/jobs")["count"]
+    before, jobs = disk_api.files(), disk_api.get("/v1/jobs")["count"]
     with filled(folder, free):
-        check_reads(api, dataset)
-        expect_problem(api.http.post("/v1/files", content=b"a\n1\n"), 507, "storage_full")
-        expect_problem(api.try_to_create(inline), 507, "storage_full")
-        expect_problem(api.try_to_load(dataset.id, inline, "append"), 507, "storage_full")
-        assert (api.files(), api.get("/v1/jobs")["count"]) == (before, jobs)
+        check_reads(disk_api, dataset)
+        expect_problem(disk_api.http.post("/v1/files", content=b"a\n1\n"), 507, "storage_full")
+        expect_problem(disk_api.try_to_create(inline), 507, "storage_full")
+        expect_problem(disk_api.try_to_load(dataset.id, inline, "append"), 507, "storage_full")
+        assert (disk_api.files(), disk_api.get("/v1/jobs")["count"]) == (before, jobs)
         large = "SELECT a.id, b.id, uuid() FROM datasets.stored a CROSS JOIN datasets.stored b LIMIT 900000"
-        expect_problem(api.http.post("/v1/query", json={"sql": large}), 507, "storage_full")
+        expect_problem(disk_api.http.post("/v1/query", json={"sql": large}), 507, "storage_full")
         sort = (
             "SELECT a.id, md5(CAST(a.id * b.id AS TEXT)) m FROM datasets.stored a, datasets.stored b WHERE b.id < 100"
         )
-        spilled = api.http.post("/v1/query", json={"sql": f"SELECT m FROM ({sort}) ORDER BY m DESC, id OFFSET 1999990"})
+        spilled = disk_api.http.post(
+            "/v1/query", json={"sql": f"SELECT m FROM ({sort}) ORDER BY m DESC, id OFFSET 1999990"}
+        )
         expect_problem(spilled, 507, "storage_full")
-    check_reads(api, dataset)
-    api.upload(b"a\n1\n")
+    check_reads(disk_api, dataset)
+    disk_api.upload(b"a\n1\n")
 
 
-def test_a_new_query_worker_starts_on_a_full_disk(api: Api, folder: Path) -> None:
-    api.rows("SELECT 1")
+def test_a_new_query_worker_starts_on_a_full_disk(disk_api: Api, folder: Path) -> None:
+    disk_api.rows("SELECT 1")
     with filled(folder, 0):
-        [worker] = api.workspace.query_engine._pool._idle
+        [worker] = disk_api.workspace.query_engine._pool._idle
         os.kill(worker.pid, signal.SIGKILL)
         while worker.is_alive:
             time.sleep(0.01)
-        assert api.rows("SELECT 1") == [[1]]
+        assert disk_api.rows("SELECT 1") == [[1]]
 
 
-def test_a_disk_that_fills_up_during_an_upload(api: Api, folder: Path) -> None:
-    before = api.files()
+def test_a_disk_that_fills_up_during_an_upload(disk_api: Api, folder: Path) -> None:
+    before = disk_api.files()
 
     def blocks() -> Iterator[bytes]:
         yield bytes(2 << 20)
@@ -128,15 +135,15 @@ def test_a_disk_that_fills_up_during_an_upload(api: Api, folder: Path) -> None:
             for _ in range(64):
                 yield bytes(1 << 20)
 
-    answer = api.http.post("/v1/files", content=blocks())
+    answer = disk_api.http.post("/v1/files", content=blocks())
     expect_problem(answer, 507, "storage_full")
-    assert api.files() == before
-    assert api.get("/v1/files")["count"] == 0
+    assert disk_api.files() == before
+    assert disk_api.get("/v1/files")["count"] == 0
 
 
-def test_the_outcome_of_a_change_on_a_full_disk_is_known(api: Api, folder: Path) -> None:
+def test_the_outcome_of_a_change_on_a_full_disk_is_known(disk_api: Api, folder: Path) -> None:
     """The catalog rejects changes that do not fit, and accepts changes again later."""
-    jobs, refused = api.workspace.catalog.jobs, 0
+    jobs, refused = disk_api.workspace.catalog.jobs, 0
     with filled(folder, 0):
         for _ in range(50):
             before = jobs.list(limit=1).count
@@ -148,3 +155,22 @@ def test_the_outcome_of_a_change_on_a_full_disk_is_known(api: Api, folder: Path)
     assert refused
     jobs.create("create", {}, dataset_id=new_id("dataset"))
     assert jobs.list(limit=1).count == before + 1
+
+
+@pytest.mark.spark
+def test_a_disk_that_fills_up_during_a_job(folder: Path) -> None:
+    """The job fails, leaves no files, and the upload can be used again."""
+    cluster.local_session()
+    settings = Settings(data_dir=str(folder / "data"), disk_reserve_bytes=RESERVE, spark_master="local[2]")
+    random = np.random.default_rng(1)
+    numbers = pa.table({"id": range(600_000), "n": random.integers(0, 1 << 62, 600_000)})
+    file = io.BytesIO()
+    csv.write_csv(numbers, file)
+    with running(Workspace(settings)) as api:
+        upload_id = api.upload(file.getvalue())
+        before = api.files()
+        with filled(folder, RESERVE + (1 << 20)):  # less than the data file needs
+            expect_problem(api.try_to_create({"upload_id": upload_id}), 507, "storage_full")
+            assert api.get("/v1/datasets")["count"] == 0
+            assert api.files() == before
+        assert api.create({"upload_id": upload_id})["row_count"] == 600_000

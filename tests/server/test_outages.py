@@ -111,6 +111,7 @@ def test_requests_end_in_time_and_name_the_part_without_its_address(stand: Stand
             answer = request(stand)
             problem = expect_problem(answer, 503, f"{part}_unavailable")
             assert not [text for text in stand.addresses() if text in answer.text], problem
+    wait_for(stand, 200)
     assert expect(stand.http.get("/v1/datasets"), 200)["count"] == 1
     assert expect(ON_STORAGE["query"](stand), 200)["rows"] == [[4999950000]]
     assert expect(stand.http.get("/v1/files"), 200)["count"] == 1

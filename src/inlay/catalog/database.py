@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -30,8 +30,12 @@ from inlay.errors import (
     StorageFullError,
 )
 
+if TYPE_CHECKING:
+    from inlay.catalog.postgres import Outage
+
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
+_LOCK_SHARE = 0.9  # so that PostgreSQL reports a lock that is not free before the client stops waiting
 _WRITERS_LOCK = 0x696E6C6179  # "inlay" in ASCII; all writers use this constant
 # Errors with which a database rejects a commit. Other errors leave its outcome unknown.
 _REJECTED_SQLITE = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_FULL)
@@ -69,6 +73,7 @@ class Database:
         self._engine = _open(self._url, statement_seconds, foreign_keys=foreign_keys)
         self._readers = _engine_for(self._engine, "read", statement_seconds)
         self._writers = _engine_for(self._engine, "write", statement_seconds)
+        self._outage = _outage_of(self._engine)
 
     def now(self) -> datetime:
         return self._clock()
@@ -115,6 +120,8 @@ class Database:
 
     @contextlib.contextmanager
     def _reachable(self) -> Iterator[None]:
+        if self._outage is not None and (error := self._outage.error) is not None:
+            raise _unavailable(self.location, error) from error
         try:
             yield
         except IntegrityError as error:
@@ -124,6 +131,8 @@ class Database:
                 raise StorageFullError(
                     "The disk of the catalog is full. Nothing changed.", hint="Free disk space, then try again."
                 ) from error
+            if self._outage is not None:
+                self._outage.record(error.orig)
             raise _unavailable(self.location, error.orig) from error
         except sa.exc.TimeoutError as error:  # no connection of the pool is free
             raise _unavailable(self.location, error) from error
@@ -193,6 +202,14 @@ def _open(url: URL, seconds: float, *, foreign_keys: bool) -> Engine:
     return engine
 
 
+def _outage_of(engine: Engine) -> Outage | None:
+    if engine.dialect.name == "sqlite":
+        return None
+    from inlay.catalog.postgres import Outage
+
+    return Outage()
+
+
 def _prepare_sqlite(connection: sqlite3.Connection, seconds: float, *, foreign_keys: bool) -> None:
     connection.isolation_level = None  # the events below begin transactions
     connection.execute(f"PRAGMA busy_timeout = {_milliseconds(seconds)}")
@@ -238,7 +255,7 @@ def _begin_statements(seconds: float) -> dict[tuple[str, str], str]:
         ("sqlite", "write"): "BEGIN IMMEDIATE",
         # PostgreSQL aborts an idle writer before waiting writers time out.
         ("postgresql", "write"): (
-            f"SET LOCAL lock_timeout = '{_milliseconds(seconds)}ms'; "
+            f"SET LOCAL lock_timeout = '{_milliseconds(seconds * _LOCK_SHARE)}ms'; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{_milliseconds(seconds / 2)}ms'; "
             f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})"
         ),

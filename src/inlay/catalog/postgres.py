@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 
 import psycopg
 
-__all__ = ["connect"]
+__all__ = ["Outage", "connect"]
 
 T = TypeVar("T")
+_OUTAGE_SECONDS = 1.0
+
+
+class _NoAnswerError(psycopg.OperationalError):
+    """The server did not answer a statement in time."""
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -33,11 +38,31 @@ class _Connection(psycopg.Connection[Any]):
                 ready = yield awaited
                 if not ready and time.monotonic() > deadline:
                     self.close()
-                    raise psycopg.OperationalError(f"no answer within {self.statement_seconds:g} seconds")
+                    raise _NoAnswerError(f"no answer within {self.statement_seconds:g} seconds")
                 awaited = operation.send(ready)
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class Outage:
+    """Lets calls fail immediately for a moment after the server did not answer another call.
+
+    Otherwise, each of many waiting requests would wait for the server in turn.
+    """
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._until = 0.0
+
+    def record(self, error: BaseException | None) -> None:
+        if isinstance(error, (_NoAnswerError, psycopg.errors.ConnectionTimeout)):
+            self._error, self._until = error, time.monotonic() + _OUTAGE_SECONDS
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the call that got no answer a moment ago, or None."""
+        return self._error if time.monotonic() < self._until else None
 
 
 def connect(statement_seconds: float, *arguments: Any, **options: Any) -> psycopg.Connection[Any]:
