@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -293,6 +294,7 @@ def require_text(value: str, name: str, *, max_length: int = 4096) -> str:
 
 
 LATEST = "0002"
+_migrating = threading.Lock()  # Alembic keeps the state of a migration in a module
 MIGRATIONS = str(resources.files("inlay.catalog") / "migrations")
 
 
@@ -315,7 +317,7 @@ def _upgrade(database: Database, migrations: str, latest: str) -> None:
     config.set_main_option("path_separator", "os")
     target = database.for_migration()
     try:
-        with target.write() as connection:
+        with _migrating, target.write() as connection:
             _require_no_newer(current_revision(connection), latest)
             config.attributes["connection"] = connection
             try:
