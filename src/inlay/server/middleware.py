@@ -296,4 +296,5 @@ def set_up_logging(level: str = "INFO") -> None:
     handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level="WARNING", handlers=[handler], force=True)
     logging.getLogger("inlay").setLevel(level)
-    logging.getLogger("engineio").setLevel(logging.CRITICAL)  # it logs every wrong request
+    for name in ("engineio.server", "socketio.server"):  # they log texts of clients, with handlers of their own
+        logging.getLogger(name).setLevel(logging.CRITICAL)
