@@ -24,7 +24,7 @@ from inlay.errors import (
 from inlay.workspace.health import Check
 from inlay.workspace.storage import ServiceStorage
 
-__all__ = ["DiskReserve", "storage_error", "storage_faults"]
+__all__ = ["DiskReserve", "find_fault", "storage_faults"]
 
 _PROBE_SECONDS = 5.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -43,7 +43,7 @@ _SUSPECTS = (
 _TRY_AGAIN = "Try again later."
 
 
-def storage_error(reason: BaseException | str, *, is_full: bool) -> InlayError:
+def _storage_error(reason: BaseException | str, *, is_full: bool) -> InlayError:
     """Return the error of an operation that the storage made fail."""
     if is_full:
         return StorageFullError("The disk is full. Nothing changed.", hint="Free disk space, then try again.")
@@ -58,27 +58,27 @@ def storage_faults(storage: ServiceStorage) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        fault = _find_fault(error, storage)
+        fault = find_fault(error, storage)
         if fault is None:
             raise
         raise fault from error
 
 
-def _find_fault(error: Exception, storage: ServiceStorage) -> InlayError | None:
+def find_fault(error: Exception, storage: ServiceStorage) -> InlayError | None:
     """Return the error of the storage that caused an error, or None."""
     is_suspect = isinstance(error, _SUSPECTS) and not isinstance(error, CommitStateUnknownError)
     if isinstance(error, InlayError) and not is_suspect:
         return None
     for cause in _causes(error):
         if isinstance(cause, OSError) and not isinstance(cause, InlayError) and cause.errno not in _NOT_FAULTS:
-            return storage_error(cause, is_full=cause.errno in _FULL)
+            return _storage_error(cause, is_full=cause.errno in _FULL)
     if not is_suspect and not isinstance(error, OSError):
         return None
     text = str(error)
     if _FULL_TEXT.search(text):
-        return storage_error(text, is_full=True)
+        return _storage_error(text, is_full=True)
     if found := _FAULT_TEXT.search(text):
-        return storage_error(f"{found[0].strip()} (in a worker process)", is_full=False)
+        return _storage_error(f"{found[0].strip()} (in a worker process)", is_full=False)
     return _probe(storage)
 
 
