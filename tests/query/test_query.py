@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import datetime as dt
 import decimal
 import http.client
@@ -38,7 +39,8 @@ from inlay.errors import (
     QueryTimeoutError,
 )
 from inlay.query import QueryEngine, QueryResult, Table, pool
-from inlay.query.pool import Deadline, FairSemaphore
+from inlay.query.pool import Deadline, Pool
+from inlay.query.steps import run_in_thread
 from inlay.query.sql import explain, find_case_mistake, first_keyword, position_of, respell
 from tests.query.workers import workers
 
@@ -356,7 +358,7 @@ def test_row_groups_with_trusted_bounds_are_skipped(db: QueryEngine, shelf: Shel
     shelf.put("t", pa.table({"i": list(range(1000)), "v": [0.5] * 1000}), row_group_size=10)
     plan = "EXPLAIN ANALYZE SELECT v FROM datasets.t WHERE i = 7"
     assert "row_groups_pruned_statistics=100 total → 100 matched" in str(rows_of(db, plan))
-    shelf.versions["t"] = [shelf.versions["t"][0]._replace(exact_float_bounds=True)]
+    shelf.versions["t"] = [dataclasses.replace(shelf.versions["t"][0], exact_float_bounds=True)]
     assert "row_groups_pruned_statistics=100 total → 1 matched" in str(rows_of(db, plan))
     assert rows_of(db, "SELECT v FROM datasets.t WHERE i = 7") == [(0.5,)]
 
@@ -886,27 +888,29 @@ def test_queries_beyond_the_limit_wait_and_then_fail(home: Path) -> None:
         assert rows_of(db, "SELECT 1") == [(1,)]
 
 
-def test_threads_acquire_the_semaphore_in_order() -> None:
-    semaphore, order = FairSemaphore(1), []
-    semaphore.acquire(Deadline(10))
+def test_queries_get_workers_in_the_order_of_their_requests(alone: QueryEngine) -> None:
+    engine_pool, order = alone._pool, []
+    engine_pool._size = 1
+    worker = run_in_thread(engine_pool.take(Deadline(30)))
 
     def wait(number: int) -> None:
-        semaphore.acquire(Deadline(10))
+        mine = run_in_thread(engine_pool.take(Deadline(30)))
         order.append(number)
-        semaphore.release()
+        engine_pool.put_back(mine)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
-        while len(semaphore._waiting) <= number:
+        while len(engine_pool._turns) <= number:
             time.sleep(0.001)
-    with pytest.raises(QueryTimeoutError):
-        semaphore.acquire(Deadline(0.01))
-    semaphore.release()
+    with pytest.raises(QueryBusyError):
+        run_in_thread(engine_pool.take(Deadline(0.01)))
+    engine_pool.put_back(worker)
     for thread in threads:
         thread.join()
     assert order == list(range(5))
-    semaphore.acquire(Deadline(0.01))  # it is free again
+    assert run_in_thread(engine_pool.take(Deadline(1))) is worker  # it is free again
+    engine_pool.put_back(worker)
 
 
 @pytest.mark.long  # short runs end endless queries in test_attacks.py
@@ -962,7 +966,7 @@ db = QueryEngine(Nothing(), spill_dir=sys.argv[1])
 db.run("SELECT 1")
 threading.Thread(target=db.run, args=("SELECT count(*) FROM generate_series(1, 1000000000000)",), daemon=True).start()
 import time; time.sleep(0.5)
-print(*db._pool._directory.split(), flush=True)
+print(*db._pool.directory.split(), flush=True)
 time.sleep(60)
 """
 

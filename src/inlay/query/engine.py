@@ -4,38 +4,55 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import re
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Event
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
+import orjson
 import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
-from inlay.query.pool import Deadline, Pool, Worker, WorkerSettings
-from inlay.query.result import QueryResult
-from inlay.query.sql import explain, find_case_mistake, respell
+from inlay.query.pool import Deadline, Pool, Reply, Worker, WorkerSettings
+from inlay.query.result import Answer, QueryResult
+from inlay.query.sql import explain, find_case_mistake, respell, table_names
+from inlay.query.steps import Call, Steps, run_in_loop, run_in_thread
 from inlay.schema import contains_type
 from inlay.type_grammar import column_type_name
 
-__all__ = ["QueryEngine", "Table", "Tables"]
+__all__ = ["Format", "QueryEngine", "Table", "Tables"]
 
+Format = Literal["json", "csv", "arrow"]
 _MAX_SQL_BYTES = 1 << 20
 _VERSION = re.compile(r"(?P<name>.+)@(?P<version>[0-9]{1,18})")
 _MAX_RESPELLINGS = 100
+_PIECE_SECONDS = 60.0  # to encode a part of a large result or of a table
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """One immutable version of a table. A column that a file lacks is NULL."""
 
     schema: pa.Schema
-    files: list[str]  # absolute paths or s3:// URLs
+    files: Sequence[str]  # absolute paths or s3:// URLs
     # Whether the files' statistics count NaN, as those of files that inlay writes do. If not, no row group of a
     # table with floats is skipped, because `v <> 3.25` would miss rows with NaN.
     exact_float_bounds: bool = False
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What a worker needs to read the table. `key` differs between any two tables."""
+        description = {
+            "schema": base64.b64encode(self.schema.serialize()).decode(),
+            "files": list(self.files),
+            "prune": self.exact_float_bounds
+            or not any(contains_type(field.type, pa.types.is_floating) for field in self.schema),
+        }
+        return description | {"key": hashlib.sha256(orjson.dumps(description)).hexdigest()}
 
 
 class Tables(Protocol):
@@ -48,7 +65,10 @@ class Tables(Protocol):
 
 
 class QueryEngine:
-    """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe."""
+    """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe.
+
+    With `finds_quickly`, queries of an event loop find tables in the loop instead of a thread.
+    """
 
     def __init__(
         self,
@@ -63,8 +83,10 @@ class QueryEngine:
         concurrency: int = 8,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        finds_quickly: bool = False,
     ) -> None:
         self._tables = tables
+        self._finds_quickly = finds_quickly
         self._timeout = timeout_seconds
         self._max_rows = max_rows
         self._max_bytes = max_result_bytes
@@ -93,63 +115,102 @@ class QueryEngine:
         self, sql: str, *, limit: int | None = None, timeout: float | None = None, cancel: Event | None = None
     ) -> QueryResult:
         """Run one statement. `limit` and `timeout` cannot exceed the engine's limits."""
+        return QueryResult(run_in_thread(self._answer(sql, "arrow", limit, timeout, cancel)))
+
+    async def answer(
+        self, sql: str, form: Format, *, limit: int | None = None, timeout: float | None = None
+    ) -> Answer:
+        """Run one statement from an event loop. Canceling the task stops the query."""
+        return await run_in_loop(self._answer(sql, form, limit, timeout))
+
+    def _answer(
+        self, sql: str, form: Format, limit: int | None, timeout: float | None, cancel: Event | None = None
+    ) -> Steps[Answer]:
         _check(sql, limit, timeout)
-        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
-        with self._pool.worker(Deadline(seconds, cancel)) as worker:
-            return _Run(self._tables, worker, Deadline(seconds, cancel)).result(
-                sql, self._max_rows if limit is None else min(limit, self._max_rows), self._max_bytes
+        deadline = Deadline(self._timeout if timeout is None else min(timeout, self._timeout), cancel)
+        run = _Run(self._tables, deadline)
+        if self._finds_quickly:
+            run.find_all(table_names(sql))
+        else:
+            yield Call(lambda: run.find_all(table_names(sql)))
+        max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
+        limits = {"format": form, "max_rows": max_rows, "max_bytes": self._max_bytes}
+        worker = yield from self._pool.take(deadline)
+        try:
+            reply = yield from run.query_respelled(worker, sql, limits)
+            path = self._keep(worker) if "file" in reply.fields else None
+        finally:
+            self._pool.put_back(worker)
+        if "error" in reply.fields:
+            raise (yield Call(lambda: explain(reply.fields["error"], sql, self._tables.names)))
+        if "too_large" in reply.fields:
+            raise QueryLimitError(
+                f"The query result is larger than {self._max_bytes:,} bytes.",
+                hint="Add a LIMIT, or select fewer columns.",
             )
+        return Answer(reply.fields, reply.body, path)
+
+    def _keep(self, worker: Worker) -> str:
+        """Move the result file of a worker to a name that the next query does not use."""
+        path = os.path.join(self._pool.directory, f"{os.urandom(8).hex()}.arrow")
+        os.rename(worker.result_path, path)
+        return path
+
+    def encode(self, form: Format, **source: Any) -> Iterator[bytes]:
+        """Yield the encoded rows of an `answer` or of a `table`, part by part.
+
+        A worker encodes each part, and other queries can use the worker between two parts.
+        """
+        at: Any = []
+        while at is not None:
+            reply = run_in_thread(self._encode(form, source, at))
+            at = reply.fields["next"]
+            yield reply.body
+
+    def _encode(self, form: Format, source: Mapping[str, Any], at: Any) -> Steps[Reply]:
+        deadline = Deadline(_PIECE_SECONDS)
+        worker = yield from self._pool.take(deadline)
+        try:
+            reply = yield from worker.exchange({"encode": form, "at": at, **source}, deadline)
+        finally:
+            self._pool.put_back(worker)
+        if "error" in reply.fields:
+            raise explain(reply.fields["error"], "", list)
+        return reply
 
 
 class _Run:
-    """One query in one worker. Finds the tables that the worker requests."""
+    """One query. Remembers the tables that it found, so that it sees one version of each."""
 
-    def __init__(self, tables: Tables, worker: Worker, deadline: Deadline) -> None:
+    def __init__(self, tables: Tables, deadline: Deadline) -> None:
         self._tables = tables
-        self._worker = worker
         self._deadline = deadline
-        self._found: dict[tuple[str, int | None], Table | None] = {}  # a query sees one version of a table
+        self._found: dict[tuple[str, int | None], Table | None] = {}
 
-    def result(self, sql: str, max_rows: int, max_bytes: int) -> QueryResult:
-        started = time.perf_counter()
-        path = self._worker.result_path
-        limits = {"max_rows": max_rows, "max_bytes": max_bytes, "path": path}
-        try:
-            reply = self._query_respelled(sql, limits)
-            if "error" in reply:
-                raise explain(reply["error"], sql, self._tables.names)
-            if "too_large" in reply:
-                raise QueryLimitError(
-                    f"The query result is larger than {max_bytes:,} bytes.",
-                    hint="Add a LIMIT, or select fewer columns.",
-                )
-            milliseconds = (time.perf_counter() - started) * 1000
-            return QueryResult(pa.OSFile(path), reply["rows"], reply["truncated"], milliseconds)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+    def find_all(self, names: Iterable[str]) -> None:
+        self._named = {name: table.description["key"] for name in names if (table := self._find(name)) is not None}
 
-    def _query_respelled(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    def query_respelled(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
         """Query, and correct the case of unknown columns until the query succeeds."""
-        first = reply = self._query(sql, limits)
+        first = reply = yield from self._query(worker, sql, limits)
         tried: set[str] = set()
-        while "error" in reply and len(tried) < _MAX_RESPELLINGS:
-            mistake = find_case_mistake(reply["error"])
+        while "error" in reply.fields and len(tried) < _MAX_RESPELLINGS:
+            mistake = find_case_mistake(reply.fields["error"])
             if mistake is None:
                 break
             if mistake[0] in tried:
                 return first
             tried.add(mistake[0])
             sql = respell(sql, *mistake)
-            reply = self._query(sql, limits)
+            reply = yield from self._query(worker, sql, limits)
         return reply
 
-    def _query(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        reply = self._worker.exchange({"sql": sql, **limits}, self._deadline)
-        while "find" in reply:
-            name = reply["find"]
-            found = self._all_tables if name is None else self._find(name)
-            reply = self._worker.exchange(found, self._deadline)
+    def _query(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
+        reply = yield from worker.exchange({"sql": sql, "tables": self._named, **limits}, self._deadline)
+        while "find" in reply.fields:
+            name = reply.fields["find"]
+            found = yield Call(lambda name=name: self._all_tables if name is None else self._describe(name))
+            reply = yield from worker.exchange(found, self._deadline)
         return reply
 
     @cached_property
@@ -160,24 +221,16 @@ class _Run:
             for name, schema in self._tables.schemas()
         ]
 
-    def _find(self, name: str) -> dict[str, Any] | None:
+    def _describe(self, name: str) -> dict[str, Any] | None:
+        table = self._find(name)
+        return None if table is None else table.description
+
+    def _find(self, name: str) -> Table | None:
         versioned = _VERSION.fullmatch(name)
         key = (versioned["name"].lower(), int(versioned["version"])) if versioned else (name.lower(), None)
         if key not in self._found:
             self._found[key] = self._tables.find(*key)
-        table = self._found[key]
-        return None if table is None else _describe(table)
-
-
-def _describe(table: Table) -> dict[str, Any]:
-    return {
-        "schema": base64.b64encode(table.schema.serialize()).decode(),
-        "files": table.files,
-        "prune": table.exact_float_bounds
-        or not any(contains_type(field.type, pa.types.is_floating) for field in table.schema),
-    }
-
-
+        return self._found[key]
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:
     if limit is not None and limit < 0:
         raise InvalidArgumentError(f"limit is {limit}, but it must be 0 or more.")
@@ -185,7 +238,10 @@ def _check(sql: str, limit: int | None, timeout: float | None) -> None:
         raise InvalidArgumentError(f"timeout is {timeout} seconds, but it must be positive.")
     if "\x00" in sql:
         raise QueryError("The SQL contains a NUL character.")
-    size = len(sql.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError:
+        raise QueryError("The SQL contains half a surrogate pair.") from None
     if size > _MAX_SQL_BYTES:
         raise QueryLimitError(f"The SQL has {size:,} bytes, but the limit is {_MAX_SQL_BYTES:,} bytes.")
 

@@ -7,20 +7,37 @@ and a slow reader does not block a worker. Conversions yield chunks: memory does
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from inlay.errors import QueryError
 from inlay.type_grammar import type_name
 
-__all__ = ["QueryResult", "arrow_file", "csv_file", "dumps", "json_values", "parquet_file", "text_values"]
+__all__ = [
+    "Answer",
+    "QueryResult",
+    "arrow_file",
+    "columns_of",
+    "csv_file",
+    "csv_header",
+    "csv_rows",
+    "dumps",
+    "json_document",
+    "json_rows",
+    "json_values",
+    "parquet_file",
+    "text_values",
+]
 
 _is: Any = pa.types
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -147,10 +164,19 @@ def _small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def csv_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Yield an RFC 4180 file with a header. NULL is an empty cell, empty text a quoted one."""
-    yield _line([field.name for field in schema]).encode()
+    yield csv_header(schema)
     for batch in _small_batches(batches):
-        rows = zip(*map(text_values, batch.columns), strict=True)
-        yield "".join(map(_line, rows)).encode()
+        yield csv_rows(batch)
+
+
+def csv_header(schema: pa.Schema) -> bytes:
+    return (",".join(_cell(field.name) for field in schema) + "\r\n").encode()
+
+
+def csv_rows(batch: pa.RecordBatch) -> bytes:
+    """Return the lines of the rows."""
+    rows = zip(*map(text_values, batch.columns), strict=True)
+    return "".join(",".join(map(_cell, row)) + "\r\n" for row in rows).encode()
 
 
 def arrow_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
@@ -220,10 +246,6 @@ class _Sink:
         return taken
 
 
-def _line(cells: Any) -> str:
-    return ",".join(map(_cell, cells)) + "\r\n"
-
-
 def _cell(value: str | None) -> str:
     if value is None:
         return ""
@@ -241,21 +263,40 @@ def _unique(names: list[str]) -> list[str]:
     return list(unique)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a worker: encoded rows, or the path of a file with many rows in Arrow's stream format."""
+
+    fields: Mapping[str, Any]
+    body: bytes
+    path: str | None
+
+    def summary(self) -> dict[str, Any]:
+        names = ("columns", "row_count", "truncated", "execution_time_ms")
+        return {name: self.fields[name] for name in names}
+
+    def close(self) -> None:
+        """Delete the file."""
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
 class QueryResult:
     """The rows of a query. Close it, or use it as a context manager, to free its disk space.
 
     Only one conversion can be read at a time.
     """
 
-    file: pa.NativeFile
-    row_count: int
-    truncated: bool
-    execution_ms: float
-
-    def __post_init__(self) -> None:
-        self.size_bytes = self.file.size()
+    def __init__(self, answer: Answer) -> None:
+        self.file = pa.BufferReader(answer.body) if answer.path is None else pa.OSFile(answer.path)
+        answer.close()  # the open file remains readable
+        self.size_bytes: int = self.file.size()
         self.schema = self._reader().schema
+        self._summary = answer.summary()
+        self.row_count: int = self._summary["row_count"]
+        self.truncated: bool = self._summary["truncated"]
+        self.execution_ms: float = self._summary["execution_time_ms"]
 
     def __enter__(self) -> QueryResult:
         return self
@@ -273,15 +314,10 @@ class QueryResult:
         return self._reader().read_all()
 
     def columns(self) -> list[dict[str, str]]:
-        return [{"name": field.name, "type": type_name(field.type)} for field in self.schema]
+        return columns_of(self.schema)
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "columns": self.columns(),
-            "row_count": self.row_count,
-            "truncated": self.truncated,
-            "execution_time_ms": round(self.execution_ms, 3),
-        }
+        return dict(self._summary)
 
     def to_arrow(self) -> Iterator[bytes]:
         """Yield an Arrow IPC stream."""
@@ -291,13 +327,7 @@ class QueryResult:
 
     def to_json(self) -> Iterator[bytes]:
         """Yield one JSON object: the summary, and `rows` as arrays of values."""
-        yield dumps(self.summary())[:-1].encode() + b',"rows":['
-        separator = ""
-        for batch in _small_batches(self.batches()):
-            rows = list(zip(*map(json_values, batch.columns), strict=True))
-            yield (separator + dumps(rows)[1:-1]).encode()
-            separator = ","
-        yield b"]}"
+        return json_document(self.summary(), map(json_rows, _small_batches(self.batches())))
 
     def to_csv(self) -> Iterator[bytes]:
         return csv_file(self.schema, self.batches())
@@ -308,3 +338,23 @@ class QueryResult:
     def _reader(self) -> Any:
         self.file.seek(0)
         return pa.ipc.open_stream(self.file)
+
+
+def columns_of(schema: pa.Schema) -> list[dict[str, str]]:
+    return [{"name": field.name, "type": type_name(field.type)} for field in schema]
+
+
+def json_rows(batch: pa.RecordBatch) -> bytes:
+    """Return the rows as arrays of values, separated by commas, without the brackets around all rows."""
+    return orjson.dumps(list(zip(*map(json_values, batch.columns), strict=True)))[1:-1]
+
+
+def json_document(summary: Mapping[str, Any], rows: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield one JSON object: the summary, and the `rows` of `json_rows`."""
+    yield orjson.dumps(summary)[:-1] + b',"rows":['
+    separator = b""
+    for part in rows:
+        if part:
+            yield separator + part
+            separator = b","
+    yield b"]}"

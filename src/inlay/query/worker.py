@@ -1,32 +1,37 @@
 """The worker process that runs DataFusion: `python -m inlay.query.worker <descriptor>`.
 
 It runs one query at a time. Its memory is limited before the first query, and its parent process kills it if a query
-takes too long, because planning, constant folding and some operators cannot be interrupted. Messages are JSON on a
-socket; results are Arrow streams in files.
+takes too long, because planning, constant folding and some operators cannot be interrupted. A message on the socket is
+JSON; in a reply, a line feed and encoded rows follow. Large results are Arrow streams in files.
 """
 
 from __future__ import annotations
 
 import base64
 import fcntl
-import json
+import itertools
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, reduce
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import orjson
 import pyarrow as pa
 from datafusion import DataFrame, RuntimeEnvBuilder, SessionConfig, SessionContext, SQLOptions
 from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
 from inlay.pyarrow_features import byte_size
+from inlay.query.encoding import ENCODERS, encode_part
+from inlay.query.result import columns_of
 from inlay.query.sql import first_keyword
 from inlay.schema import map_leaf_types
 
@@ -44,11 +49,15 @@ _CONFIGURATION = {
 _SHOW_TABLES = "SELECT table_name FROM information_schema.tables ORDER BY table_name"
 _ROWS = frozenset({"select", "with", "values", "table", "from", ""})  # statements that accept a LIMIT
 _READERS = 8
+_MAX_TABLES = 64
+_SMALL_BYTES = 16 << 20  # of Parquet files whose rows one thread reads
+_REPLY_BYTES = 1 << 17  # of Arrow data; a larger result is written to a file
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 # Returns a table, None if it does not exist, or the names and columns of all tables if the name is None.
 FindTable = Callable[[str | None], Any]
 LoadTable = Callable[[str], df_catalog.Table | None]
+Message = tuple[dict[str, Any], bytes]
 
 
 class ResultTooLargeError(Exception):
@@ -56,7 +65,7 @@ class ResultTooLargeError(Exception):
 
 
 class Session:
-    """Runs queries one at a time. Queries share only cached footers.
+    """Runs queries one at a time. Queries share tables and cached footers.
 
     A query first runs in memory only, and again with spilling to disk if memory is not enough. Queries with nested loop
     joins never spill: DataFusion 55 then loses or repeats rows, or panics.
@@ -67,28 +76,40 @@ class Session:
         self._find_table = find_table
         self._in_memory = _Database(settings, find_table, spills=False)
 
-    def execute(self, sql: str, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+    def execute(self, request: Mapping[str, Any]) -> Message:
+        """Run a statement. `tables` maps the names of its probable tables to their keys."""
+        sql = request["sql"]
         if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
             sql = _SHOW_TABLES
+        output = _Output(request, os.path.join(self._settings["directory"], "result.arrow"))
         try:
-            return _write(self._in_memory.frame(sql, max_rows), max_rows, max_bytes, path)
+            return output.write(self._in_memory.frame(sql, request))
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
-        return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path)
+        return output.write(self._on_disk.frame(sql, request))
 
     @cached_property
     def _on_disk(self) -> _Database:
         return _Database(self._settings, self._find_table, spills=True)
 
 
+class _LoadedTable(NamedTuple):
+    table: df_catalog.Table
+    files: Sequence[str]  # local files
+    is_small: bool
+
+
 class _Database:
-    """A DataFusion context with its catalogs and object stores."""
+    """A DataFusion context with its catalogs, object stores and the tables that queries used."""
 
     def __init__(self, settings: Mapping[str, Any], find_table: FindTable, *, spills: bool) -> None:
         self._find_table = find_table
         self._s3 = settings["s3"]
         self._buckets: set[str] = set()
+        self._loaded: OrderedDict[str, _LoadedTable] = OrderedDict()  # by key, the last used table last
+        self._keys: Mapping[str, str] = {}  # of the tables that the current query probably uses
+        self._partitions = self._threads = settings["threads"]
         # DataFusion requests tables in callbacks, in which it cannot open files: other threads open them.
         self._readers = ThreadPoolExecutor(_READERS)
         self._context = _context(settings, spills=spills)
@@ -96,23 +117,52 @@ class _Database:
             schemas = {schema: self._table, "information_schema": self._information}
             self._context.register_catalog_provider(catalog, _Catalog(schemas))
 
-    def frame(self, sql: str, max_rows: int) -> DataFrame:
+    def frame(self, sql: str, request: Mapping[str, Any]) -> DataFrame:
         """Plan a query, limited to one row more than `max_rows` to detect truncation."""
+        self._keys = request["tables"]
+        self._choose_partitions()
         frame = self._context.sql_with_options(sql, _OPTIONS)
-        return frame.limit(max_rows + 1) if first_keyword(sql) in _ROWS else frame
+        return frame.limit(request["max_rows"] + 1) if first_keyword(sql) in _ROWS else frame
 
     def joins_by_nested_loops(self, sql: str) -> bool:
         plan = self._context.sql_with_options(sql, _OPTIONS).execution_plan()
         return "NestedLoopJoinExec" in plan.display_indent()
 
+    def _choose_partitions(self) -> None:
+        """Use one thread for small tables, because distributing their rows takes longer than it saves."""
+        known = [self._loaded.get(key) for key in self._keys.values()]
+        is_small = bool(known) and all(table is not None and table.is_small for table in known)
+        partitions = 1 if is_small else self._threads
+        if partitions != self._partitions:
+            self._context.sql(f"SET datafusion.execution.target_partitions = {partitions}")
+            self._partitions = partitions
+
     def _table(self, name: str) -> df_catalog.Table | None:
-        found = self._find_table(name)
-        if found is None:
-            return None
+        key = self._keys.get(name.lower())
+        if key is None or key not in self._loaded:
+            found = self._find_table(name)
+            if found is None:
+                return None
+            key = found["key"]
+            if key not in self._loaded:
+                self._loaded[key] = self._load(found)
+                while len(self._loaded) > _MAX_TABLES:
+                    self._loaded.popitem(last=False)
+        self._loaded.move_to_end(key)
+        loaded = self._loaded[key]
+        for file in loaded.files:
+            os.stat(file)  # raises if the file is missing; DataFusion returns no rows then
+        return loaded.table
+
+    def _load(self, found: Mapping[str, Any]) -> _LoadedTable:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))).remove_metadata()
-        self._register_buckets(found["files"])
-        frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), found["files"]))
-        return df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+        files = found["files"]
+        self._register_buckets(files)
+        frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), files))
+        table = df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+        local = [file for file in files if "://" not in file]
+        is_small = len(local) == len(files) and sum(os.stat(file).st_size for file in local) < _SMALL_BYTES
+        return _LoadedTable(table, local, is_small)
 
     def _information(self, name: str) -> df_catalog.Table | None:
         """Return a table of the information schema, without opening any data file."""
@@ -212,22 +262,61 @@ class _Catalog(df_catalog.CatalogProvider):
         return self._schemas.get(name.lower())
 
 
-def _write(frame: DataFrame, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
-    """Write up to `max_rows` rows as an Arrow stream. Return their number and `truncated`."""
-    schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
-    rows, truncated = 0, False
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+class _Output:
+    """The result of a query: encoded in the reply if it is small, otherwise an Arrow stream in a file."""
+
+    def __init__(self, request: Mapping[str, Any], path: str) -> None:
+        self._encode = ENCODERS[request["format"]]
+        self._max_rows, self._max_bytes = request["max_rows"], request["max_bytes"]
+        self._path = path
+        self._started = time.perf_counter()
+
+    def write(self, frame: DataFrame) -> Message:
+        """Write up to `max_rows` rows."""
+        schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
+        batches = self._limited(schema, frame)
+        first = list(_until_large(batches))
+        rest = next(batches, None)
+        fields: dict[str, Any] = {"columns": columns_of(schema)}
+        if rest is None:
+            body = self._encode(schema, first)
+        else:
+            body, fields["file"] = b"", True
+            self._write_file(schema, itertools.chain(first, [rest], batches))
+        milliseconds = round((time.perf_counter() - self._started) * 1000, 3)
+        figures = {"row_count": self._rows, "truncated": self._truncated, "execution_time_ms": milliseconds}
+        return fields | figures, body
+
+    def _write_file(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        try:
+            with pa.OSFile(self._path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+                for batch in batches:
+                    stream.write_batch(batch)
+        except BaseException:
+            os.unlink(self._path)
+            raise
+
+    def _limited(self, schema: pa.Schema, frame: DataFrame) -> Iterator[pa.RecordBatch]:
+        self._rows, self._truncated, size = 0, False, 0
         for produced in frame.execute_stream():
             batch = produced.to_pyarrow()
-            truncated = rows + batch.num_rows > max_rows
-            batch = _cast(schema, batch.slice(0, max_rows - rows))
-            rows += batch.num_rows
-            if file.tell() + byte_size(batch) > max_bytes:
+            self._truncated = self._rows + batch.num_rows > self._max_rows
+            batch = _cast(schema, batch.slice(0, self._max_rows - self._rows))
+            self._rows += batch.num_rows
+            size += byte_size(batch)
+            if size > self._max_bytes:
                 raise ResultTooLargeError
-            stream.write_batch(batch)
-            if truncated:
+            yield batch
+            if self._truncated:
                 break
-    return {"rows": rows, "truncated": truncated}
+
+
+def _until_large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches until they have more than `_REPLY_BYTES` in total."""
+    size = 0
+    while size <= _REPLY_BYTES and (batch := next(batches, None)) is not None:
+        size += byte_size(batch)
+        yield batch
 
 
 def _cast(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -264,22 +353,22 @@ def _end_with_parent(descriptor: int) -> None:
 
 
 def _serve(parent: Connection) -> None:
-    def exchange(message: Mapping[str, Any]) -> Any:
-        parent.send_bytes(json.dumps(message).encode())
-        return json.loads(parent.recv_bytes())
+    def exchange(fields: Mapping[str, Any], body: bytes = b"") -> Any:
+        parent.send_bytes(orjson.dumps(fields) + b"\n" + body)
+        return orjson.loads(parent.recv_bytes())
 
-    settings = json.loads(parent.recv_bytes())
+    settings = orjson.loads(parent.recv_bytes())
     _limit_process(settings["process_memory"])
     session = Session(settings, lambda name: exchange({"find": name}))
-    reply: dict[str, Any] = {"ready": True}
+    reply: Message = {"ready": True}, b""
     while True:
-        request = exchange(reply)
+        request = exchange(*reply)
         try:
-            reply = session.execute(**request)
+            reply = encode_part(request) if "encode" in request else session.execute(request)
         except ResultTooLargeError:
-            reply = {"too_large": True}
+            reply = {"too_large": True}, b""
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
-            reply = {"error": str(error)}
+            reply = {"error": str(error)}, b""
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+"""Encodes rows in a worker process: a small result at once, a large result or a table part by part."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from inlay.pyarrow_features import byte_size
+from inlay.query.result import arrow_file, csv_header, csv_rows, json_rows
+
+__all__ = ["ENCODERS", "encode_part"]
+
+_PART_BYTES = 4 << 20  # of Arrow data
+_BATCH_ROWS = 8192
+Batches = Sequence[pa.RecordBatch]
+
+
+def _csv(schema: pa.Schema, batches: Batches) -> bytes:
+    return csv_header(schema) + b"".join(map(csv_rows, batches))
+
+
+def _json(_: pa.Schema, batches: Batches) -> bytes:
+    return b",".join(filter(None, map(json_rows, batches)))
+
+
+def _arrow(schema: pa.Schema, batches: Batches) -> bytes:
+    return b"".join(arrow_file(schema, batches))
+
+
+ENCODERS: Mapping[str, Callable[[pa.Schema, Batches], bytes]] = {"csv": _csv, "json": _json, "arrow": _arrow}
+
+
+def encode_part(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Encode the rows from position `at` on. `next` is the position of the next part, or None at the end.
+
+    The rows are those of the file of a result (`answer`), or of the Parquet files of a table (`table`).
+    """
+    batches: list[pa.RecordBatch] = []
+    size, following = 0, None
+    source = _of_answer if "answer" in request else _of_table
+    schema, positioned = source(request)
+    for position, batch in positioned:
+        if size >= _PART_BYTES:
+            following = position
+            break
+        size += byte_size(batch)
+        batches.append(batch)
+    encode = ENCODERS[request["encode"]] if not request["at"] else _CONTINUATIONS[request["encode"]]
+    return {"next": following}, encode(schema, batches)
+
+
+_CONTINUATIONS: Mapping[str, Callable[[pa.Schema, Batches], bytes]] = {
+    "csv": lambda _, batches: b"".join(map(csv_rows, batches)),
+    "json": _json,
+}
+Positioned = Iterator[tuple[list[int], pa.RecordBatch]]
+
+
+def _of_answer(request: Mapping[str, Any]) -> tuple[pa.Schema, Positioned]:
+    reader = pa.ipc.open_stream(pa.memory_map(request["answer"]))
+    [start] = request["at"] or [0]
+    return reader.schema, (([number], batch) for number, batch in enumerate(reader) if number >= start)
+
+
+def _of_table(request: Mapping[str, Any]) -> tuple[pa.Schema, Positioned]:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(request["table"]["schema"])))
+    return schema, _table_batches(schema, request["table"]["files"], *(request["at"] or (0, 0, 0)))
+
+
+def _table_batches(schema: pa.Schema, files: Sequence[str], file: int, group: int, batch: int) -> Positioned:
+    """Yield the batches from a position on, which is the number of a file, of a row group and of a batch in it."""
+    for at_file in range(file, len(files)):
+        [fragment] = ds.dataset(files[at_file], schema=schema, format="parquet").get_fragments()
+        first_group = group if at_file == file else 0
+        for at_group in range(first_group, fragment.num_row_groups):
+            first = batch if (at_file, at_group) == (file, group) else 0
+            rows = fragment.subset(row_group_ids=[at_group]).to_batches(schema=schema, batch_size=_BATCH_ROWS)
+            for number, each in enumerate(rows):
+                if number >= first:
+                    yield [at_file, at_group, number], each
