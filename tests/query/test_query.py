@@ -39,9 +39,9 @@ from inlay.errors import (
     QueryTimeoutError,
 )
 from inlay.query import QueryEngine, QueryResult, Table, pool
-from inlay.query.pool import Deadline, Pool
-from inlay.query.steps import run_in_thread
+from inlay.query.pool import Deadline
 from inlay.query.sql import explain, find_case_mistake, first_keyword, position_of, respell
+from inlay.query.steps import run_in_thread
 from tests.query.workers import workers
 
 NAN = float("nan")

@@ -130,7 +130,7 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: local"
 def test_incomplete_headers_time_out(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_first: bool
 ) -> None:
-    monkeypatch.setattr("inlay.server.app._HEADER_SECONDS", 0.2)
+    monkeypatch.setattr("inlay.server.protocol._HEADER_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port), timeout=60) as connection:
         if not is_first:
             connection.sendall(HALF + b"host\r\n\r\n")

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
+from inlay.catalog.lookups import Lookup, Lookups
 from inlay.errors import (
     CatalogUnavailableError,
     CatalogVersionError,
@@ -67,6 +68,7 @@ class Database:
         self._url = _parse(url)
         self._clock = clock
         self._engine = _open(self._url, foreign_keys=foreign_keys)
+        self._lookups = Lookups(self._engine)
         self._readers = _engine_for(self._engine, "read")
         self._writers = _engine_for(self._engine, "write")
 
@@ -81,6 +83,16 @@ class Database:
     def location(self) -> str:
         """The URL of the database, without its password."""
         return self._url.render_as_string(hide_password=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file, so that a look-up takes microseconds."""
+        return self.dialect == "sqlite"
+
+    def look_up(self, lookup: Lookup, **parameters: Any) -> tuple[Any, ...] | None:
+        """Return the first row of a look-up, or None. Use `read` for a consistent state of several rows."""
+        with self._reachable():
+            return self._lookups.first(lookup, **parameters)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -121,8 +133,11 @@ class Database:
             raise _unavailable(self.location, error.orig) from error
         except sa.exc.TimeoutError as error:  # no connection of the pool is free
             raise _unavailable(self.location, error) from error
+        except self._engine.dialect.loaded_dbapi.Error as error:  # of a look-up
+            raise _unavailable(self.location, error) from error
 
     def close(self) -> None:
+        self._lookups.close()
         self._engine.dispose()
 
 
@@ -208,6 +223,9 @@ class Context:
 
     def read(self) -> AbstractContextManager[Connection]:
         return self.database.read()
+
+    def look_up(self, lookup: Lookup, **parameters: Any) -> tuple[Any, ...] | None:
+        return self.database.look_up(lookup, **parameters)
 
     def write(self) -> AbstractContextManager[Connection]:
         return self.database.write()

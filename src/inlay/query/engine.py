@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any, Literal, Protocol
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
 from inlay.query.pool import Deadline, Pool, Reply, Worker, WorkerSettings
-from inlay.query.result import Answer, QueryResult
+from inlay.query.result import Answer, QueryResult, json_document
 from inlay.query.sql import explain, find_case_mistake, respell, table_names
 from inlay.query.steps import Call, Steps, run_in_loop, run_in_thread
 from inlay.schema import contains_type
@@ -117,9 +116,7 @@ class QueryEngine:
         """Run one statement. `limit` and `timeout` cannot exceed the engine's limits."""
         return QueryResult(run_in_thread(self._answer(sql, "arrow", limit, timeout, cancel)))
 
-    async def answer(
-        self, sql: str, form: Format, *, limit: int | None = None, timeout: float | None = None
-    ) -> Answer:
+    async def answer(self, sql: str, form: Format, *, limit: int | None = None, timeout: float | None = None) -> Answer:
         """Run one statement from an event loop. Canceling the task stops the query."""
         return await run_in_loop(self._answer(sql, form, limit, timeout))
 
@@ -156,11 +153,20 @@ class QueryEngine:
         os.rename(worker.result_path, path)
         return path
 
-    def encode(self, form: Format, **source: Any) -> Iterator[bytes]:
-        """Yield the encoded rows of an `answer` or of a `table`, part by part.
+    def encode_answer(self, answer: Answer, form: Format) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer in a file."""
+        if form == "json":
+            return json_document(answer.summary(), self._parts("json", answer=answer.path))
+        if form == "csv":
+            return self._parts("csv", answer=answer.path)
+        return QueryResult(answer).to_arrow()
 
-        A worker encodes each part, and other queries can use the worker between two parts.
-        """
+    def encode_table(self, table: Table) -> Iterator[bytes]:
+        """Yield the rows of a table in local files as CSV, in storage order."""
+        return self._parts("csv", table=table.description)
+
+    def _parts(self, form: Format, **source: Any) -> Iterator[bytes]:
+        """Yield encoded rows, part by part. Other queries can use the worker between two parts."""
         at: Any = []
         while at is not None:
             reply = run_in_thread(self._encode(form, source, at))
@@ -208,8 +214,7 @@ class _Run:
     def _query(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
         reply = yield from worker.exchange({"sql": sql, "tables": self._named, **limits}, self._deadline)
         while "find" in reply.fields:
-            name = reply.fields["find"]
-            found = yield Call(lambda name=name: self._all_tables if name is None else self._describe(name))
+            found = yield Call(partial(self._describe, reply.fields["find"]))
             reply = yield from worker.exchange(found, self._deadline)
         return reply
 
@@ -221,7 +226,10 @@ class _Run:
             for name, schema in self._tables.schemas()
         ]
 
-    def _describe(self, name: str) -> dict[str, Any] | None:
+    def _describe(self, name: str | None) -> Any:
+        """Return what a worker needs to know about a table, or about all tables."""
+        if name is None:
+            return self._all_tables
         table = self._find(name)
         return None if table is None else table.description
 
@@ -231,6 +239,8 @@ class _Run:
         if key not in self._found:
             self._found[key] = self._tables.find(*key)
         return self._found[key]
+
+
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:
     if limit is not None and limit < 0:
         raise InvalidArgumentError(f"limit is {limit}, but it must be 0 or more.")

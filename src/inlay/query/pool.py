@@ -9,13 +9,13 @@ import math
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Condition, Event, Thread, current_thread
 from typing import Any, NamedTuple
@@ -34,6 +34,8 @@ _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 20_000
 _QUERIES_PER_MEMORY_CHECK = 16
 _PATIENCE_SECONDS = 0.1  # after which a waiting query gets a further worker, although each processor has one
+_SIZE = struct.Struct("!i")  # of a message, as in multiprocessing.connection, which workers use
+_BLOCK_BYTES = 1 << 20
 _BASE_MEMORY = 384 << 20  # for the interpreter, libraries and threads
 _POLL_SECONDS = 0.05  # between checks of the event that cancels a query
 _CLAIM_ATTEMPTS = 10
@@ -103,11 +105,12 @@ class Worker:
         self._spare_memory = settings.memory // 2 + _BASE_MEMORY
         self._queries = 0
         self._is_busy = False
-        self._connection, self._process = self._start()
+        self._unread = b""
+        self._socket, self._process = self._start()
         limits = asdict(settings) | {"process_memory": settings.process_memory, "directory": self._directory}
         self._send(limits)
 
-    def _start(self) -> tuple[Connection, subprocess.Popen[bytes]]:
+    def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         own_end, worker_end = socket.socketpair()
         with worker_end:
             process = subprocess.Popen(  # noqa: S603  # a module of inlay
@@ -120,7 +123,7 @@ class Worker:
                 cwd=self._directory,
                 start_new_session=True,
             )
-        return Connection(own_end.detach()), process
+        return own_end, process
 
     @property
     def pid(self) -> int:
@@ -156,17 +159,33 @@ class Worker:
         return reply
 
     def _send(self, message: Any) -> None:
+        data = orjson.dumps(message)
+        self._socket.setblocking(True)  # `_receive` and event loops change it
         with contextlib.suppress(ConnectionError):  # `_receive` reports that the worker ended
-            self._connection.send_bytes(orjson.dumps(message))
+            self._socket.sendall(_SIZE.pack(len(data)) + data)
 
     def _receive(self, deadline: Deadline) -> Steps[Reply]:
-        while not (yield Readable(self._connection.fileno(), deadline.wait_seconds())):
-            pass
-        try:
-            fields, _, body = self._connection.recv_bytes().partition(b"\n")
-        except (EOFError, ConnectionError):
-            raise self._exit_error() from None
+        [size] = _SIZE.unpack((yield from self._read(_SIZE.size, deadline)))
+        fields, _, body = (yield from self._read(size, deadline)).partition(b"\n")
         return Reply(orjson.loads(fields), body)
+
+    def _read(self, size: int, deadline: Deadline) -> Steps[bytes]:
+        """Read bytes as they arrive, so that an event loop never waits for the rest of a message."""
+        blocks, missing = [self._unread], size - len(self._unread)
+        while missing > 0:
+            while not (yield Readable(self._socket.fileno(), deadline.wait_seconds())):
+                pass
+            try:
+                block = self._socket.recv(_BLOCK_BYTES)
+            except ConnectionError:
+                block = b""
+            if not block:
+                raise self._exit_error()
+            blocks.append(block)
+            missing -= len(block)
+        data = b"".join(blocks)
+        self._unread = data[size:]
+        return data[:size]
 
     def _exit_error(self) -> QueryError:
         code = self._process.wait()
@@ -192,7 +211,7 @@ class Worker:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._connection.close()
+        self._socket.close()
         self._output.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -275,6 +275,18 @@ class Answer:
         names = ("columns", "row_count", "truncated", "execution_time_ms")
         return {name: self.fields[name] for name in names}
 
+    @property
+    def row_count(self) -> int:
+        return int(self.fields["row_count"])
+
+    @property
+    def truncated(self) -> bool:
+        return bool(self.fields["truncated"])
+
+    def complete(self, form: str) -> bytes:
+        """Return the whole response of an answer without a file."""
+        return b"".join(json_document(self.summary(), [self.body])) if form == "json" else self.body
+
     def close(self) -> None:
         """Delete the file."""
         if self.path is not None:

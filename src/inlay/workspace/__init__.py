@@ -25,7 +25,7 @@ from inlay.catalog.uploads import UploadStatus
 from inlay.constants import JobState
 from inlay.errors import InlayError, InvalidArgumentError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
-from inlay.query import QueryEngine, QueryResult
+from inlay.query import Answer, Format, QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data, DatasetTables
@@ -89,6 +89,7 @@ class Workspace:
             timeout_seconds=settings.query_timeout_seconds,
             memory_limit_bytes=settings.query_memory_bytes,
             max_rows=settings.query_max_rows,
+            finds_quickly=catalog.is_local,
         )
         self.catalog, self.storage = catalog, storage
         self.spark = Spark(settings.spark_master)
@@ -277,6 +278,14 @@ class Workspace:
         self, sql: str, limit: int | None = None, timeout: float | None = None, cancel: threading.Event | None = None
     ) -> QueryResult:
         return self.query_engine.run(sql, limit=limit, timeout=timeout, cancel=cancel)
+
+    async def answer(self, sql: str, form: Format, limit: int | None = None, timeout: float | None = None) -> Answer:
+        """Run a query from an event loop, and return its encoded rows."""
+        return await self.query_engine.answer(sql, form, limit=limit, timeout=timeout)
+
+    def encode(self, answer: Answer, form: Format) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer that has many rows."""
+        return self.query_engine.encode_answer(answer, form)
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> Job:

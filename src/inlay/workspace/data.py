@@ -38,15 +38,13 @@ class DatasetTables:
         self._current = lru_cache(_CACHED_VERSIONS)(self._version)
 
     def find(self, name: str, version: int | None) -> Table | None:
-        dataset = self._catalog.datasets.find(name)
-        if dataset is None:
+        current = self._catalog.datasets.current_version(name)
+        if current is None:
             return None
         try:
-            if version is not None:
-                return self._version(dataset.id, version)
-            return self._current(dataset.id, dataset.version)
+            return self._current(*current) if version is None else self._version(current[0], version)
         except NotFoundError:
-            if version is not None or dataset == self._catalog.datasets.find(name):
+            if version is not None or current == self._catalog.datasets.current_version(name):
                 return None
             return self.find(name, None)
 
