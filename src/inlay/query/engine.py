@@ -2,65 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from threading import Event
-from typing import Any, Literal, Protocol
-
-import orjson
-import pyarrow as pa
+from typing import Any, Literal
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
+from inlay.query.caches import ResultCache, TableCache
 from inlay.query.pool import Deadline, Pool, Reply, Worker, WorkerSettings
 from inlay.query.result import Answer, QueryResult, json_document
-from inlay.query.sql import explain, find_case_mistake, respell, table_names
+from inlay.query.sql import explain, find_case_mistake, is_repeatable, respell, table_names
 from inlay.query.steps import Call, Steps, run_in_loop, run_in_thread
-from inlay.schema import contains_type
+from inlay.query.tables import Table, Tables
 from inlay.type_grammar import column_type_name
 
-__all__ = ["Format", "QueryEngine", "Table", "Tables"]
+__all__ = ["Format", "QueryEngine"]
 
 Format = Literal["json", "csv", "arrow"]
 _MAX_SQL_BYTES = 1 << 20
 _VERSION = re.compile(r"(?P<name>.+)@(?P<version>[0-9]{1,18})")
 _MAX_RESPELLINGS = 100
-_PIECE_SECONDS = 60.0  # to encode a part of a large result or of a table
-
-
-@dataclass(frozen=True)
-class Table:
-    """One immutable version of a table. A column that a file lacks is NULL."""
-
-    schema: pa.Schema
-    files: Sequence[str]  # absolute paths or s3:// URLs
-    # Whether the files' statistics count NaN, as those of files that inlay writes do. If not, no row group of a
-    # table with floats is skipped, because `v <> 3.25` would miss rows with NaN.
-    exact_float_bounds: bool = False
-
-    @cached_property
-    def description(self) -> dict[str, Any]:
-        """What a worker needs to read the table. `key` differs between any two tables."""
-        description = {
-            "schema": base64.b64encode(self.schema.serialize()).decode(),
-            "files": list(self.files),
-            "prune": self.exact_float_bounds
-            or not any(contains_type(field.type, pa.types.is_floating) for field in self.schema),
-        }
-        return description | {"key": hashlib.sha256(orjson.dumps(description)).hexdigest()}
-
-
-class Tables(Protocol):
-    """Finds tables by name, ignoring case. Every query calls it again."""
-
-    def find(self, name: str, version: int | None) -> Table | None: ...
-    def names(self) -> list[str]: ...
-    def schemas(self) -> Iterable[tuple[str, pa.Schema]]:
-        """Return the name and the schema of each table, without opening files."""
+_PART_SECONDS = 60.0  # to encode a part of a large result or table, or to decode a table
 
 
 class QueryEngine:
@@ -83,6 +47,8 @@ class QueryEngine:
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         finds_quickly: bool = False,
+        table_cache_bytes: int = 0,
+        result_cache_bytes: int = 0,
     ) -> None:
         self._tables = tables
         self._finds_quickly = finds_quickly
@@ -96,13 +62,20 @@ class QueryEngine:
             s3=_s3_settings(storage_options or {}),
         )
         self._pool = Pool(settings, os.fspath(spill_dir), concurrency)
+        self._copies = TableCache(self._pool.directory, table_cache_bytes, self._decode)
+        self._results = ResultCache(result_cache_bytes)
 
     def warm(self) -> None:
         """Start a worker process, so that the first query does not wait for it."""
         self._pool.warm()
 
+    def drop_unused_copies(self) -> None:
+        """Delete decoded copies of tables that no query has used for a while."""
+        self._copies.drop_unused()
+
     def close(self) -> None:
         self._pool.close()
+        self._copies.close()
 
     def __enter__(self) -> QueryEngine:
         return self
@@ -125,12 +98,15 @@ class QueryEngine:
     ) -> Steps[Answer]:
         _check(sql, limit, timeout)
         deadline = Deadline(self._timeout if timeout is None else min(timeout, self._timeout), cancel)
-        run = _Run(self._tables, deadline)
+        run = _Run(self._tables, self._copies, deadline)
         if self._finds_quickly:
             run.find_all(table_names(sql))
         else:
             yield Call(lambda: run.find_all(table_names(sql)))
         max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
+        result_key = (sql, form, max_rows, run.versions)
+        if (known := self._results.get(result_key)) is not None:
+            return known
         limits = {"format": form, "max_rows": max_rows, "max_bytes": self._max_bytes}
         worker = yield from self._pool.take(deadline)
         try:
@@ -145,13 +121,22 @@ class QueryEngine:
                 f"The query result is larger than {self._max_bytes:,} bytes.",
                 hint="Add a LIMIT, or select fewer columns.",
             )
-        return Answer(reply.fields, reply.body, path)
+        answer = Answer(reply.fields, reply.body, path)
+        if run.knew_all_tables and self._results.accepts(answer) and is_repeatable(sql):
+            self._results.put(result_key, answer)
+        return answer
 
     def _keep(self, worker: Worker) -> str:
         """Move the result file of a worker to a name that the next query does not use."""
         path = os.path.join(self._pool.directory, f"{os.urandom(8).hex()}.arrow")
         os.rename(worker.result_path, path)
         return path
+
+    def _decode(self, table: Table, path: str, max_bytes: int) -> int | None:
+        """Write a decoded copy of a table. Return its size, or None if it is larger than `max_bytes`."""
+        request = {"decode": table.description, "path": path, "max_bytes": max_bytes}
+        reply = run_in_thread(self._exchange(request))
+        return reply.fields.get("size")
 
     def encode_answer(self, answer: Answer, form: Format) -> Iterator[bytes]:
         """Yield the encoded rows of an answer in a file."""
@@ -169,15 +154,15 @@ class QueryEngine:
         """Yield encoded rows, part by part. Other queries can use the worker between two parts."""
         at: Any = []
         while at is not None:
-            reply = run_in_thread(self._encode(form, source, at))
+            reply = run_in_thread(self._exchange({"encode": form, "at": at, **source}))
             at = reply.fields["next"]
             yield reply.body
 
-    def _encode(self, form: Format, source: Mapping[str, Any], at: Any) -> Steps[Reply]:
-        deadline = Deadline(_PIECE_SECONDS)
+    def _exchange(self, request: Mapping[str, Any]) -> Steps[Reply]:
+        deadline = Deadline(_PART_SECONDS)
         worker = yield from self._pool.take(deadline)
         try:
-            reply = yield from worker.exchange({"encode": form, "at": at, **source}, deadline)
+            reply = yield from worker.exchange(request, deadline)
         finally:
             self._pool.put_back(worker)
         if "error" in reply.fields:
@@ -188,13 +173,20 @@ class QueryEngine:
 class _Run:
     """One query. Remembers the tables that it found, so that it sees one version of each."""
 
-    def __init__(self, tables: Tables, deadline: Deadline) -> None:
+    def __init__(self, tables: Tables, copies: TableCache, deadline: Deadline) -> None:
         self._tables = tables
+        self._copies = copies
         self._deadline = deadline
         self._found: dict[tuple[str, int | None], Table | None] = {}
+        self._named: dict[str, Table] = {}
+        self.knew_all_tables = True
 
     def find_all(self, names: Iterable[str]) -> None:
-        self._named = {name: table.description["key"] for name in names if (table := self._find(name)) is not None}
+        self._named = {name: table for name in names if (table := self._find(name)) is not None}
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, table.key) for name, table in self._named.items())
 
     def query_respelled(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
         """Query, and correct the case of unknown columns until the query succeeds."""
@@ -212,7 +204,8 @@ class _Run:
         return reply
 
     def _query(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
-        reply = yield from worker.exchange({"sql": sql, "tables": self._named, **limits}, self._deadline)
+        tables = {name: (table.key, self._copies.use(table)) for name, table in self._named.items()}
+        reply = yield from worker.exchange({"sql": sql, "tables": tables, **limits}, self._deadline)
         while "find" in reply.fields:
             found = yield Call(partial(self._describe, reply.fields["find"]))
             reply = yield from worker.exchange(found, self._deadline)
@@ -228,6 +221,7 @@ class _Run:
 
     def _describe(self, name: str | None) -> Any:
         """Return what a worker needs to know about a table, or about all tables."""
+        self.knew_all_tables &= name is not None and name.lower() in self._named
         if name is None:
             return self._all_tables
         table = self._find(name)

@@ -46,6 +46,7 @@ _ROWS_AT_ONCE = 8192
 _ROW_GROUP_ROWS = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 18
+_ANSWER_BYTES, _COLUMN_BYTES = 2000, 400  # of the fields of an answer
 
 dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -282,6 +283,11 @@ class Answer:
     @property
     def truncated(self) -> bool:
         return bool(self.fields["truncated"])
+
+    @property
+    def size(self) -> int:
+        """The approximate memory of the answer in bytes."""
+        return len(self.body) + _ANSWER_BYTES + _COLUMN_BYTES * len(self.fields["columns"])
 
     def complete(self, form: str) -> bytes:
         """Return the whole response of an answer without a file."""

@@ -8,6 +8,7 @@ JSON; in a reply, a line feed and encoded rows follow. Large results are Arrow s
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import itertools
 import os
@@ -18,7 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -89,6 +90,9 @@ class Session:
                 raise
         return output.write(self._on_disk.frame(sql, request))
 
+    def decode(self, request: Mapping[str, Any]) -> Message:
+        return self._in_memory.decode(request)
+
     @cached_property
     def _on_disk(self) -> _Database:
         return _Database(self._settings, self._find_table, spills=True)
@@ -108,7 +112,7 @@ class _Database:
         self._s3 = settings["s3"]
         self._buckets: set[str] = set()
         self._loaded: OrderedDict[str, _LoadedTable] = OrderedDict()  # by key, the last used table last
-        self._keys: Mapping[str, str] = {}  # of the tables that the current query probably uses
+        self._named: Mapping[str, tuple[str, str | None]] = {}  # key and copy of tables that the query probably uses
         self._partitions = self._threads = settings["threads"]
         # DataFusion requests tables in callbacks, in which it cannot open files: other threads open them.
         self._readers = ThreadPoolExecutor(_READERS)
@@ -119,8 +123,10 @@ class _Database:
 
     def frame(self, sql: str, request: Mapping[str, Any]) -> DataFrame:
         """Plan a query, limited to one row more than `max_rows` to detect truncation."""
-        self._keys = request["tables"]
-        self._choose_partitions()
+        self._named = request["tables"]
+        known = [self._loaded.get(copy or key) for key, copy in self._named.values()]
+        is_small = bool(known) and all(table is not None and table.is_small for table in known)
+        self._use_partitions(1 if is_small else self._threads)
         frame = self._context.sql_with_options(sql, _OPTIONS)
         return frame.limit(request["max_rows"] + 1) if first_keyword(sql) in _ROWS else frame
 
@@ -128,31 +134,52 @@ class _Database:
         plan = self._context.sql_with_options(sql, _OPTIONS).execution_plan()
         return "NestedLoopJoinExec" in plan.display_indent()
 
-    def _choose_partitions(self) -> None:
-        """Use one thread for small tables, because distributing their rows takes longer than it saves."""
-        known = [self._loaded.get(key) for key in self._keys.values()]
-        is_small = bool(known) and all(table is not None and table.is_small for table in known)
-        partitions = 1 if is_small else self._threads
+    def decode(self, request: Mapping[str, Any]) -> Message:
+        """Write the rows of a table to an Arrow stream, unless it is larger than `max_bytes`."""
+        self._use_partitions(1)
+        rows = self._context.read_table(self._load(request["decode"]).table)
+        schema = rows.schema()
+        with pa.OSFile(request["path"], "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+            for batch in rows.execute_stream():
+                stream.write_batch(batch.to_pyarrow())
+                if file.tell() > request["max_bytes"]:
+                    return {}, b""
+        return {"size": os.path.getsize(request["path"])}, b""
+
+    def _use_partitions(self, partitions: int) -> None:
+        """Set the number of threads. For small tables, distributing rows takes longer than it saves."""
         if partitions != self._partitions:
             self._context.sql(f"SET datafusion.execution.target_partitions = {partitions}")
             self._partitions = partitions
 
     def _table(self, name: str) -> df_catalog.Table | None:
-        key = self._keys.get(name.lower())
-        if key is None or key not in self._loaded:
-            found = self._find_table(name)
-            if found is None:
-                return None
-            key = found["key"]
-            if key not in self._loaded:
-                self._loaded[key] = self._load(found)
-                while len(self._loaded) > _MAX_TABLES:
-                    self._loaded.popitem(last=False)
-        self._loaded.move_to_end(key)
-        loaded = self._loaded[key]
+        key, copy = self._named.get(name.lower(), (None, None))
+        if copy is not None:
+            with contextlib.suppress(FileNotFoundError):  # a copy that was deleted just now
+                return self._remember(copy, partial(self._map, copy)).table
+        found: Any = {"key": key} if key in self._loaded else self._find_table(name)
+        if found is None:
+            return None
+        loaded = self._remember(found["key"], partial(self._load, found))
         for file in loaded.files:
             os.stat(file)  # raises if the file is missing; DataFusion returns no rows then
         return loaded.table
+
+    def _remember(self, key: str, load: Callable[[], _LoadedTable]) -> _LoadedTable:
+        """Return the loaded table with this key. Forget deleted copies and tables that were not used for long."""
+        if key not in self._loaded:
+            self._loaded[key] = load()
+            deleted = [each for each in self._loaded if each.startswith("/") and not os.path.exists(each)]
+            for each in [*deleted, *list(self._loaded)[: len(self._loaded) - _MAX_TABLES]]:
+                self._loaded.pop(each, None)
+        self._loaded.move_to_end(key)
+        return self._loaded[key]
+
+    def _map(self, path: str) -> _LoadedTable:
+        """Load a decoded copy. All workers share its memory."""
+        with pa.ipc.open_stream(pa.memory_map(path)) as reader:
+            batches = list(reader) or [pa.RecordBatch.from_pylist([], reader.schema)]
+        return _LoadedTable(df_catalog.Table(self._context.read_batches(batches)), (), True)
 
     def _load(self, found: Mapping[str, Any]) -> _LoadedTable:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))).remove_metadata()
@@ -364,11 +391,17 @@ def _serve(parent: Connection) -> None:
     while True:
         request = exchange(*reply)
         try:
-            reply = encode_part(request) if "encode" in request else session.execute(request)
+            reply = _respond(session, request)
         except ResultTooLargeError:
             reply = {"too_large": True}, b""
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
             reply = {"error": str(error)}, b""
+
+
+def _respond(session: Session, request: Mapping[str, Any]) -> Message:
+    if "encode" in request:
+        return encode_part(request)
+    return session.decode(request) if "decode" in request else session.execute(request)
 
 
 def main() -> None:

@@ -90,6 +90,8 @@ class Workspace:
             memory_limit_bytes=settings.query_memory_bytes,
             max_rows=settings.query_max_rows,
             finds_quickly=catalog.is_local,
+            table_cache_bytes=settings.query_table_cache_bytes,
+            result_cache_bytes=settings.query_result_cache_bytes,
         )
         self.catalog, self.storage = catalog, storage
         self.spark = Spark(settings.spark_master)
