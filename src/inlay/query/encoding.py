@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from inlay.pyarrow_features import byte_size
-from inlay.query.result import arrow_file, csv_header, csv_rows, json_rows
+from inlay.query.csv_lines import csv_header, csv_rows
+from inlay.query.result import arrow_file, json_rows
 
 __all__ = ["ENCODERS", "encode_part"]
 
@@ -20,7 +23,14 @@ Batches = Sequence[pa.RecordBatch]
 
 
 def _csv(schema: pa.Schema, batches: Batches) -> bytes:
-    return csv_header(schema) + b"".join(map(csv_rows, batches))
+    return csv_header(schema) + _csv_lines(schema, batches)
+
+
+def _csv_lines(_: pa.Schema, batches: Batches) -> bytes:
+    if len(batches) == 1:
+        return csv_rows(batches[0])
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        return b"".join(threads.map(csv_rows, batches))
 
 
 def _json(_: pa.Schema, batches: Batches) -> bytes:
@@ -54,7 +64,7 @@ def encode_part(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 _CONTINUATIONS: Mapping[str, Callable[[pa.Schema, Batches], bytes]] = {
-    "csv": lambda _, batches: b"".join(map(csv_rows, batches)),
+    "csv": _csv_lines,
     "json": _json,
 }
 Positioned = Iterator[tuple[list[int], pa.RecordBatch]]

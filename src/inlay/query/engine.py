@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from threading import Event
 from typing import Any, Literal
@@ -152,11 +153,21 @@ class QueryEngine:
 
     def _parts(self, form: Format, **source: Any) -> Iterator[bytes]:
         """Yield encoded rows, part by part. Other queries can use the worker between two parts."""
-        at: Any = []
-        while at is not None:
-            reply = run_in_thread(self._exchange({"encode": form, "at": at, **source}))
-            at = reply.fields["next"]
-            yield reply.body
+        ahead = ThreadPoolExecutor(1, "inlay-query-part")
+        try:
+            at: Any = []
+            following = ahead.submit(self._part, form, source, at)
+            while at is not None:
+                reply = following.result()
+                at = reply.fields["next"]
+                if at is not None:  # the worker encodes this part while the client reads the previous part
+                    following = ahead.submit(self._part, form, source, at)
+                yield reply.body
+        finally:
+            ahead.shutdown(wait=False, cancel_futures=True)
+
+    def _part(self, form: Format, source: Mapping[str, Any], at: Any) -> Reply:
+        return run_in_thread(self._exchange({"encode": form, "at": at, **source}))
 
     def _exchange(self, request: Mapping[str, Any]) -> Steps[Reply]:
         deadline = Deadline(_PART_SECONDS)

@@ -151,6 +151,10 @@ def worker_error(output: str, signal: int) -> QueryError:
     """Return the error for a worker process that ended during a query."""
     if "memory allocation" in output or "Cannot allocate memory" in output:
         return QueryLimitError("The query needs more memory than the limit allows.", hint=_SIMPLIFY)
+    if signal == 9:
+        return QueryLimitError(
+            "The system stopped the query, probably because the machine has too little free memory.", hint=_SIMPLIFY
+        )
     if signal in (6, 7, 11):
         return QueryLimitError("The query is too complex: the engine ran out of memory or stack.", hint=_SIMPLIFY)
     return QueryFailedError(

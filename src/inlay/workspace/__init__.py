@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.catalog.database import require_text
@@ -236,6 +236,12 @@ class Workspace:
         """Return a version and all the source rows that it rejected, in batches."""
         source = self.catalog.versions.get(dataset_id, version)
         return source, scan_rejects(self.storage.root, source.reject_files)
+
+    def download(self, data: Data, form: Literal["csv", "arrow", "parquet"]) -> Iterator[bytes]:
+        """Yield the rows of a version as one file."""
+        if form == "csv":
+            return data.to_csv(self.query_engine)
+        return data.to_arrow() if form == "arrow" else data.to_parquet()
 
     # ---------------------------------------------------------------------------------------------- loads and versions
     def load(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from inlay.catalog import Catalog, DataFile, Snapshot
 from inlay.errors import NotFoundError, wrap_errors
 from inlay.incremental.read import parquet_dataset
-from inlay.query import Table
+from inlay.query import QueryEngine, Table
 from inlay.query.result import arrow_file, csv_file, parquet_file
 from inlay.workspace.storage import ServiceStorage
 
@@ -77,8 +77,11 @@ class Data:
         with wrap_errors("read"):
             yield from _limit(self._scan(files, skip), rows)
 
-    def to_csv(self) -> Iterator[bytes]:
-        return csv_file(self.schema, self.batches())
+    def to_csv(self, queries: QueryEngine) -> Iterator[bytes]:
+        """Yield a CSV file. Query processes encode the rows of local files, so that this process stays responsive."""
+        if not self.storage.root.store.is_local:
+            return csv_file(self.schema, self.batches())
+        return queries.encode_table(Table(self.schema, self.storage.addresses(self.snapshot.files)))
 
     def to_arrow(self) -> Iterator[bytes]:
         return arrow_file(self.schema, self.batches())
