@@ -273,8 +273,9 @@ bench-queries BENCH_ARGS='--report docs/benchmarks/queries.md'` reproduces the f
 and there are no raw files.
 
 Measured on {date} with {cores} cores and {clients} concurrent clients, {load}.
-The statements are of {kinds} kinds, over {tables} datasets of {rows:,} rows, and no text occurs twice, except in the row
-of repeated statements ({repeated} texts). The service answers over HTTP in JSON, with its query processes and their limits. The plain service is
+The statements are of {kinds} kinds, over {tables} datasets of {rows:,} rows. No text occurs twice, except in the row of
+repeated statements ({repeated} texts). inlay answers over HTTP in JSON, with its query processes and their limits.
+The plain service is
 `benchmarks/duckdb_service.py`: FastAPI and DuckDB in one process, without isolation and limits. DuckDB in process runs
 the statements in threads of the measuring process, without a service. All contestants returned the same rows for
 {checked} statements. Contestants take turns in {rounds} rounds of {queries} statements.

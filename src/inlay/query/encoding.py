@@ -6,10 +6,12 @@ import base64
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from inlay.pyarrow_features import byte_size
 from inlay.query.csv_lines import csv_header, csv_rows
@@ -17,8 +19,8 @@ from inlay.query.result import arrow_file, json_rows
 
 __all__ = ["ENCODERS", "encode_part"]
 
-_PART_BYTES = 4 << 20  # of Arrow data
-_BATCH_ROWS = 8192
+_PART_BYTES = 8 << 20  # of Arrow data
+_BATCH_ROWS = 32_768
 Batches = Sequence[pa.RecordBatch]
 
 
@@ -84,11 +86,19 @@ def _of_table(request: Mapping[str, Any]) -> tuple[pa.Schema, Positioned]:
 def _table_batches(schema: pa.Schema, files: Sequence[str], file: int, group: int, batch: int) -> Positioned:
     """Yield the batches from a position on, which is the number of a file, of a row group and of a batch in it."""
     for at_file in range(file, len(files)):
-        [fragment] = ds.dataset(files[at_file], schema=schema, format="parquet").get_fragments()
         first_group = group if at_file == file else 0
-        for at_group in range(first_group, fragment.num_row_groups):
+        for at_group in range(first_group, _row_groups(files[at_file])):
             first = batch if (at_file, at_group) == (file, group) else 0
-            rows = fragment.subset(row_group_ids=[at_group]).to_batches(schema=schema, batch_size=_BATCH_ROWS)
-            for number, each in enumerate(rows):
-                if number >= first:
-                    yield [at_file, at_group, number], each
+            for number, each in enumerate(_row_group(files[at_file], at_group, schema)[first:], first):
+                yield [at_file, at_group, number], each
+
+
+def _row_groups(file: str) -> int:
+    return int(pq.read_metadata(file).num_row_groups)
+
+
+@lru_cache(maxsize=1)  # the next part often begins in the same row group
+def _row_group(file: str, number: int, schema: pa.Schema) -> Batches:
+    [fragment] = ds.dataset(file, schema=schema, format="parquet").get_fragments()
+    rows = fragment.subset(row_group_ids=[number]).to_table(schema=schema)
+    return list(rows.to_batches(max_chunksize=_BATCH_ROWS))

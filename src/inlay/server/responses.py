@@ -106,6 +106,9 @@ def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Join small pieces, because each chunk costs a switch to a thread."""
     buffer = bytearray()
     for piece in pieces:
+        if not buffer and len(piece) >= _CHUNK_BYTES:
+            yield piece
+            continue
         buffer += piece
         if len(buffer) >= _CHUNK_BYTES:
             yield bytes(buffer)
