@@ -60,33 +60,35 @@ class Lookups:
         return tuple(value if to is None else to(value) for value, to in zip(row, compiled.convert, strict=True))
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        while (connection := self._pop_idle()) is not None:
+            connection.close()
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> Any:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._run_on(self._connect(), sql, parameters)
-        try:
-            return self._run_on(connection, sql, parameters)
-        except self._engine.dialect.loaded_dbapi.Error:  # the server may have restarted since the last look-up
-            self.close()
-            return self._run_on(self._connect(), sql, parameters)
-
-    def _run_on(self, connection: Any, sql: str, parameters: dict[str, Any]) -> Any:
+        connection = self._pop_idle()
+        is_new = connection is None
+        connection = connection or self._connect()
         try:
             cursor = connection.dbapi_connection.execute(sql, parameters)
             row = cursor.fetchone()
             cursor.close()
         except BaseException:
+            is_stale = not is_new and getattr(connection.dbapi_connection, "broken", False)
             connection.close()
-            raise
+            if not is_stale:
+                raise
+            self.close()  # the server has restarted, so the other connections are broken too
+            return self._run(sql, parameters)
         if len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.close()
         return row
+
+    def _pop_idle(self) -> Any:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connect(self) -> Any:
         """Take a prepared connection out of SQLAlchemy's pool."""
