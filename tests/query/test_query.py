@@ -986,7 +986,7 @@ def test_queries_get_workers_in_the_order_of_their_requests(alone: QueryEngine) 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
-        while len(engine_pool._turns) <= number:
+        while len(engine_pool._waiters) <= number:
             time.sleep(0.001)
     with pytest.raises(QueryBusyError):
         run_in_thread(engine_pool.take(Deadline(0.01)))

@@ -35,8 +35,8 @@ class _Copy(NamedTuple):
 class TableCache:
     """Decoded copies of tables, which workers map into memory. Thread-safe.
 
-    `decode` writes the rows of a table to a file of at most so many bytes, and returns its size, or None if the copy is
-    larger. It runs in a thread of the cache, one table at a time.
+    `decode(table, path, max_bytes)` writes the rows of a table to a file, and returns its size, or None if the file
+    would exceed `max_bytes`. It runs in a thread of the cache, one table at a time.
     """
 
     def __init__(self, directory: str, max_bytes: int, decode: Callable[[Table, str, int], int | None]) -> None:

@@ -52,17 +52,17 @@ def encode_part(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     The rows are those of the file of a result (`answer`), or of the Parquet files of a table (`table`).
     """
     batches: list[pa.RecordBatch] = []
-    size, following = 0, None
+    size, next_position = 0, None
     source = _of_answer if "answer" in request else _of_table
     schema, positioned = source(request)
     for position, batch in positioned:
         if size >= _PART_BYTES:
-            following = position
+            next_position = position
             break
         size += byte_size(batch)
         batches.append(batch)
     encode = ENCODERS[request["encode"]] if not request["at"] else _CONTINUATIONS[request["encode"]]
-    return {"next": following}, encode(schema, batches)
+    return {"next": next_position}, encode(schema, batches)
 
 
 _CONTINUATIONS: Mapping[str, Callable[[pa.Schema, Batches], bytes]] = {

@@ -156,12 +156,12 @@ class QueryEngine:
         ahead = ThreadPoolExecutor(1, "inlay-query-part")
         try:
             at: Any = []
-            following = ahead.submit(self._part, form, source, at)
+            encoding = ahead.submit(self._part, form, source, at)
             while at is not None:
-                reply = following.result()
+                reply = encoding.result()
                 at = reply.fields["next"]
                 if at is not None:  # the worker encodes this part while the client reads the previous part
-                    following = ahead.submit(self._part, form, source, at)
+                    encoding = ahead.submit(self._part, form, source, at)
                 yield reply.body
         finally:
             ahead.shutdown(wait=False, cancel_futures=True)

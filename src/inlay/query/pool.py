@@ -33,7 +33,7 @@ _START_SECONDS = 120.0
 _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 20_000
 _QUERIES_PER_MEMORY_CHECK = 16
-_PATIENCE_SECONDS = 0.1  # after which a waiting query gets a further worker, although each processor has one
+_GROWTH_SECONDS = 0.1  # after which a waiting query gets a further worker, although each processor has one
 _SIZE = struct.Struct("!i")  # of a message, as in multiprocessing.connection, which workers use
 _BLOCK_BYTES = 1 << 20
 _BASE_MEMORY = 384 << 20  # for the interpreter, libraries and threads
@@ -216,7 +216,7 @@ class Worker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class _Turn:
+class _Waiter:
     """A query that waits for a worker, until the descriptor is readable."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class Pool:
         self._settings = settings
         self._size = size
         self._idle: deque[Worker] = deque()
-        self._turns: deque[_Turn] = deque()
+        self._waiters: deque[_Waiter] = deque()
         self._changed = Condition()  # guards all fields
         self._count = 0  # of workers that run or start
         self._minimum = 0
@@ -273,22 +273,22 @@ class Pool:
             worker = self._pop_idle()
             if worker is not None:
                 return worker
-            turn = _Turn()
-            self._turns.append(turn)
+            waiter = _Waiter()
+            self._waiters.append(waiter)
             self._request_start()
         try:
-            while not (yield Readable(turn.descriptor, deadline.wait_seconds())):
+            while not (yield Readable(waiter.descriptor, deadline.wait_seconds())):
                 pass
-            worker = turn.worker()
+            worker = waiter.worker()
         except BaseException as error:
-            self._give_up(turn)
+            self._give_up(waiter)
             if isinstance(error, QueryTimeoutError):
                 raise QueryBusyError(
                     f"No query process became free within {deadline.seconds:g} seconds.", hint="Try again later."
                 ) from None
             raise
         finally:
-            os.close(turn.descriptor)
+            os.close(waiter.descriptor)
         assert worker is not None  # noqa: S101  # the descriptor is readable
         return worker
 
@@ -330,18 +330,18 @@ class Pool:
         return None
 
     def _offer(self, worker: Worker) -> None:
-        if self._turns:
-            self._turns.popleft().end(worker)
+        if self._waiters:
+            self._waiters.popleft().end(worker)
         else:
             worker.idle_since = time.monotonic()
             self._idle.append(worker)
 
-    def _give_up(self, turn: _Turn) -> None:
+    def _give_up(self, waiter: _Waiter) -> None:
         with self._changed:
-            if turn in self._turns:
-                self._turns.remove(turn)
-            elif isinstance(turn.outcome, Worker):
-                self._offer(turn.outcome)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif isinstance(waiter.outcome, Worker):
+                self._offer(waiter.outcome)
 
     def _end(self, worker: Worker) -> None:
         """Kill a worker, and clean up in a thread, because a process with much memory ends slowly."""
@@ -391,11 +391,11 @@ class Pool:
     def _seconds_until_needed(self) -> float:
         if self._count < self._minimum or self._is_replacing:
             return 0.0
-        if not self._turns or self._count >= self._size:
+        if not self._waiters or self._count >= self._size:
             return math.inf
         if self._count < len(os.sched_getaffinity(0)):
             return 0.0
-        return self._turns[0].since + _PATIENCE_SECONDS - time.monotonic()
+        return self._waiters[0].since + _GROWTH_SECONDS - time.monotonic()
 
     def _add(self, worker: Worker) -> None:
         with self._changed:
@@ -416,8 +416,8 @@ class Pool:
                 self._count -= 1
             self._is_replacing = False
             self._minimum = 0  # until the next query
-            if self._turns:
-                self._turns.popleft().end(error)
+            if self._waiters:
+                self._waiters.popleft().end(error)
 
 
 def _environment(directory: str) -> dict[str, str]:
