@@ -58,6 +58,12 @@ class Settings:
     query_max_rows: int = _setting(
         1_000_000, "maximum number of rows in a query result; longer results are marked as truncated"
     )
+    query_table_cache_bytes: int = _setting(
+        512 << 20, "maximum size of decoded copies of small tables on the disk, which make queries faster; 0 for none"
+    )
+    query_result_cache_bytes: int = _setting(
+        32 << 20, "maximum memory of results that a repeated query returns again; 0 for none"
+    )
     concurrent_jobs: int = _setting(8, "maximum number of jobs that run at once", low=1)
     lease_seconds: float = _setting(
         30.0, "seconds without a sign of life after which a process on another machine counts as stopped", low=1

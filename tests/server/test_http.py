@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -130,7 +131,7 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: local"
 def test_incomplete_headers_time_out(
     plain_api: Api, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_first: bool
 ) -> None:
-    monkeypatch.setattr("inlay.server.app._HEADER_SECONDS", 0.2)
+    monkeypatch.setattr("inlay.server.protocol._HEADER_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port), timeout=60) as connection:
         if not is_first:
             connection.sendall(HALF + b"host\r\n\r\n")
@@ -138,6 +139,29 @@ def test_incomplete_headers_time_out(
         connection.sendall(begun)
         while connection.recv(65536):  # until the service closes the connection
             pass
+
+
+_HEAD = b"Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+_ENDLESS = {
+    "a line": (b"GET /healthz?", b"x" * 1000),
+    "headers": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"a: b\r\n" * 100),
+    "a header": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: ", b"x" * 1000),
+    "trailers": (b"POST /v1/query HTTP/1.1\r\n" + _HEAD + b"0\r\n", b"a: b\r\n" * 100),
+    "a chunk extension": (b"POST /v1/query HTTP/1.1\r\n" + _HEAD + b"1;", b"x" * 1000),
+}
+
+
+@pytest.mark.parametrize("kind", _ENDLESS)
+def test_endless_headers_close_the_connection(plain_api: Api, kind: str) -> None:
+    begin, more = _ENDLESS[kind]
+    sent = 0
+    with socket.create_connection(("127.0.0.1", httpx.URL(plain_api.url).port), timeout=60) as connection:
+        connection.sendall(begin)
+        with contextlib.suppress(ConnectionError):
+            while sent < 10_000_000:
+                connection.sendall(more)
+                sent += len(more)
+    assert sent < 10_000_000
 
 
 def test_a_large_body_is_rejected_by_its_content_length(plain_api: Api) -> None:

@@ -73,6 +73,11 @@ class Catalog:
         return self._database.location
 
     @property
+    def is_local(self) -> bool:
+        """Whether the database is a file, so that looking up a key or a table takes microseconds."""
+        return self._database.is_local
+
+    @property
     def identity(self) -> str:
         """The unique id of this catalog, which moves and restores keep."""
         with self._database.read() as connection:

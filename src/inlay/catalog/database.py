@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
+from inlay.catalog.lookups import Lookup, Lookups
 from inlay.errors import (
     CatalogUnavailableError,
     CatalogVersionError,
@@ -72,6 +73,7 @@ class Database:
         self._clock = clock
         self._seconds = statement_seconds
         self._engine = _open(self._url, statement_seconds, foreign_keys=foreign_keys)
+        self._lookups = Lookups(self._engine)
         self._readers = _engine_for(self._engine, "read", statement_seconds)
         self._writers = _engine_for(self._engine, "write", statement_seconds)
         self._outage = _outage_of(self._engine)
@@ -87,6 +89,16 @@ class Database:
     def location(self) -> str:
         """The URL of the database, without its password."""
         return self._url.render_as_string(hide_password=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file, so that a look-up takes microseconds."""
+        return self.dialect == "sqlite"
+
+    def look_up(self, lookup: Lookup, **parameters: Any) -> tuple[Any, ...] | None:
+        """Return the first row of a look-up, or None. Use `read` for a consistent state of several rows."""
+        with self._reachable():
+            return self._lookups.first(lookup, **parameters)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -137,8 +149,13 @@ class Database:
             raise _unavailable(self.location, error.orig) from error
         except sa.exc.TimeoutError as error:  # no connection of the pool is free
             raise _unavailable(self.location, error) from error
+        except self._engine.dialect.loaded_dbapi.Error as error:  # of a look-up
+            if self._outage is not None:
+                self._outage.record(error)
+            raise _unavailable(self.location, error) from error
 
     def close(self) -> None:
+        self._lookups.close()
         self._engine.dispose()
 
 
@@ -277,6 +294,9 @@ class Context:
 
     def read(self) -> AbstractContextManager[Connection]:
         return self.database.read()
+
+    def look_up(self, lookup: Lookup, **parameters: Any) -> tuple[Any, ...] | None:
+        return self.database.look_up(lookup, **parameters)
 
     def write(self) -> AbstractContextManager[Connection]:
         return self.database.write()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 
-__all__ = ["MAX_BYTES_IN_MEMORY", "disk_file", "is_low", "make_directory", "memory_file", "require_space"]
+__all__ = ["is_low", "make_directory", "require_space"]
 
-MAX_BYTES_IN_MEMORY = 16 << 20  # of a result while the disk is almost full
 _MEMORY_DISK = "/dev/shm"  # noqa: S108  (the directories have random names and are private)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,23 +33,3 @@ def make_directory(parent: str) -> str:
         if error.errno not in _FULL:
             raise
         return tempfile.mkdtemp(prefix="inlay-worker-", dir=_MEMORY_DISK)
-
-
-@contextlib.contextmanager
-def disk_file(path: str) -> Iterator[str]:
-    """Yield the path of a file, which is deleted after the block. Open files stay readable."""
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-@contextlib.contextmanager
-def memory_file() -> Iterator[str]:
-    """Yield the path of a file in memory, which child processes can open inside the block."""
-    descriptor = os.memfd_create("inlay-result")
-    try:
-        yield f"/proc/{os.getpid()}/fd/{descriptor}"
-    finally:
-        os.close(descriptor)

@@ -400,7 +400,7 @@ class Readiness(ResponseModel):
 def _json_values(values: list[Any], type_: pa.DataType) -> list[Any]:
     import pyarrow as pa
 
-    from inlay.query.result import json_values
+    from inlay.query.values import json_values
 
     try:
         return json_values(pa.array(values, type_))

@@ -10,6 +10,7 @@ with Workspace(Settings.load()) as workspace:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -18,15 +19,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.catalog.database import require_text
 from inlay.catalog.uploads import UploadStatus
 from inlay.constants import JobState
-from inlay.errors import InlayError, InvalidArgumentError, error_from_dict
+from inlay.errors import InlayError, InvalidArgumentError, QueryFailedError, QueryTimeoutError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
-from inlay.query import QueryEngine, QueryResult
+from inlay.query import Answer, Format, QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data, DatasetTables
@@ -38,7 +39,7 @@ from inlay.workspace.runner import JobHandle, JobRunner, Work, cancelled_error
 from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
 from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
-from inlay.workspace.storage_faults import DiskReserve, storage_faults
+from inlay.workspace.storage_faults import DiskReserve, find_fault, storage_faults
 
 __all__ = ["Inline", "Load", "NewDataset", "Source", "SubmittedJob", "Workspace", "require_success"]
 
@@ -96,6 +97,9 @@ class Workspace:
             spill_limit_bytes=settings.query_spill_bytes,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             max_rows=settings.query_max_rows,
+            finds_quickly=catalog.is_local,
+            table_cache_bytes=settings.query_table_cache_bytes,
+            result_cache_bytes=settings.query_result_cache_bytes,
         )
         self.catalog, self.storage = catalog, storage
         self.spark = Spark(settings.spark_master)
@@ -268,6 +272,14 @@ class Workspace:
 
         return source, scan()
 
+    def download(self, data: Data, form: Literal["csv", "arrow", "parquet"]) -> Iterator[bytes]:
+        """Yield the rows of a version as one file."""
+        with storage_faults(self.storage):
+            if form == "csv":
+                yield from data.to_csv(self.query_engine)
+            else:
+                yield from data.to_arrow() if form == "arrow" else data.to_parquet()
+
     # ---------------------------------------------------------------------------------------------- loads and versions
     def load(
         self, dataset_id: str, request: Load, *, idempotency_key: str | None = None, scope: str = ""
@@ -313,6 +325,20 @@ class Workspace:
     ) -> QueryResult:
         with storage_faults(self.storage):
             return self.query_engine.run(sql, limit=limit, timeout=timeout, cancel=cancel)
+
+    async def answer(self, sql: str, form: Format, limit: int | None = None, timeout: float | None = None) -> Answer:
+        """Run a query from an event loop, and return its encoded rows."""
+        try:
+            return await self.query_engine.answer(sql, form, limit=limit, timeout=timeout)
+        except (QueryFailedError, QueryTimeoutError) as error:
+            fault = await asyncio.to_thread(find_fault, error, self.storage)
+            if fault is None:
+                raise
+            raise fault from error
+
+    def encode(self, answer: Answer, form: Format) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer that has many rows."""
+        return self.query_engine.encode_answer(answer, form)
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> Job:

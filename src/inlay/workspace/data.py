@@ -12,7 +12,7 @@ import pyarrow as pa
 from inlay.catalog import Catalog, DataFile, Snapshot
 from inlay.errors import NotFoundError, wrap_errors
 from inlay.incremental.read import parquet_dataset
-from inlay.query import Table
+from inlay.query import QueryEngine, Table
 from inlay.query.result import arrow_file, csv_file, parquet_file
 from inlay.workspace.storage import ServiceStorage
 from inlay.workspace.storage_faults import storage_faults
@@ -39,15 +39,13 @@ class DatasetTables:
         self._current = lru_cache(_CACHED_VERSIONS)(self._version)
 
     def find(self, name: str, version: int | None) -> Table | None:
-        dataset = self._catalog.datasets.find(name)
-        if dataset is None:
+        current = self._catalog.datasets.current_version(name)
+        if current is None:
             return None
         try:
-            if version is not None:
-                return self._version(dataset.id, version)
-            return self._current(dataset.id, dataset.version)
+            return self._current(*current) if version is None else self._version(current[0], version)
         except NotFoundError:
-            if version is not None or dataset == self._catalog.datasets.find(name):
+            if version is not None or current == self._catalog.datasets.current_version(name):
                 return None
             return self.find(name, None)
 
@@ -80,8 +78,11 @@ class Data:
         with storage_faults(self.storage), wrap_errors("read"):
             yield from _limit(self._scan(files, skip), rows)
 
-    def to_csv(self) -> Iterator[bytes]:
-        return csv_file(self.schema, self.batches())
+    def to_csv(self, queries: QueryEngine) -> Iterator[bytes]:
+        """Yield a CSV file. Query processes encode the rows of local files, so that this process stays responsive."""
+        if not self.storage.root.store.is_local:
+            return csv_file(self.schema, self.batches())
+        return queries.encode_table(Table(self.schema, self.storage.addresses(self.snapshot.files)))
 
     def to_arrow(self) -> Iterator[bytes]:
         return arrow_file(self.schema, self.batches())

@@ -57,6 +57,7 @@ class Maintenance:
         catalog.uploads.expire(datetime.now(UTC) - timedelta(seconds=settings.upload_expiry_seconds))
         catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
         self.remove_garbage()
+        self._services.query.drop_unused_copies()
         interval = min(_ORPHAN_INTERVAL_SECONDS, max(settings.orphan_grace_seconds, 1.0))
         if time.monotonic() - self._orphans_collected_at >= interval or not self._orphans_collected_at:
             self.collect_orphans()

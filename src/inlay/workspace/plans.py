@@ -18,7 +18,7 @@ from inlay.incremental.plan import FilePlan
 from inlay.incremental.result import Changes, first_rows
 from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion
-from inlay.query.result import dumps, json_values
+from inlay.query.values import dumps, json_values
 from inlay.storage import Location
 from inlay.workspace.storage import ServiceStorage
 
