@@ -20,9 +20,9 @@ from tests.service import TIMEOUT_SECONDS, expect, expect_problem
 pytestmark = pytest.mark.spark
 READY_SECONDS = 4.0  # the service promises 2 seconds; the rest is for a busy machine
 SETTINGS = {
-    "INLAY_CATALOG_TIMEOUT_SECONDS": "1",
-    "INLAY_STORAGE_TIMEOUT_SECONDS": "1",
-    "INLAY_QUERY_TIMEOUT_SECONDS": "3",
+    "INLAY_CATALOG_TIMEOUT_SECONDS": "2",
+    "INLAY_STORAGE_TIMEOUT_SECONDS": "3",
+    "INLAY_QUERY_TIMEOUT_SECONDS": "5",
     "INLAY_LEASE_SECONDS": "60",
 }
 
