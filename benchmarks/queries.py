@@ -301,7 +301,9 @@ def main(argv: list[str] | None = None) -> None:
             lines += ["", *_download(service, contestants[INLAY], options)]
     print("\n".join(lines))
     if options.report:
-        options.report.write_text(_head(options) + _COLUMNS + "\n".join(lines) + "\n")
+        sections = options.report.read_text().partition("\n## ") if options.report.exists() else ("", "", "")
+        report = _head(options) + _COLUMNS + "\n".join(lines) + "\n"
+        options.report.write_text(report + "".join(sections[1:]))  # keeps the sections about single measurements
 
 
 def _port(service: Service) -> int:
@@ -325,6 +327,8 @@ def _head(options: argparse.Namespace) -> str:
 
 def _compare(contestants: dict[str, Contestant], options: argparse.Namespace) -> list[str]:
     statements = unique_statements()
+    for contestant in contestants.values():  # warm up
+        contestant.run(list(itertools.islice(statements, options.queries // 3)), options.clients)
     figures: dict[str, Figures] = {}
     for _ in range(options.rounds):
         for name, contestant in contestants.items():

@@ -848,6 +848,23 @@ def test_a_worker_that_the_system_kills_is_a_lack_of_memory(alone: QueryEngine) 
     assert rows_of(alone, "SELECT 1") == [(1,)]
 
 
+def test_short_queries_run_on_one_worker_for_each_processor(alone: QueryEngine) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: rows_of(alone, f"SELECT {number}"), range(200)))
+    assert alone._pool._count <= len(os.sched_getaffinity(0))
+
+
+def test_long_queries_do_not_block_short_queries(home: Path) -> None:
+    cancel = threading.Event()
+    with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=8) as db, ThreadPoolExecutor(7) as threads:
+        running = [threads.submit(failure, db, ENDLESS, cancel=cancel) for _ in range(7)]
+        while len(db._pool._busy) < 7:
+            time.sleep(0.01)
+        assert rows_of(db, "SELECT 1") == [(1,)]
+        cancel.set()
+        assert all(isinstance(each.result(), QueryCancelledError) for each in running)
+
+
 def test_the_timeout_includes_the_wait_for_a_worker(home: Path) -> None:
     with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=1) as db:
         worker = run_in_thread(db._pool.take(Deadline(30)))

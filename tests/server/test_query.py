@@ -105,7 +105,7 @@ def test_a_small_result_has_a_content_length(api: Api, table: str) -> None:
 
 
 def test_a_large_result_is_streamed_completely(api: Api, table: str) -> None:
-    sql = "SELECT value AS n FROM generate_series(1, 1000000)"
+    sql = "SELECT value AS n, 'some text' AS t FROM generate_series(1, 1000000)"
     with api.http.stream("POST", "/v1/query", json={"sql": sql}, headers={"Accept": "text/csv"}) as answer:
         assert "content-length" not in answer.headers
         count = sum(1 for _ in answer.iter_lines())

@@ -34,7 +34,7 @@ _START_SECONDS = 120.0
 _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 20_000
 _QUERIES_PER_MEMORY_CHECK = 16
-_GROWTH_SECONDS = 0.1  # after which a waiting query gets a further worker, although each processor has one
+_LONG_SECONDS = 0.2  # a worker whose query runs longer is not available for short queries
 _SIZE = struct.Struct("!i")  # of a message, as in multiprocessing.connection, which workers use
 _BLOCK_BYTES = 1 << 20
 _BASE_MEMORY = 384 << 20  # for the interpreter, libraries and threads
@@ -223,7 +223,6 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0)
-        self.since = time.monotonic()
         self.outcome: Worker | Exception | None = None
 
     def end(self, outcome: Worker | Exception) -> None:
@@ -250,6 +249,7 @@ class Pool:
         self._idle: deque[Worker] = deque()
         self._waiters: deque[_Waiter] = deque()
         self._changed = Condition()  # guards all fields
+        self._busy: dict[Worker, float] = {}  # when each query of a worker started
         self._count = 0  # of workers that run or start
         self._minimum = 0
         self._is_replacing = False  # whether a replacement of a worn worker is missing or starts
@@ -274,6 +274,7 @@ class Pool:
                 raise QueryFailedError("The query engine is closed.")
             worker = self._pop_idle()
             if worker is not None:
+                self._busy[worker] = time.monotonic()
                 return worker
             waiter = _Waiter()
             self._waiters.append(waiter)
@@ -297,6 +298,7 @@ class Pool:
     def put_back(self, worker: Worker) -> None:
         """Hand the worker to the next query, or end it if it cannot run another query."""
         with self._changed:
+            del self._busy[worker]
             is_replaced = worker.is_worn and self._spare_workers > 0
             if self._is_closed or is_replaced or not worker.is_healthy():
                 self._spare_workers -= is_replaced
@@ -333,6 +335,7 @@ class Pool:
 
     def _offer(self, worker: Worker) -> None:
         if self._waiters:
+            self._busy[worker] = time.monotonic()
             self._waiters.popleft().end(worker)
         else:
             worker.idle_since = time.monotonic()
@@ -343,6 +346,7 @@ class Pool:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif isinstance(waiter.outcome, Worker):
+                del self._busy[waiter.outcome]
                 self._offer(waiter.outcome)
 
     def _end(self, worker: Worker) -> None:
@@ -395,9 +399,12 @@ class Pool:
             return 0.0
         if not self._waiters or self._count >= self._size:
             return math.inf
-        if self._count < len(os.sched_getaffinity(0)):
+        now = time.monotonic()
+        times = [now - since for since in self._busy.values()]
+        available = self._count - sum(seconds >= _LONG_SECONDS for seconds in times)
+        if available < len(os.sched_getaffinity(0)):
             return 0.0
-        return self._waiters[0].since + _GROWTH_SECONDS - time.monotonic()
+        return _LONG_SECONDS - max((seconds for seconds in times if seconds < _LONG_SECONDS), default=0.0)
 
     def _add(self, worker: Worker) -> None:
         with self._changed:
