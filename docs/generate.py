@@ -489,7 +489,11 @@ _SET_LIMITS = {
     "run time of a query": "query_timeout_seconds",
     "memory of a query": "query_memory_bytes",
     "rows of a query result; inlay truncates a longer result and says so": "query_max_rows",
+    "disk space that a query may spill to": "query_spill_bytes",
     "concurrent jobs": "concurrent_jobs",
+    "age of a pending upload; the service deletes an older upload that no job uses": "upload_expiry_seconds",
+    "answer of the catalog to a statement": "catalog_timeout_seconds",
+    "answer of S3 to a request": "storage_timeout_seconds",
 }
 _FIXED_LIMITS = {
     "size of an upload, decompressed": ("inlay.text.options.Limits", "decoded_bytes"),
@@ -501,7 +505,9 @@ _FIXED_LIMITS = {
     "pause while a client sends a body": ("inlay.server.middleware", "IDLE_SECONDS"),
     "size of an SQL statement": ("inlay.query.engine", "_MAX_SQL_BYTES"),
     "size of a query result": ("inlay.query.engine.QueryEngine", "max_result_bytes"),
-    "disk space that a query may spill to": ("inlay.query.engine.QueryEngine", "spill_limit_bytes"),
+    "connection to PostgreSQL": ("inlay.catalog.database", "CONNECT_SECONDS"),
+    "connection to S3": ("inlay.storage.s3", "CONNECT_SECONDS"),
+    "run time of a preview": ("inlay.workspace.sources", "PREVIEW_SECONDS"),
     "concurrent queries; further queries wait": ("inlay.query.engine.QueryEngine", "concurrency"),
     "length of a table name, in characters": ("inlay.catalog.names", "MAX_NAME_LENGTH"),
     "length of a label, in characters": ("inlay.catalog.datasets", "MAX_LABEL_LENGTH"),

@@ -319,7 +319,8 @@ EXIT_CODES = {
         "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
         "JobCancelledError", "JobInterruptedError", "MergeCancelledError", "QueryCancelledError",
         "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceStoppingError",
-        "ServiceUnreachableError", "SparkUnavailableError", "StorageUnavailableError", "UnreadableFileError"],
+        "ServiceUnreachableError", "SparkUnavailableError", "StorageFullError", "StorageUnavailableError",
+        "UnreadableFileError"],
     2: ["EngineNotInstalledError", "ForbiddenError", "InvalidArgumentError", "InvalidRequestError",
         "InvalidTableNameError", "MethodNotAllowedError", "NotAcceptableError", "QueryError", "QueryLimitError",
         "RequestError", "RequestTooLargeError", "UnauthorizedError", "UnsupportedMediaTypeError",
@@ -357,7 +358,7 @@ def test_exit_codes(code: int) -> None:
 def test_every_error_has_an_exit_code_and_an_http_status() -> None:
     assert sorted(name for names in EXIT_CODES.values() for name in names) == sorted(errors.__all__)
     assert {kind.http_status for kind in ERRORS} <= {
-        400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 422, 499, 500, 503,
+        400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 422, 499, 500, 503, 507,
     }  # fmt: skip
     arguments = {k.http_status for k in ERRORS if issubclass(k, InvalidArgumentError | RejectedDataError)}
     assert arguments == {400, 422}

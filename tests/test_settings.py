@@ -18,6 +18,9 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.catalog == f"sqlite:///{tmp_path}/.inlay/catalog.db"
     assert settings.max_upload_bytes == 2 * 1024**3
     assert settings.is_loopback
+    assert (settings.catalog_timeout_seconds, settings.storage_timeout_seconds) == (30, 30)
+    assert (settings.disk_reserve_bytes, settings.query_spill_bytes) == (256 << 20, 4 << 30)
+    assert settings.upload_expiry_seconds == 7 * 86_400
 
 
 def test_flags_override_the_environment_which_overrides_the_file(
@@ -51,6 +54,10 @@ def test_api_keys_are_separated_by_commas() -> None:
         ({"INLAY_KEEP_DAYS": "100000"}, "between 0 and 36,500"),
         ({"INLAY_CONCURRENT_JOBS": "0"}, "must be at least 1"),
         ({"INLAY_LEASE_SECONDS": "0"}, "must be at least 1"),
+        ({"INLAY_CATALOG_TIMEOUT_SECONDS": "0"}, "must be at least 1"),
+        ({"INLAY_STORAGE_TIMEOUT_SECONDS": "0"}, "must be at least 1"),
+        ({"INLAY_DISK_RESERVE_BYTES": "-1"}, "must be at least 0"),
+        ({"INLAY_UPLOAD_EXPIRY_SECONDS": "-1"}, "between 0 and"),
     ],
 )
 def test_invalid_value_is_rejected_and_its_origin_named(environ: dict[str, str], message: str) -> None:

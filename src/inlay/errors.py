@@ -56,6 +56,7 @@ __all__ = [
     "ServiceStoppingError",
     "ServiceUnreachableError",
     "SparkUnavailableError",
+    "StorageFullError",
     "StorageUnavailableError",
     "TableNameTakenError",
     "UnauthorizedError",
@@ -485,6 +486,13 @@ class StorageUnavailableError(InlayError):
     http_status = 503
 
 
+class StorageFullError(InlayError):
+    """The disk is full, or has less free space than its reserve. Reads still work."""
+
+    code = "storage_full"
+    http_status = 507
+
+
 class CatalogUnavailableError(InlayError):
     """The catalog database cannot be reached."""
 
@@ -575,6 +583,7 @@ class CommitStateUnknownError(DatasetMergeError):
     """The outcome of the commit is unknown until inlay opens the dataset again."""
 
     code = "commit_state_unknown"
+    http_status = 503
 
 
 class CorruptJournalError(DatasetMergeError):

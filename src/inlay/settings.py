@@ -38,16 +38,31 @@ class Settings:
     catalog_url: str = _setting("", "database of the catalog; by default SQLite in the data directory")
     storage_url: str = _setting("", "where to store files; by default the data directory")
     spark_master: str = _setting("local[*]", "Spark master that runs conversions and loads")
+    catalog_timeout_seconds: float = _setting(
+        30.0, "seconds to wait for a statement of the catalog, or for its write lock", low=1
+    )
+    storage_timeout_seconds: float = _setting(30.0, "seconds to wait for a request to an S3 storage", low=1)
+    disk_reserve_bytes: int = _setting(256 << 20, "free bytes of a disk below which the service refuses writes")
     max_upload_bytes: int = _setting(2 << 30, "maximum size of an upload in bytes")
     max_inline_bytes: int = _setting(1 << 20, "maximum size of inline data in a request in bytes")
     delete_grace_seconds: float = _setting(60.0, "seconds to keep the files of a deleted dataset or version")
     orphan_grace_seconds: float = _setting(3600.0, "seconds to keep files that no dataset or upload refers to")
+    upload_expiry_seconds: float = _setting(
+        604_800.0, "seconds after which a pending upload is deleted", high=MAX_KEEP_DAYS * 86_400
+    )
     keep_versions: int = _setting(10, "minimum number of versions to keep for each dataset", low=1)
     keep_days: float = _setting(30.0, "days to keep every version", high=MAX_KEEP_DAYS)
     query_timeout_seconds: float = _setting(30.0, "maximum run time of a query in seconds")
     query_memory_bytes: int = _setting(512 << 20, "maximum memory of a query in bytes")
+    query_spill_bytes: int = _setting(4 << 30, "maximum disk space of a query for data that does not fit in memory")
     query_max_rows: int = _setting(
         1_000_000, "maximum number of rows in a query result; longer results are marked as truncated"
+    )
+    query_table_cache_bytes: int = _setting(
+        512 << 20, "maximum size of decoded copies of small tables on the disk, which make queries faster; 0 for none"
+    )
+    query_result_cache_bytes: int = _setting(
+        32 << 20, "maximum memory of results that a repeated query returns again; 0 for none"
     )
     concurrent_jobs: int = _setting(8, "maximum number of jobs that run at once", low=1)
     lease_seconds: float = _setting(

@@ -143,7 +143,7 @@ def test_a_constraint_violation_is_a_conflict(catalog: Catalog) -> None:
     assert catalog.datasets.get(made.id) == made
 
 
-def test_a_failed_commit_has_an_unknown_outcome(backend: Backend, catalog: Catalog) -> None:
+def test_a_commit_that_the_database_rejects_changes_nothing(backend: Backend, catalog: Catalog) -> None:
     late = {  # deferred constraints fail in the commit
         "sqlite": ["PRAGMA defer_foreign_keys = ON", "DELETE FROM datasets"],
         "postgresql": [
@@ -159,7 +159,7 @@ def test_a_failed_commit_has_an_unknown_outcome(backend: Backend, catalog: Catal
 
     made = steps.dataset(catalog)
     for _ in range(3):
-        with pytest.raises(CommitStateUnknownError, match="did not confirm"):
+        with pytest.raises(ConflictError):
             fail_late()
     assert catalog.datasets.get(made.id) == made
     assert steps.load(catalog, made.id).version == 2
@@ -194,3 +194,42 @@ def test_an_idle_writer_is_aborted(postgres: PostgresServer) -> None:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
     database.close()
     other.close()
+
+
+def test_lookups_see_the_changes_of_other_processes_at_once(catalog: Catalog, connect: Callable[..., Catalog]) -> None:
+    other = connect()
+    assert catalog.datasets.current_version("sales") is None
+    made = steps.dataset(other)
+    assert catalog.datasets.current_version("SALES") == (made.id, 1)
+    steps.load(other, made.id)
+    assert catalog.datasets.current_version("sales") == (made.id, 2)
+    other.datasets.rename(made.id, table_name="income")
+    assert catalog.datasets.current_version("sales") is None
+    other.datasets.delete(made.id)
+    assert catalog.datasets.current_version("income") is None
+    key = other.api_keys.create("one")
+    assert catalog.api_keys.verify(key.secret) == key.key
+    other.api_keys.revoke(key.key.id)
+    assert catalog.api_keys.verify(key.secret) is None
+
+
+def test_lookups_survive_a_restart_of_the_server(postgres: PostgresServer) -> None:
+    url = postgres.url(postgres.create_database())
+    catalog, other = Catalog(url), Catalog(url)
+    catalog.migrate()
+    assert not catalog.api_keys.exist()
+    with other._database.write() as connection:
+        terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        connection.exec_driver_sql(f"{terminate} WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    assert not catalog.api_keys.exist()
+    catalog.close()
+    other.close()
+
+
+def test_lookups_of_an_unavailable_catalog_are_an_error(tmp_path: Path) -> None:
+    catalog = Catalog(f"sqlite:///{tmp_path / 'x.db'}")
+    with pytest.raises(CatalogUnavailableError, match="no such table"):
+        catalog.api_keys.exist()
+    catalog.migrate()
+    assert not catalog.api_keys.exist()
+    catalog.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -163,6 +164,16 @@ def test_processes_can_migrate_at_the_same_time(empty: str) -> None:
     catalog.check()
     assert steps.dataset(catalog).version == 1
     catalog.close()
+
+
+def test_threads_can_migrate_catalogs_at_the_same_time(tmp_path: Path) -> None:
+    catalogs = [Catalog(tmp_path / f"{number}.db") for number in range(6)]
+    with ThreadPoolExecutor(len(catalogs)) as threads:
+        list(threads.map(Catalog.migrate, catalogs))
+    for catalog in catalogs:
+        catalog.check()
+        assert steps.dataset(catalog).version == 1
+        catalog.close()
 
 
 # ------------------------------------------------------------------------------------------- a later version of inlay

@@ -23,8 +23,9 @@ from tests.spark.cluster import DRIVER_CONF, kill_on_parent_exit, session_member
 TIMEOUT_SECONDS = 90.0
 _FOLDERS = ("uploads", "datasets", "scratch")
 
-# Short grace periods, so that tests see the deletion of files.
+# Short grace periods, so that tests see the deletion of files, and no reserve, so that small disks can be filled.
 SETTINGS = {
+    "INLAY_DISK_RESERVE_BYTES": "0",
     "INLAY_DELETE_GRACE_SECONDS": "1",
     "INLAY_ORPHAN_GRACE_SECONDS": "3",
     "INLAY_KEEP_VERSIONS": "4",

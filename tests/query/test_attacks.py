@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.errors import QueryError, QueryLimitError, QueryTimeoutError
+from inlay.errors import QueryCancelledError, QueryError, QueryLimitError, QueryTimeoutError
 from inlay.query import QueryEngine, Table
 from tests.query.workers import workers
 
@@ -304,6 +304,25 @@ def test_bombs_end_and_later_queries_work(db: QueryEngine, name: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB, in this process
     with db.run("SELECT sum(a) AS s FROM datasets.t") as result:
         assert result.read_all()["s"].to_pylist() == [6]
+
+
+@pytest.mark.parametrize("name", ["a long text", "one array of all", "cases"])
+def test_a_greedy_statement_takes_no_other_statement_down(db: QueryEngine, name: str) -> None:
+    cancel, errors = threading.Event(), []
+
+    def run() -> None:
+        with pytest.raises(QueryError) as caught:
+            db.run(BOMBS["counting forever"], cancel=cancel)
+        errors.append(caught.value)
+
+    other = threading.Thread(target=run)
+    other.start()
+    rejection(db, BOMBS[name], timeout=TIMEOUT)
+    with db.run("SELECT sum(a) AS s FROM datasets.t") as result:
+        assert result.read_all()["s"].to_pylist() == [6]
+    cancel.set()
+    other.join()
+    assert [type(error) for error in errors] == [QueryCancelledError]
 
 
 def test_no_work_continues_after_bombs(db: QueryEngine, home: Path) -> None:

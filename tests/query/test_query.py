@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
+import dataclasses
 import datetime as dt
 import decimal
 import http.client
@@ -11,15 +13,18 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import datafusion
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,9 +42,13 @@ from inlay.errors import (
     QueryLimitError,
     QueryTimeoutError,
 )
-from inlay.query import QueryEngine, QueryResult, Table, pool
-from inlay.query.pool import Deadline, FairSemaphore
-from inlay.query.sql import explain, find_case_mistake, first_keyword, position_of, respell
+from inlay.query import Answer, QueryEngine, QueryResult, Table, pool
+from inlay.query.caches import ResultCache
+from inlay.query.csv_lines import csv_rows
+from inlay.query.pool import Deadline
+from inlay.query.sql import VOLATILE, explain, find_case_mistake, first_keyword, position_of, respell, table_names
+from inlay.query.steps import run_in_thread
+from inlay.query.values import text_values
 from tests.query.workers import workers
 
 NAN = float("nan")
@@ -356,7 +365,7 @@ def test_row_groups_with_trusted_bounds_are_skipped(db: QueryEngine, shelf: Shel
     shelf.put("t", pa.table({"i": list(range(1000)), "v": [0.5] * 1000}), row_group_size=10)
     plan = "EXPLAIN ANALYZE SELECT v FROM datasets.t WHERE i = 7"
     assert "row_groups_pruned_statistics=100 total → 100 matched" in str(rows_of(db, plan))
-    shelf.versions["t"] = [shelf.versions["t"][0]._replace(exact_float_bounds=True)]
+    shelf.versions["t"] = [dataclasses.replace(shelf.versions["t"][0], exact_float_bounds=True)]
     assert "row_groups_pruned_statistics=100 total → 1 matched" in str(rows_of(db, plan))
     assert rows_of(db, "SELECT v FROM datasets.t WHERE i = 7") == [(0.5,)]
 
@@ -801,6 +810,101 @@ def test_a_sort_that_does_not_fit_into_memory_spills(home: Path) -> None:
         assert "disk space" in error.message
 
 
+def test_a_sort_of_a_large_result_spills(home: Path) -> None:
+    sql = "SELECT 0 - value AS n, repeat('x', 40) AS s FROM generate_series(1, 1200000) ORDER BY n"
+    with QueryEngine(Shelf(home), spill_dir=home / "spill", memory_limit_bytes=48 << 20) as db, db.run(sql) as result:
+        assert (result.row_count, result.truncated) == (1_000_000, True)
+        assert result.read_all()["n"].combine_chunks().equals(pa.array(range(-1_200_000, -200_000)))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT a FROM datasets.t ORDER BY a",
+        "SELECT a FROM datasets.t UNION SELECT 1 ORDER BY 1",
+    ],
+)
+def test_sorted_distinct_values_with_a_large_limit(tmp_path: Path, sql: str) -> None:
+    """An optimization of DataFusion 55 ends the process on such queries."""
+    shelf = Shelf(tmp_path)
+    shelf.put("t", pa.table({"a": [2, 1, 2]}))
+    with QueryEngine(shelf, spill_dir=tmp_path, threads=2) as db:
+        assert rows_of(db, sql) == rows_of(db, f"{sql} LIMIT 1000000") == [(1,), (2,)]
+
+
+def test_a_worker_that_the_system_kills_is_a_lack_of_memory(alone: QueryEngine) -> None:
+    rows_of(alone, "SELECT 1")
+    before = total_processor_seconds()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(failure, alone, ENDLESS)
+        while total_processor_seconds() - before < 0.1:
+            time.sleep(0.01)
+        for pid in workers():
+            if processor_seconds(pid) > 0.1:
+                os.kill(pid, signal.SIGKILL)
+        error = running.result()
+    assert isinstance(error, QueryLimitError)
+    assert "too little free memory" in error.message
+    assert rows_of(alone, "SELECT 1") == [(1,)]
+
+
+def test_short_queries_run_on_one_worker_for_each_processor(alone: QueryEngine) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: rows_of(alone, f"SELECT {number}"), range(200)))
+    assert alone._pool._count <= len(os.sched_getaffinity(0))
+
+
+def test_long_queries_do_not_block_short_queries(home: Path) -> None:
+    cancel = threading.Event()
+    with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=8) as db, ThreadPoolExecutor(7) as threads:
+        running = [threads.submit(failure, db, ENDLESS, cancel=cancel) for _ in range(7)]
+        while len(db._pool._busy) < 7:
+            time.sleep(0.01)
+        assert rows_of(db, "SELECT 1") == [(1,)]
+        cancel.set()
+        assert all(isinstance(each.result(), QueryCancelledError) for each in running)
+
+
+def test_the_timeout_includes_the_wait_for_a_worker(home: Path) -> None:
+    with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=1) as db:
+        worker = run_in_thread(db._pool.take(Deadline(30)))
+        threading.Timer(0.6, db._pool.put_back, [worker]).start()
+        start = time.monotonic()
+        with pytest.raises(QueryTimeoutError):
+            db.run(ENDLESS, timeout=1.0)
+        assert time.monotonic() - start < 1.6  # 0.6 s of waiting and 0.4 s of running, not 1 s
+
+
+def test_a_worn_worker_runs_queries_until_the_next_is_ready(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_QUERIES_PER_WORKER", 3)
+    with QueryEngine(Shelf(home), spill_dir=home / "spill", concurrency=1) as db:
+        rows_of(db, "SELECT 1")
+        [first] = db._pool._idle
+        ready = threading.Event()
+        start = pool.Worker.wait_until_ready
+
+        def wait(worker: pool.Worker) -> None:
+            assert ready.wait(30)
+            start(worker)
+
+        monkeypatch.setattr(pool.Worker, "wait_until_ready", wait)
+        for _ in range(5):
+            rows_of(db, "SELECT 1")
+            assert list(db._pool._idle) == [first]
+        ready.set()
+        deadline = time.monotonic() + 30
+        while db._pool._spare_workers == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        rows_of(db, "SELECT 1")
+        rows_of(db, "SELECT 1")
+        assert db._pool._count <= 2
+        deadline = time.monotonic() + 30
+        while first.is_alive:
+            rows_of(db, "SELECT 1")
+            assert time.monotonic() < deadline
+
+
 # Short runs try the join that keeps unmatched rows of both sides.
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(k, marks=pytest.mark.long) for k in ("LEFT", "RIGHT", "INNER")), "FULL"]
@@ -886,27 +990,29 @@ def test_queries_beyond_the_limit_wait_and_then_fail(home: Path) -> None:
         assert rows_of(db, "SELECT 1") == [(1,)]
 
 
-def test_threads_acquire_the_semaphore_in_order() -> None:
-    semaphore, order = FairSemaphore(1), []
-    semaphore.acquire(Deadline(10))
+def test_queries_get_workers_in_the_order_of_their_requests(alone: QueryEngine) -> None:
+    engine_pool, order = alone._pool, []
+    engine_pool._size = 1
+    worker = run_in_thread(engine_pool.take(Deadline(30)))
 
     def wait(number: int) -> None:
-        semaphore.acquire(Deadline(10))
+        mine = run_in_thread(engine_pool.take(Deadline(30)))
         order.append(number)
-        semaphore.release()
+        engine_pool.put_back(mine)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
-        while len(semaphore._waiting) <= number:
+        while len(engine_pool._waiters) <= number:
             time.sleep(0.001)
-    with pytest.raises(QueryTimeoutError):
-        semaphore.acquire(Deadline(0.01))
-    semaphore.release()
+    with pytest.raises(QueryBusyError):
+        run_in_thread(engine_pool.take(Deadline(0.01)))
+    engine_pool.put_back(worker)
     for thread in threads:
         thread.join()
     assert order == list(range(5))
-    semaphore.acquire(Deadline(0.01))  # it is free again
+    assert run_in_thread(engine_pool.take(Deadline(1))) is worker  # it is free again
+    engine_pool.put_back(worker)
 
 
 @pytest.mark.long  # short runs end endless queries in test_attacks.py
@@ -962,7 +1068,7 @@ db = QueryEngine(Nothing(), spill_dir=sys.argv[1])
 db.run("SELECT 1")
 threading.Thread(target=db.run, args=("SELECT count(*) FROM generate_series(1, 1000000000000)",), daemon=True).start()
 import time; time.sleep(0.5)
-print(*db._pool._directory.split(), flush=True)
+print(*db._pool.directory.split(), flush=True)
 time.sleep(60)
 """
 
@@ -1134,6 +1240,240 @@ def test_results_can_be_read_in_batches(db: QueryEngine) -> None:
         assert sum(batch.num_rows for batch in result.batches()) == 30_000  # repeatable
 
 
+@st.composite
+def columns(draw: st.DrawFn) -> pa.Array:
+    type_, values = draw(st.sampled_from(CSV_COLUMNS))
+    array = pa.array(draw(st.lists(st.none() | values, max_size=30)), type_)
+    return array[draw(st.integers(0, 2)) :]
+
+
+CSV_COLUMNS = [
+    (pa.string(), st.text(alphabet='a,"\r\né ', max_size=5)),
+    (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["", "a", "b,c"])),
+    (pa.float64(), st.floats()),
+    (pa.float32(), st.floats(width=32)),
+    (pa.decimal128(20, 10), st.decimals(-100, 100, places=10)),
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.bool_(), st.booleans()),
+    (pa.timestamp("us", "Europe/Berlin"), st.integers(-(2**52), 2**52)),
+    (pa.timestamp("ns"), st.integers(-(2**62), 2**62)),
+    (pa.list_(pa.string()), st.lists(st.text(alphabet='a,"', max_size=3), max_size=2)),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(column=columns())
+def test_csv_cells_are_those_of_the_values(column: pa.Array) -> None:
+    cells = text_values(column)
+    special = re.compile(r'[,"\r\n]')
+    quoted_cells = [
+        "" if cell is None else '"' + cell.replace('"', '""') + '"' if not cell or special.search(cell) else cell
+        for cell in cells
+    ]
+    expected = "".join(f"{cell},{cell}\r\n" for cell in quoted_cells)
+    assert csv_rows(pa.record_batch({"a": column, "b": column})).decode() == expected
+
+
+def test_large_results_are_encoded_by_workers_in_parts(db: QueryEngine) -> None:
+    sql = "SELECT value, repeat('x', 300) AS s FROM generate_series(1, 50000)"
+    answers = {form: asyncio.run(db.answer(sql, form)) for form in ("json", "csv", "arrow")}
+    encoded = {form: list(db.encode_answer(answer, form)) for form, answer in answers.items()}
+    with db.run(sql) as result:
+        assert len(encoded["csv"]) > 1
+        assert b"".join(encoded["csv"]) == b"".join(result.to_csv())
+        assert json.loads(b"".join(encoded["json"]))["rows"] == json.loads(b"".join(result.to_json()))["rows"]
+        assert pa.ipc.open_stream(b"".join(encoded["arrow"])).read_all() == result.read_all()
+    for answer in answers.values():
+        answer.close()
+        assert answer.path is not None
+        assert not os.path.exists(answer.path)
+
+
+def test_small_results_need_no_file(db: QueryEngine) -> None:
+    answer = asyncio.run(db.answer("SELECT 1 AS a, 'x,' AS b", "csv"))
+    assert (answer.path, answer.complete("csv")) == (None, b'a,b\r\n1,"x,"\r\n')
+    answer = asyncio.run(db.answer("SELECT 1 AS a", "json"))
+    assert json.loads(answer.complete("json"))["rows"] == [[1]]
+
+
+def test_tables_are_encoded_in_storage_order(db: QueryEngine, shelf: Shelf) -> None:
+    many = pa.table({"id": range(100_000), "s": ["some text" * 20] * 100_000})
+    shelf.put("t", many.slice(0, 70_000), many.slice(70_000), row_group_size=60_000)
+    [table] = shelf.versions["t"]
+    parts = list(db.encode_table(table))
+    assert len(parts) > 1
+    lines = b"".join(parts).decode().split("\r\n")
+    assert lines[0] == "id,s"
+    assert lines[1:-1] == [f"{number},{'some text' * 20}" for number in range(100_000)]
+    assert b"".join(db.encode_table(Table(many.schema, []))) == b"id,s\r\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- caches
+@pytest.fixture
+def cached(home: Path, tmp_path: Path) -> Iterator[tuple[QueryEngine, Shelf]]:
+    shelf = Shelf(tmp_path)
+    with QueryEngine(
+        shelf, spill_dir=home / "spill", table_cache_bytes=4 << 20, result_cache_bytes=1 << 20, timeout_seconds=60
+    ) as db:
+        yield db, shelf
+
+
+@pytest.fixture(scope="module")
+def copying(home: Path) -> Iterator[tuple[QueryEngine, Shelf]]:
+    shelf = Shelf(home)
+    with QueryEngine(shelf, spill_dir=home / "spill", table_cache_bytes=64 << 20, timeout_seconds=60) as db:
+        yield db, shelf
+
+
+def wait_for_copy(db: QueryEngine, table: Table) -> Path:
+    deadline = time.monotonic() + 30
+    while (path := db._copies.use(table)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return Path(path)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_copies_of_tables_have_the_stored_types_and_values(
+    copying: tuple[QueryEngine, Shelf], tmp_path: Path, name: str
+) -> None:
+    db, shelf = copying
+    shelf.directory = tmp_path
+    stored = pa.table({"row": [0, 1, 2], "v": TYPES[name]})
+    shelf.put("t", stored)
+    wait_for_copy(db, shelf.versions["t"][-1])
+    os.unlink(shelf.versions["t"][-1].files[0])  # the copy is enough
+    found = table_of(db, "SELECT * FROM datasets.t ORDER BY row")
+    assert found.schema.equals(stored.schema)
+    assert repr(found["v"].to_pylist()) == repr(stored["v"].to_pylist())
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_results_from_copies_equal_those_of_duckdb(
+    copying: tuple[QueryEngine, Shelf], oracle: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    db, shelf = copying
+    if "orders" not in shelf.versions:
+        shelf.put("orders", orders().slice(0, 700), orders().slice(700), row_group_size=100)
+        shelf.put("customers", customers())
+        for name in ("orders", "customers"):
+            wait_for_copy(db, shelf.versions[name][-1])
+    ours = re.sub(r"(FROM|JOIN) (orders|customers)", r"\1 datasets.\2", sql)
+    with db.run(ours) as result:
+        found = [column.to_pylist() for column in result.read_all().columns]
+    expected = oracle.sql(sql).fetchall()
+    assert [tuple(map(plain, row)) for row in zip(*found, strict=True)] == [tuple(map(plain, row)) for row in expected]
+
+
+def test_copies_hold_nan_and_belong_to_one_version(cached: tuple[QueryEngine, Shelf]) -> None:
+    db, shelf = cached
+    shelf.put("t", pa.table({"i": [1, 2], "v": [NAN, 3.25]}))
+    wait_for_copy(db, shelf.versions["t"][0])
+    assert rows_of(db, "SELECT i FROM datasets.t WHERE v <> 3.25") == [(1,)]
+    shelf.put("t", pa.table({"i": [7], "v": [1.0]}))
+    assert rows_of(db, "SELECT i FROM datasets.t") == [(7,)]
+    assert rows_of(db, 'SELECT i FROM datasets."t@1" WHERE v = 3.25') == [(2,)]
+    del shelf.versions["t"]
+    assert "no table" in failure(db, "SELECT i FROM datasets.t").message
+
+
+def test_the_second_query_of_a_table_requests_a_copy(cached: tuple[QueryEngine, Shelf]) -> None:
+    db, shelf = cached
+    shelf.put("t", pa.table({"a": [1]}))
+    rows_of(db, "SELECT a FROM datasets.t")
+    assert db._copies._thread is None
+    rows_of(db, "SELECT a + 1 AS b FROM datasets.t")
+    deadline = time.monotonic() + 30
+    while not db._copies._copies:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_copies_stay_within_their_limit(cached: tuple[QueryEngine, Shelf]) -> None:
+    db, shelf = cached  # 4 MiB, and 1 MiB for each table
+    shelf.put("large", pa.table({"v": range(200_000)}))
+    for _ in range(3):
+        assert db._copies.use(shelf.versions["large"][0]) is None
+    for number in range(7):
+        shelf.put(f"t{number}", pa.table({"v": range(number, 100_000 + number)}))  # 0.8 MB
+    paths = [wait_for_copy(db, shelf.versions[f"t{number}"][0]) for number in range(7)]
+    assert db._copies.use(shelf.versions["large"][0]) is None
+    kept = [path for path in paths if path.exists()]
+    assert 0 < len(kept) < 6
+    assert kept == paths[-len(kept) :]  # the last used copies
+    for number in range(7):
+        assert rows_of(db, f"SELECT min(v), max(v) FROM datasets.t{number}") == [(number, 99_999 + number)]
+
+
+def test_unused_copies_are_deleted(cached: tuple[QueryEngine, Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    db, shelf = cached
+    shelf.put("t", pa.table({"a": [1]}))
+    path = wait_for_copy(db, shelf.versions["t"][0])
+    db.drop_unused_copies()
+    assert path.exists()
+    assert rows_of(db, "SELECT a FROM datasets.t") == [(1,)]
+    monkeypatch.setattr("inlay.query.caches._IDLE_SECONDS", 0.0)
+    db.drop_unused_copies()
+    assert not path.exists()
+    assert rows_of(db, "SELECT a + 1 FROM datasets.t") == [(2,)]
+
+
+def test_a_repeated_statement_needs_no_worker(cached: tuple[QueryEngine, Shelf]) -> None:
+    db, shelf = cached
+    shelf.put("t", pa.table({"a": [1]}))
+    sql = "SELECT sum(a) AS s FROM datasets.t"
+    first = rows_of(db, sql)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(db._pool, "take", None)  # any use of a worker fails
+        assert rows_of(db, sql) == first == [(1,)]
+        with pytest.raises(TypeError):
+            rows_of(db, sql, limit=0)
+    shelf.put("t", pa.table({"a": [2]}))
+    assert rows_of(db, sql) == [(2,)]
+    del shelf.versions["t"]
+    assert "no table" in failure(db, sql).message
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT random() AS r",
+        'SELECT "uuid"() AS r',
+        "SELECT now() AS r",
+        "SELECT CURRENT_TIMESTAMP AS r",
+        "EXPLAIN ANALYZE SELECT 1",
+        "SHOW TABLES",
+        "SELECT count(*) FROM information_schema.tables",
+        "SELECT a FROM datasets . /* a comment */ t",  # the text search does not find this table
+    ],
+)
+def test_other_statements_run_each_time(cached: tuple[QueryEngine, Shelf], sql: str) -> None:
+    db, shelf = cached
+    shelf.put("t", pa.table({"a": [1]}))
+    rows_of(db, sql)
+    assert not db._results._answers
+
+
+def test_every_function_without_a_fixed_result_is_known() -> None:
+    configuration = datafusion.SessionConfig({"datafusion.catalog.information_schema": "true"})
+    listed = "SELECT DISTINCT routine_name FROM information_schema.routines WHERE NOT is_deterministic"
+    rows = datafusion.SessionContext(configuration).sql(f"{listed} AND function_type <> 'TABLE'").to_pylist()
+    assert rows
+    assert {row["routine_name"] for row in rows} <= VOLATILE
+
+
+def test_cached_results_stay_within_their_limit() -> None:
+    results = ResultCache(64_000)
+    fields: dict[str, Any] = {"columns": []}
+    for number in range(100):
+        results.put(number, Answer(fields, b"x" * 500, None))
+    assert results._bytes <= 64_000
+    assert results.get(99) is not None
+    assert results.get(0) is None
+    assert not results.accepts(Answer(fields, b"x" * 1001, None))
+    assert not results.accepts(Answer(fields, b"", "a file"))
+
+
 # -------------------------------------------------------------------------------------------------------- object stores
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
@@ -1192,6 +1532,14 @@ def test_tables_on_an_object_store(
 )
 def test_first_keyword(sql: str, word: str) -> None:
     assert first_keyword(sql) == word
+
+
+def test_table_names() -> None:
+    sql = """SELECT * FROM datasets.A, DATASETS . default."b c", "datasets"."t@2" -- datasets.d
+    WHERE x IN (SELECT y FROM datasets.information_schema.columns, datasets.default, inlay.datasets.a)"""
+    assert table_names(sql) == ["a", "b c", "t@2", "d"]
+    assert table_names("SELECT mydatasets.x, datasets") == []
+    assert len(table_names(" ".join(f"datasets.t{number}" for number in range(100)))) == 50
 
 
 def test_position_of_ignores_text_and_comments() -> None:

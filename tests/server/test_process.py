@@ -218,6 +218,17 @@ def test_an_unavailable_catalog_stops_the_service(tmp_path: Path) -> None:
     assert json.loads(output.splitlines()[-1])["code"] == "catalog_unavailable"
 
 
+@pytest.mark.parametrize("arguments", [(), ("--host", "0.0.0.0")])  # another address requires a look-up of keys
+def test_a_catalog_that_does_not_answer_stops_the_service(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts connections, but never answers
+        url = f"postgresql+psycopg://nobody@127.0.0.1:{mute.getsockname()[1]}/none?connect_timeout=2"
+        started = time.monotonic()
+        code, output = refused(tmp_path, "--catalog-url", url, "--json", *arguments)
+    assert time.monotonic() - started < 30
+    assert code == 1
+    assert json.loads(output.splitlines()[-1])["code"] == "catalog_unavailable"
+
+
 def test_an_unwritable_storage_stops_the_service(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     code, output = refused(tmp_path, "--storage-url", str(tmp_path / "file" / "below"))

@@ -125,15 +125,14 @@ def test_an_idle_upload_times_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 
 
-def test_a_full_disk_is_503_and_the_upload_is_removed(plain_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_507_and_the_upload_is_removed(plain_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BytesIO):
         def write(self, _: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     before = plain_api.files()
     monkeypatch.setattr(plain_api.workspace.storage, "open_write", lambda _: Full())
-    problem = expect_problem(plain_api.http.post("/v1/files", content=b"x"), 503, "storage_unavailable")
-    assert "No space left on device" in problem["detail"]
+    expect_problem(plain_api.http.post("/v1/files", content=b"x"), 507, "storage_full")
     assert plain_api.files() == before
 
 
@@ -145,7 +144,7 @@ def test_the_file_of_an_upload_stays_while_its_commit_is_unknown(
 
     before = plain_api.files()
     monkeypatch.setattr(plain_api.workspace.catalog.uploads, "create", lost)
-    expect_problem(plain_api.http.post("/v1/files", content=b"x"), 500, "commit_state_unknown")
+    expect_problem(plain_api.http.post("/v1/files", content=b"x"), 503, "commit_state_unknown")
     assert len(plain_api.files() - before) == 1
 
 
@@ -157,7 +156,8 @@ def test_list_pending_and_consumed_uploads_in_pages(api: Api) -> None:
     assert pending["count"] == len(pending["uploads"])
     assert [u["id"] for u in pending["uploads"]][:2] == [ids[2], ids[1]]
     assert set(pending["uploads"][0]) == {
-        "id", "status", "size_bytes", "content_type", "content_encoding", "created_at", "consumed_at"
+        "id", "status", "size_bytes", "content_type", "content_encoding", "created_at", "consumed_at",
+        "expires_at",
     }  # fmt: skip
     consumed = api.get("/v1/files", status="consumed")["uploads"]
     assert ids[0] in {u["id"] for u in consumed}

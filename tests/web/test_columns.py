@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.query import QueryEngine, Table
-from inlay.query.result import text_values
+from inlay.query.values import text_values
 from inlay.web.dataset import columns as module
 from inlay.web.dataset.columns import Profile, profile
 from inlay.web.dataset.schema import kind_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.web.formatting import ago, count, duration, size
+from inlay.web.formatting import ago, count, duration, size, until
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -46,6 +46,14 @@ def test_durations_are_rounded_to_the_next_unit(seconds: float) -> None:
 )  # fmt: skip
 def test_past_times(seconds: int, text: str) -> None:
     assert ago(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "soon"), (3, "soon"), (59, "in 59 seconds"), (86_400 * 7 - 1, "in 6 days"), (86_400 * 7, "in 7 days")],
+)
+def test_future_times(seconds: int, text: str) -> None:
+    assert until(NOW + timedelta(seconds=seconds), NOW) == text
 
 
 def test_counts() -> None:

@@ -120,6 +120,7 @@ def test_read_only_key_offers_no_uploads(fresh_service: ServiceProcess) -> None:
         catalog.close()
         home, preview = client.get("/").text, client.get(f"/uploads/{upload['id']}").text
     assert upload["id"] in home
+    assert "expires in 6 days" in home
     for offer in ("click to choose", "Try a sample", "Delete the file"):
         assert offer not in home
     assert "Your API key is read-only" in preview

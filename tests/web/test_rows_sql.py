@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from inlay.errors import InvalidArgumentError
 from inlay.query import QueryEngine, Table
-from inlay.query.result import text_values
+from inlay.query.values import text_values
 from inlay.web.dataset import rows
 from inlay.web.dataset.rows import Filter, Sort, View, count_sql, operators_of, page_sql
 

@@ -55,6 +55,7 @@ def test_batches_return_any_slice_of_the_rows(
 
 def test_row_groups_before_the_first_row_are_not_read(tmp_path: Path) -> None:
     data = data_of(tmp_path, [[3, 3], [4]])
+    data.storage.claim("catalog")
     path = tmp_path / "0.parquet"
     start = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
     content = bytearray(path.read_bytes())

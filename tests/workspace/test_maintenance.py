@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from inlay.catalog import DataFile, Dataset, NewVersion, new_id
-from inlay.errors import StorageUnavailableError
+from inlay.errors import NotFoundError, StorageUnavailableError
 from inlay.settings import Settings
 from inlay.workspace import Workspace
+from inlay.workspace.maintenance import Maintenance
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -71,6 +72,23 @@ def test_files_of_versions_and_uploads_are_kept(workspace: Workspace) -> None:
     age(workspace)
     workspace._maintenance.run()
     assert files(workspace) == {f"datasets/{kept.id}/v1/data.parquet", f"uploads/{pending}/raw"}
+
+
+def test_old_pending_uploads_expire_unless_a_job_uses_them(workspace: Workspace) -> None:
+    expired, claimed = upload(workspace), upload(workspace)
+    job = workspace.catalog.jobs.create("create", {}, dataset_id=new_id("dataset"), upload_id=claimed).job
+    workspace._maintenance.run()
+    assert {u.id for u in workspace.uploads().items} == {expired, claimed}
+    workspace._services = replace(workspace._services, settings=replace(workspace.settings, upload_expiry_seconds=0.0))
+    maintenance = Maintenance(workspace._services)
+    maintenance.run()
+    assert [u.id for u in workspace.uploads().items] == [claimed]
+    assert files(workspace) == {f"uploads/{claimed}/raw"}
+    with pytest.raises(NotFoundError):
+        workspace.upload(expired)
+    workspace.catalog.jobs.cancel(job.id)
+    maintenance.run()
+    assert files(workspace) == set()
 
 
 def test_files_of_a_deleted_dataset_are_removed_after_the_grace_period(workspace: Workspace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from inlay.errors import (
     JobCancelledError,
     JobInterruptedError,
     ServiceStoppingError,
-    StorageUnavailableError,
+    StorageFullError,
 )
 from inlay.workspace import SubmittedJob
 from inlay.workspace.runner import JobHandle, JobRunner
@@ -86,10 +85,10 @@ def test_an_unexpected_error_fails_the_job(catalog: Catalog, runner: JobRunner) 
 
 def test_a_full_disk_is_retryable(catalog: Catalog, runner: JobRunner) -> None:
     def work(_: JobHandle) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise StorageFullError("The disk is full.")
 
     job = catalog.jobs.create("create", {}, dataset_id=new_id("dataset"), idempotency_key="a").job
-    with pytest.raises(StorageUnavailableError, match="No space left"):
+    with pytest.raises(StorageFullError):
         runner.submit(job, work).result(10)
     assert not catalog.jobs.knows_key("a")  # the same request can be sent again
 

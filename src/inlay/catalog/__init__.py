@@ -54,9 +54,10 @@ class Catalog:
         owner: str | None = None,
         lease: timedelta = timedelta(seconds=60),
         grace: timedelta = timedelta(seconds=60),
+        statement_seconds: float = database.STATEMENT_SECONDS,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._database = Database(url, clock=clock)
+        self._database = Database(url, clock=clock, statement_seconds=statement_seconds)
         context = Context(self._database, owner or leases.this_process(), lease, grace)
         self.owner = context.owner
         self.uploads = Uploads(context)
@@ -72,6 +73,11 @@ class Catalog:
         return self._database.location
 
     @property
+    def is_local(self) -> bool:
+        """Whether the database is a file, so that looking up a key or a table takes microseconds."""
+        return self._database.is_local
+
+    @property
     def identity(self) -> str:
         """The unique id of this catalog, which moves and restores keep."""
         with self._database.read() as connection:
@@ -80,6 +86,11 @@ class Catalog:
     def migrate(self) -> None:
         """Create or migrate the tables. Several processes may call this at the same time."""
         database.migrate(self._database)
+
+    def ping(self) -> None:
+        """Raise if the database is unavailable."""
+        with self._database.read() as connection:
+            connection.execute(sa.select(1))
 
     def check(self) -> None:
         """Raise if the database is unavailable, or if its schema has a different version."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -13,16 +14,20 @@ import sqlalchemy as sa
 
 from inlay.catalog import records, tables
 from inlay.catalog.database import Context, require_text
+from inlay.catalog.lookups import Lookup
 from inlay.catalog.names import is_id, new_id, not_found, require_id
 from inlay.catalog.records import ApiKey, NewApiKey, Page
 from inlay.constants import Scope
-from inlay.errors import InvalidArgumentError
+from inlay.errors import InvalidArgumentError, StorageFullError
 
 __all__ = ["ApiKeys"]
 
 _keys = tables.api_keys
 _PREFIX = "inlay"
 _USE_INTERVAL = timedelta(minutes=1)  # between updates of last_used_at
+_BY_ID = Lookup(sa.select(_keys).where(_keys.c.id == sa.bindparam("key_id")))
+_ANY = Lookup(sa.select(_keys.c.id).limit(1))
+_ANY_VALID = Lookup(sa.select(_keys.c.id).where(_keys.c.revoked_at.is_(None)).limit(1))
 
 
 class ApiKeys:
@@ -46,21 +51,19 @@ class ApiKeys:
         """Return the API key with this secret, or None if it does not exist or is revoked."""
         parts = secret.split("_", 2)
         key_id = f"key_{parts[1]}" if len(parts) == 3 else ""
-        query = sa.select(_keys).where(_keys.c.id == (key_id if is_id("key", key_id) else ""))
-        with self._context.read() as connection:
-            row = connection.execute(query).mappings().first()
-        matches = hmac.compare_digest(row["secret_hash"] if row else "0" * 64, _hash(secret))
-        if not row or not matches or row["revoked_at"] is not None:
-            return None
-        key = ApiKey(**{name: value for name, value in row.items() if name != "secret_hash"})
-        self._record_use(key)
-        return key
+        row = self._context.look_up(_BY_ID, key_id=key_id) if is_id("key", key_id) else None
+        values = dict(zip(_keys.c.keys(), row, strict=True)) if row is not None else {"secret_hash": "0" * 64}
+        matches = hmac.compare_digest(values.pop("secret_hash"), _hash(secret))
+        return ApiKey(**values) if matches and values["revoked_at"] is None else None
 
-    def _record_use(self, key: ApiKey) -> None:
-        now = self._context.now()
-        if key.last_used_at is None or now - key.last_used_at >= _USE_INTERVAL:
-            with self._context.write() as connection:
-                connection.execute(_keys.update().where(_keys.c.id == key.id).values(last_used_at=now))
+    def is_use_due(self, key: ApiKey) -> bool:
+        """Return whether to record the use of a key. The catalog holds its last use to the minute."""
+        return key.last_used_at is None or self._context.now() - key.last_used_at >= _USE_INTERVAL
+
+    def record_use(self, key: ApiKey) -> None:
+        # A full disk must not prevent reads.
+        with contextlib.suppress(StorageFullError), self._context.write() as connection:
+            connection.execute(_keys.update().where(_keys.c.id == key.id).values(last_used_at=self._context.now()))
 
     def list(self, *, limit: int = 100, offset: int = 0) -> Page[ApiKey]:
         """List all API keys, including revoked ones, oldest first."""
@@ -71,15 +74,11 @@ class ApiKeys:
 
     def exist(self) -> bool:
         """Return whether any API key is valid."""
-        return self._any(_keys.c.revoked_at.is_(None))
+        return self._context.look_up(_ANY_VALID) is not None
 
     def have_existed(self) -> bool:
         """Return whether any API key was ever created, even if all are revoked."""
-        return self._any(sa.true())
-
-    def _any(self, condition: sa.ColumnElement[bool]) -> bool:
-        with self._context.read() as connection:
-            return connection.execute(sa.select(_keys.c.id).where(condition).limit(1)).first() is not None
+        return self._context.look_up(_ANY) is not None
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke an API key permanently."""

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from inlay.catalog import garbage, jobs, records, tables, versions
 from inlay.catalog.database import Context, require_text
+from inlay.catalog.lookups import Lookup
 from inlay.catalog.names import dataset_directory, is_id, name_prefix, table_name_from_label, validate_table_name
 from inlay.catalog.records import Dataset, NewVersion, Page
 from inlay.errors import ConflictError, TableNameTakenError
@@ -19,6 +20,9 @@ __all__ = ["MAX_LABEL_LENGTH", "Datasets"]
 
 _datasets = tables.datasets
 MAX_LABEL_LENGTH = 1000
+_CURRENT = Lookup(
+    sa.select(_datasets.c.id, _datasets.c.version).where(_datasets.c.table_key == sa.bindparam("table_key"))
+)
 
 
 class Datasets:
@@ -70,6 +74,13 @@ class Datasets:
         """Return the dataset with this table name, ignoring case, or None."""
         with self._context.read() as connection:
             return _by_name(connection, table_name)
+
+    def current_version(self, table_name: str) -> tuple[str, int] | None:
+        """Return the id and the current version of the dataset with this table name, ignoring case, or None."""
+        if not _can_be_name(table_name):
+            return None
+        row = self._context.look_up(_CURRENT, table_key=table_name.lower())
+        return None if row is None else (row[0], row[1])
 
     def list(self, *, search: str = "", limit: int = 100, offset: int = 0) -> Page[Dataset]:
         """List datasets whose label or table name contains every term of `search`, newest first."""
@@ -147,9 +158,13 @@ class Datasets:
             return ids - records.known(connection, _datasets.c.id, ids) - jobs.active_datasets(connection)
 
 
+def _can_be_name(table_name: str) -> bool:
+    return table_name.isascii() and "\0" not in table_name  # PostgreSQL rejects NUL in a query
+
+
 def _by_name(connection: Connection, table_name: str) -> Dataset | None:
-    if not table_name.isascii() or "\0" in table_name:
-        return None  # no table has such a name, and PostgreSQL rejects NUL in a query
+    if not _can_be_name(table_name):
+        return None
     query = records.select(Dataset, _datasets).where(_datasets.c.table_key == table_name.lower())
     return records.first(connection, Dataset, query)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Literal, get_args
 
 import sqlalchemy as sa
@@ -73,6 +74,22 @@ class Uploads:
             connection.execute(_uploads.delete().where(_uploads.c.id == upload_id))
             now = self._context.now()
             garbage.schedule(connection, [upload_directory(upload_id)], is_directory=True, now=now, due_at=now)
+
+    def expire(self, before: datetime) -> Sequence[str]:
+        """Delete pending uploads that are older than `before` and that no job uses. Returns their ids."""
+        jobs = tables.jobs
+        claimed = sa.select(jobs.c.upload_id).where(jobs.c.upload_id.is_not(None), jobs.c.state.in_(ACTIVE))
+        expired = (_uploads.c.status == "pending") & (_uploads.c.created_at < before) & _uploads.c.id.not_in(claimed)
+        query = sa.select(_uploads.c.id).where(expired)
+        with self._context.read() as connection:
+            if connection.scalars(query.limit(1)).first() is None:  # so that only an expiry takes the write lock
+                return ()
+        with self._context.write() as connection:
+            ids = connection.scalars(query).all()
+            connection.execute(_uploads.delete().where(expired))
+            now = self._context.now()
+            garbage.schedule(connection, map(upload_directory, ids), is_directory=True, now=now, due_at=now)
+            return ids
 
     def unknown(self, upload_ids: Iterable[str]) -> set[str]:
         """Return the valid upload ids that belong to no upload."""

@@ -30,6 +30,15 @@ StorageUrl = Annotated[
 SparkMaster = Annotated[
     str | None, _option("spark-master", "MASTER", "Spark master that runs conversions and loads [local[*]].")
 ]
+CatalogTimeout = Annotated[
+    float | None, _option("catalog-timeout-seconds", "SECONDS", "Wait this long for a statement of the catalog [30].")
+]
+StorageTimeout = Annotated[
+    float | None, _option("storage-timeout-seconds", "SECONDS", "Wait this long for a request to an S3 storage [30].")
+]
+DiskReserve = Annotated[
+    int | None, _option("disk-reserve-bytes", "BYTES", "Refuse writes if a disk has less free space [256 MiB].")
+]
 MaxUploadBytes = Annotated[int | None, _option("max-upload-bytes", "BYTES", "Maximum size of an upload [2 GiB].")]
 MaxInlineBytes = Annotated[
     int | None, _option("max-inline-bytes", "BYTES", "Maximum size of inline data in a request [1 MiB].")
@@ -41,12 +50,18 @@ DeleteGrace = Annotated[
 OrphanGrace = Annotated[
     float | None, _option("orphan-grace-seconds", "SECONDS", "Keep files that no dataset refers to this long [3600].")
 ]
+UploadExpiry = Annotated[
+    float | None, _option("upload-expiry-seconds", "SECONDS", "Delete a pending upload after this time [604800].")
+]
 KeepVersions = Annotated[
     int | None, _option("keep-versions", "N", "Keep at least this many versions of a dataset [10].")
 ]
 KeepDays = Annotated[float | None, _option("keep-days", "DAYS", "Keep every version this long [30].")]
 QueryTimeout = Annotated[float | None, _option("query-timeout-seconds", "SECONDS", "Maximum run time of a query [30].")]
 QueryMemory = Annotated[int | None, _option("query-memory-bytes", "BYTES", "Maximum memory of a query [512 MiB].")]
+QuerySpill = Annotated[
+    int | None, _option("query-spill-bytes", "BYTES", "Maximum disk space of a query for spilled data [4 GiB].")
+]
 QueryMaxRows = Annotated[
     int | None, _option("query-max-rows", "N", "Maximum number of rows in a query result [1,000,000].")
 ]
@@ -66,14 +81,19 @@ def serve(
     catalog_url: CatalogUrl = None,
     storage_url: StorageUrl = None,
     spark_master: SparkMaster = None,
+    catalog_timeout_seconds: CatalogTimeout = None,
+    storage_timeout_seconds: StorageTimeout = None,
+    disk_reserve_bytes: DiskReserve = None,
     max_upload_bytes: MaxUploadBytes = None,
     max_inline_bytes: MaxInlineBytes = None,
     delete_grace_seconds: DeleteGrace = None,
     orphan_grace_seconds: OrphanGrace = None,
+    upload_expiry_seconds: UploadExpiry = None,
     keep_versions: KeepVersions = None,
     keep_days: KeepDays = None,
     query_timeout_seconds: QueryTimeout = None,
     query_memory_bytes: QueryMemory = None,
+    query_spill_bytes: QuerySpill = None,
     query_max_rows: QueryMaxRows = None,
     concurrent_jobs: ConcurrentJobs = None,
     lease_seconds: LeaseSeconds = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inlay.commit.transaction import StagedFile
@@ -94,9 +94,10 @@ def merge_draft(
     draft: Draft,
     options: MergeOptions,
     engine: Engine,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> MergeResult:
     """Merge rows into the draft. `draft.files(result)` lists the files of the new version."""
-    run = MergeRun(options, engine, draft.location, data, cache=lambda _: None)
+    run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: None)
     with wrap_errors("merge", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.execute(draft)
 
@@ -106,10 +107,11 @@ def plan_draft(
     draft: Draft,
     options: MergeOptions,
     engine: Engine,
+    storage_options: Mapping[str, Any] | None = None,
     *,
     limit: int,
 ) -> tuple[MergePlan, Changes]:
     """Plan `merge_draft` without writing, and read up to `limit` rows of each kind of change."""
-    run = MergeRun(options, engine, draft.location, data, cache=lambda _: None)
+    run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: None)
     with wrap_errors("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.dry_run_with_changes(draft.snapshot(), limit)

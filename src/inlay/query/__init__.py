@@ -1,6 +1,7 @@
 """SQL queries on managed datasets, run by DataFusion in worker processes."""
 
-from inlay.query.engine import QueryEngine, Table, Tables
-from inlay.query.result import QueryResult
+from inlay.query.engine import Format, QueryEngine
+from inlay.query.result import Answer, QueryResult
+from inlay.query.tables import Table, Tables
 
-__all__ = ["QueryEngine", "QueryResult", "Table", "Tables"]
+__all__ = ["Answer", "Format", "QueryEngine", "QueryResult", "Table", "Tables"]

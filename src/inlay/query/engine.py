@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import os
 import re
-import time
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from threading import Event
-from typing import Any, NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import Any, Literal
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
-from inlay.query.pool import Deadline, Pool, Worker, WorkerSettings
-from inlay.query.result import QueryResult
-from inlay.query.sql import explain, find_case_mistake, respell
-from inlay.schema import contains_type
+from inlay.query.caches import ResultCache, TableCache
+from inlay.query.pool import Deadline, Pool, Reply, Worker, WorkerSettings
+from inlay.query.result import Answer, QueryResult, json_document
+from inlay.query.sql import explain, find_case_mistake, is_repeatable, respell, table_names
+from inlay.query.steps import Call, Steps, run_in_loop, run_in_thread
+from inlay.query.tables import Table, Tables
 from inlay.type_grammar import column_type_name
 
-__all__ = ["QueryEngine", "Table", "Tables"]
+__all__ = ["Format", "QueryEngine"]
 
+Format = Literal["json", "csv", "arrow"]
 _MAX_SQL_BYTES = 1 << 20
 _VERSION = re.compile(r"(?P<name>.+)@(?P<version>[0-9]{1,18})")
 _MAX_RESPELLINGS = 100
-
-
-class Table(NamedTuple):
-    """One immutable version of a table. A column that a file lacks is NULL."""
-
-    schema: pa.Schema
-    files: list[str]  # absolute paths or s3:// URLs
-    # Whether the files' statistics count NaN, as those of files that inlay writes do. If not, no row group of a
-    # table with floats is skipped, because `v <> 3.25` would miss rows with NaN.
-    exact_float_bounds: bool = False
-
-
-class Tables(Protocol):
-    """Finds tables by name, ignoring case. Every query calls it again."""
-
-    def find(self, name: str, version: int | None) -> Table | None: ...
-    def names(self) -> list[str]: ...
-    def schemas(self) -> Iterable[tuple[str, pa.Schema]]:
-        """Return the name and the schema of each table, without opening files."""
+_PART_SECONDS = 60.0  # to encode a part of a large result or table, or to decode a table
 
 
 class QueryEngine:
-    """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe."""
+    """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe.
+
+    With `finds_quickly`, queries of an event loop find tables in the loop instead of a thread.
+    """
 
     def __init__(
         self,
@@ -58,13 +42,18 @@ class QueryEngine:
         timeout_seconds: float = 30.0,
         memory_limit_bytes: int = 512 << 20,
         spill_limit_bytes: int = 4 << 30,
+        disk_reserve_bytes: int = 0,
         max_rows: int = 1_000_000,
         max_result_bytes: int = 256 << 20,
         concurrency: int = 8,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        finds_quickly: bool = False,
+        table_cache_bytes: int = 0,
+        result_cache_bytes: int = 0,
     ) -> None:
         self._tables = tables
+        self._finds_quickly = finds_quickly
         self._timeout = timeout_seconds
         self._max_rows = max_rows
         self._max_bytes = max_result_bytes
@@ -73,15 +62,23 @@ class QueryEngine:
             spill=spill_limit_bytes,
             threads=threads or min(4, os.cpu_count() or 1),
             s3=_s3_settings(storage_options or {}),
+            disk_reserve=disk_reserve_bytes,
         )
         self._pool = Pool(settings, os.fspath(spill_dir), concurrency)
+        self._copies = TableCache(self._pool.directory, table_cache_bytes, self._decode)
+        self._results = ResultCache(result_cache_bytes)
 
     def warm(self) -> None:
         """Start a worker process, so that the first query does not wait for it."""
         self._pool.warm()
 
+    def drop_unused_copies(self) -> None:
+        """Delete decoded copies of tables that no query has used for a while."""
+        self._copies.drop_unused()
+
     def close(self) -> None:
         self._pool.close()
+        self._copies.close()
 
     def __enter__(self) -> QueryEngine:
         return self
@@ -93,63 +90,138 @@ class QueryEngine:
         self, sql: str, *, limit: int | None = None, timeout: float | None = None, cancel: Event | None = None
     ) -> QueryResult:
         """Run one statement. `limit` and `timeout` cannot exceed the engine's limits."""
+        return QueryResult(run_in_thread(self._answer(sql, "arrow", limit, timeout, cancel)))
+
+    async def answer(self, sql: str, form: Format, *, limit: int | None = None, timeout: float | None = None) -> Answer:
+        """Run one statement from an event loop. Canceling the task stops the query."""
+        return await run_in_loop(self._answer(sql, form, limit, timeout))
+
+    def _answer(
+        self, sql: str, form: Format, limit: int | None, timeout: float | None, cancel: Event | None = None
+    ) -> Steps[Answer]:
         _check(sql, limit, timeout)
-        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
-        with self._pool.worker(Deadline(seconds, cancel)) as worker:
-            return _Run(self._tables, worker, Deadline(seconds, cancel)).result(
-                sql, self._max_rows if limit is None else min(limit, self._max_rows), self._max_bytes
+        deadline = Deadline(self._timeout if timeout is None else min(timeout, self._timeout), cancel)
+        run = _Run(self._tables, self._copies, deadline)
+        if self._finds_quickly:
+            run.find_all(table_names(sql))
+        else:
+            yield Call(lambda: run.find_all(table_names(sql)))
+        max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
+        result_key = (sql, form, max_rows, run.versions)
+        if (known := self._results.get(result_key)) is not None:
+            return known
+        limits = {"format": form, "max_rows": max_rows, "max_bytes": self._max_bytes}
+        worker = yield from self._pool.take(deadline)
+        try:
+            reply = yield from run.query_respelled(worker, sql, limits)
+            path = self._keep(worker) if "file" in reply.fields else None
+        finally:
+            self._pool.put_back(worker)
+        if "error" in reply.fields:
+            raise (yield Call(lambda: explain(reply.fields["error"], sql, self._tables.names)))
+        if "too_large" in reply.fields:
+            raise QueryLimitError(
+                f"The query result is larger than {self._max_bytes:,} bytes.",
+                hint="Add a LIMIT, or select fewer columns.",
             )
+        answer = Answer(reply.fields, reply.body, path)
+        if run.knew_all_tables and self._results.accepts(answer) and is_repeatable(sql):
+            self._results.put(result_key, answer)
+        return answer
+
+    def _keep(self, worker: Worker) -> str:
+        """Move the result file of a worker to a name that the next query does not use."""
+        path = os.path.join(self._pool.directory, f"{os.urandom(8).hex()}.arrow")
+        os.rename(worker.result_path, path)
+        return path
+
+    def _decode(self, table: Table, path: str, max_bytes: int) -> int | None:
+        """Write a decoded copy of a table. Return its size, or None if it is larger than `max_bytes`."""
+        request = {"decode": table.description, "path": path, "max_bytes": max_bytes}
+        reply = run_in_thread(self._exchange(request))
+        return reply.fields.get("size")
+
+    def encode_answer(self, answer: Answer, form: Format) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer in a file."""
+        if form == "json":
+            return json_document(answer.summary(), self._parts("json", answer=answer.path))
+        if form == "csv":
+            return self._parts("csv", answer=answer.path)
+        return QueryResult(answer).to_arrow()
+
+    def encode_table(self, table: Table) -> Iterator[bytes]:
+        """Yield the rows of a table in local files as CSV, in storage order."""
+        return self._parts("csv", table=table.description)
+
+    def _parts(self, form: Format, **source: Any) -> Iterator[bytes]:
+        """Yield encoded rows, part by part. Other queries can use the worker between two parts."""
+        ahead = ThreadPoolExecutor(1, "inlay-query-part")
+        try:
+            at: Any = []
+            encoding = ahead.submit(self._part, form, source, at)
+            while at is not None:
+                reply = encoding.result()
+                at = reply.fields["next"]
+                if at is not None:  # the worker encodes this part while the client reads the previous part
+                    encoding = ahead.submit(self._part, form, source, at)
+                yield reply.body
+        finally:
+            ahead.shutdown(wait=False, cancel_futures=True)
+
+    def _part(self, form: Format, source: Mapping[str, Any], at: Any) -> Reply:
+        return run_in_thread(self._exchange({"encode": form, "at": at, **source}))
+
+    def _exchange(self, request: Mapping[str, Any]) -> Steps[Reply]:
+        deadline = Deadline(_PART_SECONDS)
+        worker = yield from self._pool.take(deadline)
+        try:
+            reply = yield from worker.exchange(request, deadline)
+        finally:
+            self._pool.put_back(worker)
+        if "error" in reply.fields:
+            raise explain(reply.fields["error"], "", list)
+        return reply
 
 
 class _Run:
-    """One query in one worker. Finds the tables that the worker requests."""
+    """One query. Remembers the tables that it found, so that it sees one version of each."""
 
-    def __init__(self, tables: Tables, worker: Worker, deadline: Deadline) -> None:
+    def __init__(self, tables: Tables, copies: TableCache, deadline: Deadline) -> None:
         self._tables = tables
-        self._worker = worker
+        self._copies = copies
         self._deadline = deadline
-        self._found: dict[tuple[str, int | None], Table | None] = {}  # a query sees one version of a table
+        self._found: dict[tuple[str, int | None], Table | None] = {}
+        self._named: dict[str, Table] = {}
+        self.knew_all_tables = True
 
-    def result(self, sql: str, max_rows: int, max_bytes: int) -> QueryResult:
-        started = time.perf_counter()
-        path = self._worker.result_path
-        limits = {"max_rows": max_rows, "max_bytes": max_bytes, "path": path}
-        try:
-            reply = self._query_respelled(sql, limits)
-            if "error" in reply:
-                raise explain(reply["error"], sql, self._tables.names)
-            if "too_large" in reply:
-                raise QueryLimitError(
-                    f"The query result is larger than {max_bytes:,} bytes.",
-                    hint="Add a LIMIT, or select fewer columns.",
-                )
-            milliseconds = (time.perf_counter() - started) * 1000
-            return QueryResult(pa.OSFile(path), reply["rows"], reply["truncated"], milliseconds)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+    def find_all(self, names: Iterable[str]) -> None:
+        self._named = {name: table for name in names if (table := self._find(name)) is not None}
 
-    def _query_respelled(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, table.key) for name, table in self._named.items())
+
+    def query_respelled(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
         """Query, and correct the case of unknown columns until the query succeeds."""
-        first = reply = self._query(sql, limits)
+        first = reply = yield from self._query(worker, sql, limits)
         tried: set[str] = set()
-        while "error" in reply and len(tried) < _MAX_RESPELLINGS:
-            mistake = find_case_mistake(reply["error"])
+        while "error" in reply.fields and len(tried) < _MAX_RESPELLINGS:
+            mistake = find_case_mistake(reply.fields["error"])
             if mistake is None:
                 break
             if mistake[0] in tried:
                 return first
             tried.add(mistake[0])
             sql = respell(sql, *mistake)
-            reply = self._query(sql, limits)
+            reply = yield from self._query(worker, sql, limits)
         return reply
 
-    def _query(self, sql: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        reply = self._worker.exchange({"sql": sql, **limits}, self._deadline)
-        while "find" in reply:
-            name = reply["find"]
-            found = self._all_tables if name is None else self._find(name)
-            reply = self._worker.exchange(found, self._deadline)
+    def _query(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
+        tables = {name: (table.key, self._copies.use(table)) for name, table in self._named.items()}
+        reply = yield from worker.exchange({"sql": sql, "tables": tables, **limits}, self._deadline)
+        while "find" in reply.fields:
+            found = yield Call(partial(self._describe, reply.fields["find"]))
+            reply = yield from worker.exchange(found, self._deadline)
         return reply
 
     @cached_property
@@ -160,22 +232,20 @@ class _Run:
             for name, schema in self._tables.schemas()
         ]
 
-    def _find(self, name: str) -> dict[str, Any] | None:
+    def _describe(self, name: str | None) -> Any:
+        """Return what a worker needs to know about a table, or about all tables."""
+        self.knew_all_tables &= name is not None and name.lower() in self._named
+        if name is None:
+            return self._all_tables
+        table = self._find(name)
+        return None if table is None else table.description
+
+    def _find(self, name: str) -> Table | None:
         versioned = _VERSION.fullmatch(name)
         key = (versioned["name"].lower(), int(versioned["version"])) if versioned else (name.lower(), None)
         if key not in self._found:
             self._found[key] = self._tables.find(*key)
-        table = self._found[key]
-        return None if table is None else _describe(table)
-
-
-def _describe(table: Table) -> dict[str, Any]:
-    return {
-        "schema": base64.b64encode(table.schema.serialize()).decode(),
-        "files": table.files,
-        "prune": table.exact_float_bounds
-        or not any(contains_type(field.type, pa.types.is_floating) for field in table.schema),
-    }
+        return self._found[key]
 
 
 def _check(sql: str, limit: int | None, timeout: float | None) -> None:
@@ -185,7 +255,10 @@ def _check(sql: str, limit: int | None, timeout: float | None) -> None:
         raise InvalidArgumentError(f"timeout is {timeout} seconds, but it must be positive.")
     if "\x00" in sql:
         raise QueryError("The SQL contains a NUL character.")
-    size = len(sql.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError:
+        raise QueryError("The SQL contains half a surrogate pair.") from None
     if size > _MAX_SQL_BYTES:
         raise QueryLimitError(f"The SQL has {size:,} bytes, but the limit is {_MAX_SQL_BYTES:,} bytes.")
 

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 from inlay.errors import QueryError, QueryFailedError, QueryLimitError, did_you_mean
 
-__all__ = ["explain", "find_case_mistake", "first_keyword", "quoted", "respell", "tokens", "worker_error"]
+__all__ = [
+    "explain",
+    "find_case_mistake",
+    "first_keyword",
+    "is_repeatable",
+    "quoted",
+    "respell",
+    "table_names",
+    "tokens",
+    "worker_error",
+]
 
 # A comment, text or quoted name that is not closed ends at the end of the SQL, which keeps the pattern linear.
 _TOKEN = re.compile(
@@ -35,6 +45,39 @@ def first_keyword(sql: str) -> str:
         if token["other"] is not None and token["other"] != ";":
             return ""
     return ""
+
+
+_TABLE = re.compile(
+    r"""\bdatasets"?\s*\.\s*(?:"?default"?\s*\.\s*)?(?:"(?P<quoted>[^"]+)"|(?P<word>\w++))(?!\s*\.)""", re.IGNORECASE
+)
+_NAMED_SCHEMAS = ("default", "information_schema")
+_MAX_TABLES = 50
+
+
+def table_names(sql: str) -> list[str]:
+    """Return names in lower case that are probably tables of the statement, at most 50.
+
+    Names in text and comments are included, and unusual spellings are missing.
+    """
+    found = (name["quoted"] or name["word"] for name in _TABLE.finditer(sql))
+    names = dict.fromkeys(name.lower() for name in found if name.lower() not in _NAMED_SCHEMAS)
+    return list(names)[:_MAX_TABLES]
+
+
+# The functions and keywords whose results differ between two runs of one statement on one state of its tables.
+VOLATILE = frozenset({
+    "current_date", "current_time", "current_timestamp", "file_row_index", "input_file_name", "localtime",
+    "localtimestamp", "now", "rand", "random", "today", "uuid",
+})  # fmt: skip
+_REPEATABLE = frozenset({"select", "with", "values", ""})
+
+
+def is_repeatable(sql: str) -> bool:
+    """Return whether a statement has the same result whenever its tables are the same."""
+    if first_keyword(sql) not in _REPEATABLE:
+        return False
+    names = (token["word"] or token["quoted"] or "" for token in tokens(sql))
+    return VOLATILE.isdisjoint(name.lower() for name in names)
 
 
 def _is(name: str) -> Callable[[re.Match[str]], bool]:
@@ -108,6 +151,10 @@ def worker_error(output: str, signal: int) -> QueryError:
     """Return the error for a worker process that ended during a query."""
     if "memory allocation" in output or "Cannot allocate memory" in output:
         return QueryLimitError("The query needs more memory than the limit allows.", hint=_SIMPLIFY)
+    if signal == 9:
+        return QueryLimitError(
+            "The system stopped the query, probably because the machine has too little free memory.", hint=_SIMPLIFY
+        )
     if signal in (6, 7, 11):
         return QueryLimitError("The query is too complex: the engine ran out of memory or stack.", hint=_SIMPLIFY)
     return QueryFailedError(

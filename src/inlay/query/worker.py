@@ -1,32 +1,40 @@
 """The worker process that runs DataFusion: `python -m inlay.query.worker <descriptor>`.
 
 It runs one query at a time. Its memory is limited before the first query, and its parent process kills it if a query
-takes too long, because planning, constant folding and some operators cannot be interrupted. Messages are JSON on a
-socket; results are Arrow streams in files.
+takes too long, because planning, constant folding and some operators cannot be interrupted. A message on the socket is
+JSON; in a reply, a line feed and encoded rows follow. Large results are Arrow streams in files.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
-import json
+import itertools
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import orjson
 import pyarrow as pa
 from datafusion import DataFrame, RuntimeEnvBuilder, SessionConfig, SessionContext, SQLOptions
 from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
 from inlay.pyarrow_features import byte_size
+from inlay.query.disk import is_low, require_space
+from inlay.query.encoding import ENCODERS, encode_part
+from inlay.query.paths import FilePaths
+from inlay.query.result import columns_of
 from inlay.query.sql import first_keyword
 from inlay.schema import map_leaf_types
 
@@ -36,6 +44,8 @@ _OPTIONS = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_s
 _CONFIGURATION = {
     # With collected statistics, DataFusion returned [3.25, 3.25] for [NaN, 3.25].
     "datafusion.execution.collect_statistics": "false",
+    # With a large limit, `SELECT DISTINCT v ... ORDER BY v` ended the process with a segmentation fault.
+    "datafusion.optimizer.enable_topk_aggregation": "false",
     # Results have the stored types.
     "datafusion.execution.parquet.schema_force_view_types": "false",
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
@@ -44,11 +54,16 @@ _CONFIGURATION = {
 _SHOW_TABLES = "SELECT table_name FROM information_schema.tables ORDER BY table_name"
 _ROWS = frozenset({"select", "with", "values", "table", "from", ""})  # statements that accept a LIMIT
 _READERS = 8
+_MAX_TABLES = 64
+_LARGE_LIMIT = 20_000
+_SMALL_BYTES = 16 << 20  # of Parquet files whose rows one thread reads
+_REPLY_BYTES = 1 << 17  # of Arrow data; a larger result is written to a file
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 # Returns a table, None if it does not exist, or the names and columns of all tables if the name is None.
 FindTable = Callable[[str | None], Any]
 LoadTable = Callable[[str], df_catalog.Table | None]
+Message = tuple[dict[str, Any], bytes]
 
 
 class ResultTooLargeError(Exception):
@@ -56,7 +71,7 @@ class ResultTooLargeError(Exception):
 
 
 class Session:
-    """Runs queries one at a time. Queries share only cached footers.
+    """Runs queries one at a time. Queries share tables and cached footers.
 
     A query first runs in memory only, and again with spilling to disk if memory is not enough. Queries with nested loop
     joins never spill: DataFusion 55 then loses or repeats rows, or panics.
@@ -65,30 +80,48 @@ class Session:
     def __init__(self, settings: Mapping[str, Any], find_table: FindTable) -> None:
         self._settings = settings
         self._find_table = find_table
-        self._in_memory = _Database(settings, find_table, spills=False)
+        self.paths = FilePaths()
+        self._in_memory = _Database(settings, find_table, self.paths, spills=False)
 
-    def execute(self, sql: str, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
+    def execute(self, request: Mapping[str, Any]) -> Message:
+        """Run a statement. `tables` maps the names of its probable tables to their keys."""
+        sql = request["sql"]
         if sql.strip(" \r\n\t;").lower().split() == ["show", "tables"]:
             sql = _SHOW_TABLES
+        output = _Output(request, self._settings, self.paths if first_keyword(sql) == "explain" else None)
         try:
-            return _write(self._in_memory.frame(sql, max_rows), max_rows, max_bytes, path)
+            return output.write(self._in_memory.frame(sql, request))
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
-        return _write(self._on_disk.frame(sql, max_rows), max_rows, max_bytes, path)
+        require_space(self._settings["directory"], self._settings["disk_reserve"])
+        return output.write(self._on_disk.frame(sql, request))
+
+    def decode(self, request: Mapping[str, Any]) -> Message:
+        return self._in_memory.decode(request)
 
     @cached_property
     def _on_disk(self) -> _Database:
-        return _Database(self._settings, self._find_table, spills=True)
+        return _Database(self._settings, self._find_table, self.paths, spills=True)
+
+
+class _LoadedTable(NamedTuple):
+    table: df_catalog.Table
+    files: Sequence[str]  # local files
+    is_small: bool
 
 
 class _Database:
-    """A DataFusion context with its catalogs and object stores."""
+    """A DataFusion context with its catalogs, object stores and the tables that queries used."""
 
-    def __init__(self, settings: Mapping[str, Any], find_table: FindTable, *, spills: bool) -> None:
+    def __init__(self, settings: Mapping[str, Any], find_table: FindTable, paths: FilePaths, *, spills: bool) -> None:
         self._find_table = find_table
-        self._s3 = settings["s3"]
+        self._paths = paths
+        self._s3, self._disk_reserve = settings["s3"], settings["disk_reserve"]
         self._buckets: set[str] = set()
+        self._loaded: OrderedDict[str, _LoadedTable] = OrderedDict()  # by key, the last used table last
+        self._named: Mapping[str, tuple[str, str | None]] = {}  # key and copy of tables that the query probably uses
+        self._partitions = self._threads = settings["threads"]
         # DataFusion requests tables in callbacks, in which it cannot open files: other threads open them.
         self._readers = ThreadPoolExecutor(_READERS)
         self._context = _context(settings, spills=spills)
@@ -96,23 +129,82 @@ class _Database:
             schemas = {schema: self._table, "information_schema": self._information}
             self._context.register_catalog_provider(catalog, _Catalog(schemas))
 
-    def frame(self, sql: str, max_rows: int) -> DataFrame:
-        """Plan a query, limited to one row more than `max_rows` to detect truncation."""
+    def frame(self, sql: str, request: Mapping[str, Any]) -> DataFrame:
+        """Plan a query. A small limit becomes part of the plan, with one row more to detect truncation.
+
+        A sort with a limit keeps its rows in memory, so a plan with a large limit could not spill.
+        """
+        self._named = request["tables"]
+        known = [self._loaded.get(copy or key) for key, copy in self._named.values()]
+        is_small = bool(known) and all(table is not None and table.is_small for table in known)
+        self._use_partitions(1 if is_small else self._threads)
         frame = self._context.sql_with_options(sql, _OPTIONS)
-        return frame.limit(max_rows + 1) if first_keyword(sql) in _ROWS else frame
+        max_rows = request["max_rows"]
+        return frame.limit(max_rows + 1) if max_rows < _LARGE_LIMIT and first_keyword(sql) in _ROWS else frame
 
     def joins_by_nested_loops(self, sql: str) -> bool:
         plan = self._context.sql_with_options(sql, _OPTIONS).execution_plan()
         return "NestedLoopJoinExec" in plan.display_indent()
 
+    def decode(self, request: Mapping[str, Any]) -> Message:
+        """Write the rows of a table to an Arrow stream, unless it is larger than `max_bytes`."""
+        if is_low(os.path.dirname(request["path"]), self._disk_reserve):
+            return {}, b""
+        self._use_partitions(1)
+        rows = self._context.read_table(self._load(request["decode"]).table)
+        schema = rows.schema()
+        with pa.OSFile(request["path"], "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+            for batch in rows.execute_stream():
+                stream.write_batch(batch.to_pyarrow())
+                if file.tell() > request["max_bytes"]:
+                    return {}, b""
+        return {"size": os.path.getsize(request["path"])}, b""
+
+    def _use_partitions(self, partitions: int) -> None:
+        """Set the number of threads. For small tables, distributing rows takes longer than it saves."""
+        if partitions != self._partitions:
+            self._context.sql(f"SET datafusion.execution.target_partitions = {partitions}")
+            self._partitions = partitions
+
     def _table(self, name: str) -> df_catalog.Table | None:
-        found = self._find_table(name)
+        key, copy = self._named.get(name.lower(), (None, None))
+        if copy is not None:
+            with contextlib.suppress(FileNotFoundError):  # a copy that was deleted just now
+                return self._remember(copy, partial(self._map, copy)).table
+        found: Any = {"key": key} if key in self._loaded else self._find_table(name)
         if found is None:
             return None
+        loaded = self._remember(found["key"], partial(self._load, found))
+        for file in loaded.files:
+            os.stat(file)  # raises if the file is missing; DataFusion returns no rows then
+        return loaded.table
+
+    def _remember(self, key: str, load: Callable[[], _LoadedTable]) -> _LoadedTable:
+        """Return the loaded table with this key. Forget deleted copies and tables that were not used for long."""
+        if key not in self._loaded:
+            self._loaded[key] = load()
+            deleted = [each for each in self._loaded if each.startswith("/") and not os.path.exists(each)]
+            for each in [*deleted, *list(self._loaded)[: len(self._loaded) - _MAX_TABLES]]:
+                self._loaded.pop(each, None)
+        self._loaded.move_to_end(key)
+        return self._loaded[key]
+
+    def _map(self, path: str) -> _LoadedTable:
+        """Load a decoded copy. All workers share its memory."""
+        with pa.ipc.open_stream(pa.memory_map(path)) as reader:
+            batches = list(reader) or [pa.RecordBatch.from_pylist([], reader.schema)]
+        return _LoadedTable(df_catalog.Table(self._context.read_batches(batches)), (), True)
+
+    def _load(self, found: Mapping[str, Any]) -> _LoadedTable:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))).remove_metadata()
-        self._register_buckets(found["files"])
-        frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), found["files"]))
-        return df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+        files = found["files"]
+        self._paths.add(files)
+        self._register_buckets(files)
+        frames = list(self._readers.map(lambda file: self._read(file, schema, found["prune"]), files))
+        table = df_catalog.Table(reduce(DataFrame.union, frames) if frames else self._empty(schema))
+        local = [file for file in files if "://" not in file]
+        is_small = len(local) == len(files) and sum(os.stat(file).st_size for file in local) < _SMALL_BYTES
+        return _LoadedTable(table, local, is_small)
 
     def _information(self, name: str) -> df_catalog.Table | None:
         """Return a table of the information schema, without opening any data file."""
@@ -147,10 +239,13 @@ def _context(settings: Mapping[str, Any], *, spills: bool) -> SessionContext:
         .with_target_partitions(settings["threads"])
     )
     runtime = RuntimeEnvBuilder().with_fair_spill_pool(settings["memory"])
-    if not spills:
-        return SessionContext(config, runtime.with_disk_manager_disabled())
-    context = SessionContext(config, runtime.with_disk_manager_specified(settings["directory"]))
-    context.sql(f"SET datafusion.runtime.max_temp_directory_size = '{settings['spill'] >> 20}M'")
+    disk = (
+        runtime.with_disk_manager_specified(settings["directory"]) if spills else runtime.with_disk_manager_disabled()
+    )
+    context = SessionContext(config, disk)
+    context.deregister_udf("input_file_name")  # it shows where the storage is
+    if spills:
+        context.sql(f"SET datafusion.runtime.max_temp_directory_size = '{settings['spill'] >> 20}M'")
     return context
 
 
@@ -212,22 +307,63 @@ class _Catalog(df_catalog.CatalogProvider):
         return self._schemas.get(name.lower())
 
 
-def _write(frame: DataFrame, max_rows: int, max_bytes: int, path: str) -> dict[str, Any]:
-    """Write up to `max_rows` rows as an Arrow stream. Return their number and `truncated`."""
-    schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
-    rows, truncated = 0, False
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+class _Output:
+    """The result of a query: encoded in the reply if it is small, otherwise an Arrow stream in a file."""
+
+    def __init__(self, request: Mapping[str, Any], settings: Mapping[str, Any], paths: FilePaths | None) -> None:
+        self._settings, self._paths = settings, paths  # paths to hide
+        self._encode = ENCODERS[request["format"]]
+        self._max_rows, self._max_bytes = request["max_rows"], request["max_bytes"]
+        self._path = os.path.join(settings["directory"], "result.arrow")
+        self._started = time.perf_counter()
+
+    def write(self, frame: DataFrame) -> Message:
+        """Write up to `max_rows` rows."""
+        schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
+        batches = self._limited(schema, frame)
+        first = list(_until_large(batches))
+        rest = next(batches, None)
+        fields: dict[str, Any] = {"columns": columns_of(schema)}
+        if rest is None:
+            body = self._encode(schema, first)
+        else:
+            body, fields["file"] = b"", True
+            self._write_file(schema, itertools.chain(first, [rest], batches))
+        milliseconds = round((time.perf_counter() - self._started) * 1000, 3)
+        figures = {"row_count": self._rows, "truncated": self._truncated, "execution_time_ms": milliseconds}
+        return fields | figures, body
+
+    def _write_file(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        require_space(self._settings["directory"], self._settings["disk_reserve"])
+        try:
+            with pa.OSFile(self._path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+                for batch in batches:
+                    stream.write_batch(batch)
+        except BaseException:
+            os.unlink(self._path)
+            raise
+
+    def _limited(self, schema: pa.Schema, frame: DataFrame) -> Iterator[pa.RecordBatch]:
+        self._rows, self._truncated, size = 0, False, 0
         for produced in frame.execute_stream():
-            batch = produced.to_pyarrow()
-            truncated = rows + batch.num_rows > max_rows
-            batch = _cast(schema, batch.slice(0, max_rows - rows))
-            rows += batch.num_rows
-            if file.tell() + byte_size(batch) > max_bytes:
+            batch = produced.to_pyarrow() if self._paths is None else self._paths.hide_in(produced.to_pyarrow())
+            self._truncated = self._rows + batch.num_rows > self._max_rows
+            batch = _cast(schema, batch.slice(0, self._max_rows - self._rows))
+            self._rows += batch.num_rows
+            size += byte_size(batch)
+            if size > self._max_bytes:
                 raise ResultTooLargeError
-            stream.write_batch(batch)
-            if truncated:
+            yield batch
+            if self._truncated:
                 break
-    return {"rows": rows, "truncated": truncated}
+
+
+def _until_large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches until they have more than `_REPLY_BYTES` in total."""
+    size = 0
+    while size <= _REPLY_BYTES and (batch := next(batches, None)) is not None:
+        size += byte_size(batch)
+        yield batch
 
 
 def _cast(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -264,22 +400,28 @@ def _end_with_parent(descriptor: int) -> None:
 
 
 def _serve(parent: Connection) -> None:
-    def exchange(message: Mapping[str, Any]) -> Any:
-        parent.send_bytes(json.dumps(message).encode())
-        return json.loads(parent.recv_bytes())
+    def exchange(fields: Mapping[str, Any], body: bytes = b"") -> Any:
+        parent.send_bytes(orjson.dumps(fields) + b"\n" + body)
+        return orjson.loads(parent.recv_bytes())
 
-    settings = json.loads(parent.recv_bytes())
+    settings = orjson.loads(parent.recv_bytes())
     _limit_process(settings["process_memory"])
     session = Session(settings, lambda name: exchange({"find": name}))
-    reply: dict[str, Any] = {"ready": True}
+    reply: Message = {"ready": True}, b""
     while True:
-        request = exchange(reply)
+        request = exchange(*reply)
         try:
-            reply = session.execute(**request)
+            reply = _respond(session, request)
         except ResultTooLargeError:
-            reply = {"too_large": True}
+            reply = {"too_large": True}, b""
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
-            reply = {"error": str(error)}
+            reply = {"error": session.paths.hide(str(error))}, b""
+
+
+def _respond(session: Session, request: Mapping[str, Any]) -> Message:
+    if "encode" in request:
+        return encode_part(request)
+    return session.decode(request) if "decode" in request else session.execute(request)
 
 
 def main() -> None:

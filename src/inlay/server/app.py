@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["create_app", "make_server", "serve"]
 
 log = logging.getLogger("inlay.server")
-_ROUTERS = (files.router, datasets.router, query.router, jobs.router, auth.router)
+_ROUTERS = (query.router, files.router, datasets.router, jobs.router, auth.router)  # most frequent requests first
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 _DESCRIPTION = """Upload files, create datasets from them, query them with SQL, load new rows by key, restore versions.
 
@@ -38,8 +37,6 @@ it immediately with `Prefer: respond-async`."""
 
 _SHUTDOWN_SECONDS = 20  # for open requests; running jobs then get the workspace's own timeout
 _KEEP_ALIVE_SECONDS = 30
-_HEADER_SECONDS = 15.0
-_HEADER_BYTES = 64 << 10
 _BACKLOG = 512
 
 
@@ -147,9 +144,11 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     """Create a server with the service's limits. It stops if the workspace fails to open."""
     import uvicorn
 
+    from inlay.server.protocol import LimitedProtocol
+
     config = uvicorn.Config(
         app,
-        http=_protocol_with_header_timeout(),
+        http=LimitedProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -158,7 +157,6 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
     )
     server = uvicorn.Server(config)
 
@@ -197,8 +195,10 @@ def _require_api_keys(settings: Settings) -> None:
     if settings.is_loopback or settings.api_keys:
         return
     from inlay.catalog import Catalog
+    from inlay.workspace.health import require_answer
 
     with contextlib.closing(Catalog(settings.catalog)) as catalog:
+        require_answer(catalog)
         catalog.migrate()
         if catalog.api_keys.exist():
             return
@@ -206,39 +206,3 @@ def _require_api_keys(settings: Settings) -> None:
         f"Without an API key, the service would be open to everyone who can reach {settings.host!r}.",
         hint="Create an API key with `inlay keys create`, set INLAY_API_KEYS, or use --host 127.0.0.1.",
     )
-
-
-def _protocol_with_header_timeout() -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP/1.1 protocol with an added timeout for request headers."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class HeaderTimeoutProtocol(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._start_timer()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            cycle: Any = self.cycle  # None before the first request
-            is_busy = cycle is not None and not cycle.response_complete
-            if is_busy or self.transport.get_protocol() is not self:  # a web socket has its own protocol
-                self._stop_timer()
-            else:
-                self._start_timer()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        def _start_timer(self) -> None:
-            if self._timer is None:
-                self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    return HeaderTimeoutProtocol

@@ -12,7 +12,7 @@ import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -26,9 +26,6 @@ from inlay.server.dependencies import Service, ServiceDep, problems
 from inlay.server.middleware import SESSION_PATH
 from inlay.server.problems import problem_response
 from inlay.settings import is_loopback
-
-if TYPE_CHECKING:
-    from inlay.workspace import Workspace
 
 log = logging.getLogger("inlay.server")
 router = APIRouter(tags=["service"], route_class=requests.JsonRoute)
@@ -57,7 +54,7 @@ async def identify(service: Service, secret: str | None) -> Caller:
     settings = (await service.workspace()).settings
     try:
         if secret is not None:
-            caller = _from_settings(secret, settings.api_keys) or await service.run(lambda w: _from_catalog(w, secret))
+            caller = _from_settings(secret, settings.api_keys) or await _from_catalog(service, secret)
             if caller is not None:
                 return caller
         elif await _is_open(service):
@@ -75,7 +72,7 @@ async def _is_open(service: Service) -> bool:
     settings = (await service.workspace()).settings
     if not settings.is_loopback or settings.api_keys:
         return False
-    return not await service.run(lambda w: w.catalog.api_keys.have_existed())
+    return not await service.look_up(lambda w: w.catalog.api_keys.have_existed())
 
 
 def require_scope(caller: Caller, scope: Scope) -> None:
@@ -134,9 +131,14 @@ def _from_settings(secret: str, keys: Sequence[str]) -> Caller | None:
     return Caller(f"static_{digest[:16]}", _ANONYMOUS.scopes) if any(matches) else None
 
 
-def _from_catalog(workspace: Workspace, secret: str) -> Caller | None:
-    key = workspace.catalog.api_keys.verify(secret)
-    return None if key is None else Caller(key.id, frozenset(key.scopes))
+async def _from_catalog(service: Service, secret: str) -> Caller | None:
+    keys = (await service.workspace()).catalog.api_keys
+    key = await service.look_up(lambda _: keys.verify(secret))
+    if key is None:
+        return None
+    if keys.is_use_due(key):
+        await service.run(lambda _: keys.record_use(key))
+    return Caller(key.id, frozenset(key.scopes))
 
 
 def _digest(secret: str) -> str:
@@ -176,6 +178,13 @@ def _requires(scope: Scope) -> Callable[[Request, HTTPAuthorizationCredentials |
         return caller
 
     return check
+
+
+def require_read_scope(request: Request) -> Caller:
+    """Return the caller whom `AuthenticationMiddleware` found, or raise if the caller may not read."""
+    caller: Caller = request.scope[_CALLER]
+    require_scope(caller, "read")
+    return caller
 
 
 Reader = Annotated[Caller, Depends(_requires("read"))]

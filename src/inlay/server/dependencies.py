@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("inlay.server")
 T = TypeVar("T")
-Threads = Literal["catalog", "queries", "bytes"]
-_THREADS: dict[Threads, int] = {"catalog": 32, "queries": 64, "bytes": 32}
+Threads = Literal["catalog", "queries", "bytes", "health"]
+_THREADS: dict[Threads, int] = {"catalog": 32, "queries": 64, "bytes": 32, "health": 2}
 
 
 class Service:
@@ -73,12 +73,17 @@ class Service:
         """Return the open workspace, or raise the error that opening it raised."""
         if self._opening is None:
             raise RuntimeError("The lifespan of the application has not started.")
-        return await asyncio.shield(self._opening)
+        return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
 
     async def run(self, work: Callable[[Workspace], T], threads: Threads = "catalog") -> T:
         """Call the workspace in a thread. Each kind of work has its own threads."""
         workspace = await self.workspace()
         return await anyio.to_thread.run_sync(lambda: work(workspace), limiter=self._limits[threads])
+
+    async def look_up(self, work: Callable[[Workspace], T]) -> T:
+        """Look something up in the catalog: in this thread if the catalog answers within microseconds."""
+        workspace = await self.workspace()
+        return work(workspace) if workspace.catalog.is_local else await self.run(work)
 
     async def next(self, step: Callable[[], T], threads: Threads = "bytes") -> T:
         """Run one step of a started stream or upload in a thread."""
@@ -138,6 +143,8 @@ Preferences = Annotated[JobPreferences, Depends(_job_preferences)]
 
 async def reject_unknown_parameters(request: Request) -> None:
     """Raise if the request has a query parameter that its route does not define."""
+    if not request.scope["query_string"]:
+        return
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     unknown = [name for name in request.query_params if name not in known]
@@ -163,6 +170,7 @@ _DESCRIPTIONS = {
     422: "The data is invalid, or the Idempotency-Key belongs to another request.",
     500: "The service failed unexpectedly.",
     503: "The catalog, the storage or Spark is unavailable. Retry later.",
+    507: "The disk of the service has too little free space for new data.",
 }
 
 

@@ -14,11 +14,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from inlay.errors import InlayError, RequestTimeoutError, RequestTooLargeError, UnsupportedMediaTypeError
@@ -47,14 +48,18 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._of_route = cache(self._count_and_duration)  # finding labels takes longer than counting
         self._uploaded = Counter("inlay_uploaded_bytes", "Bytes of finished uploads.", registry=registry)
         self._jobs = Gauge("inlay_jobs", "Jobs in the catalog, by state.", ["state"], registry=registry)
 
     def record_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. `route` is a template, so that clients cannot add time series."""
-        known = method if method in _METHODS else "OTHER"
-        self._requests.labels(known, route, str(status)).inc()
-        self._seconds.labels(known, route).observe(seconds)
+        count, duration = self._of_route(method if method in _METHODS else "OTHER", route, status)
+        count.inc()
+        duration.observe(seconds)
+
+    def _count_and_duration(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
 
     def record_upload(self, size: int) -> None:
         self._uploaded.inc(size)
@@ -79,6 +84,8 @@ IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UPLOADS = "/v1/files"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin")]  # of responses
 
 Message = Any
 Receive = Callable[[], Awaitable[Message]]
@@ -152,10 +159,9 @@ def _counting(exchange: _Exchange, receive: Receive, send: Send) -> tuple[Receiv
     async def counted_send(message: Message) -> None:
         if message["type"] == "http.response.start":
             exchange.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = exchange.id
-            headers["X-Content-Type-Options"] = "nosniff"
-            headers["Cross-Origin-Resource-Policy"] = "same-origin"
+            present = dict(message["headers"])
+            added = [(name, value) for name, value in _HEADERS if name not in present]
+            message["headers"] = [*message["headers"], (b"x-request-id", exchange.id.encode()), *added]
         exchange.bytes_out += len(message.get("body", b""))
         await send(message)
 
@@ -226,7 +232,8 @@ def _limited(receive: Receive, limit: int | None) -> Receive:
     async def limited() -> Message:
         nonlocal size, is_complete
         try:
-            message = await (receive() if is_complete else asyncio.wait_for(receive(), IDLE_SECONDS))
+            async with asyncio.timeout(None if is_complete else IDLE_SECONDS):
+                message = await receive()
         except TimeoutError:
             timeout = RequestTimeoutError(
                 f"The client sent nothing for {IDLE_SECONDS:.0f} seconds.", hint="Send the request again."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from inlay import catalog, pipeline
+    from inlay.workspace import Workspace
     from inlay.workspace.storage import ServiceStorage
 
 
@@ -56,18 +57,22 @@ class Upload(ResponseModel):
     content_encoding: str | None
     created_at: datetime
     consumed_at: datetime | None
+    expires_at: Annotated[
+        datetime | None, Field(description="Time after which the service deletes a pending upload that no job uses.")
+    ] = None
 
     @classmethod
-    def of(cls, upload: catalog.Upload) -> Self:
-        return cls.model_validate(upload, from_attributes=True)
+    def of(cls, upload: catalog.Upload, workspace: Workspace) -> Self:
+        found = cls.model_validate(upload, from_attributes=True)
+        return found.model_copy(update={"expires_at": workspace.expires_at(upload)})
 
 
 class Uploads(Page):
     uploads: list[Upload]
 
     @classmethod
-    def of(cls, page: catalog.Page[catalog.Upload]) -> Self:
-        return cls(uploads=[Upload.of(upload) for upload in page.items], **_paging(page))
+    def of(cls, page: catalog.Page[catalog.Upload], workspace: Workspace) -> Self:
+        return cls(uploads=[Upload.of(upload, workspace) for upload in page.items], **_paging(page))
 
 
 class Column(ResponseModel):
@@ -395,7 +400,7 @@ class Readiness(ResponseModel):
 def _json_values(values: list[Any], type_: pa.DataType) -> list[Any]:
     import pyarrow as pa
 
-    from inlay.query.result import json_values
+    from inlay.query.values import json_values
 
     try:
         return json_values(pa.array(values, type_))

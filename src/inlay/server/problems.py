@@ -14,11 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from inlay.errors import (
+    CatalogUnavailableError,
+    CommitStateUnknownError,
     InlayError,
     InvalidRequestError,
     MethodNotAllowedError,
     NotFoundError,
     RequestError,
+    StorageUnavailableError,
     UnauthorizedError,
 )
 
@@ -32,9 +35,10 @@ _MAX_ERRORS = 100
 def problem_document(error: InlayError, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the problem document of an error; `details` replace the error's own `to_dict`.
 
-    An unexpected error gets a generic document: only the log holds its message.
+    An unexpected error gets a generic document, and so does a failure of the catalog or the storage, because its
+    message can contain their addresses: only the log holds it.
     """
-    fields = _INTERNAL if type(error) is InlayError else details or error.to_dict()
+    fields = _GENERIC.get(type(error)) or details or error.to_dict()
     code = str(fields["code"])
     rest = {
         name: value for name, value in fields.items() if name not in ("code", "message") and value not in (None, [])
@@ -56,7 +60,7 @@ def problem_response(
     added = dict(headers or {})
     if isinstance(error, UnauthorizedError):
         added["WWW-Authenticate"] = 'Bearer realm="inlay"'
-    if error.http_status == 503:
+    if error.http_status == 503 and not isinstance(error, CommitStateUnknownError):  # a retry could change data twice
         added["Retry-After"] = _RETRY_SECONDS
     return _Problem(problem_document(error, details), error.http_status, headers=added)
 
@@ -65,10 +69,20 @@ class _Problem(JSONResponse):
     media_type = MEDIA_TYPE
 
 
-_INTERNAL = {
-    "code": InlayError.code,
-    "message": "The service failed unexpectedly.",
-    "hint": "Search the service's log for the X-Request-ID of this response.",
+def _generic(error_class: type[InlayError], message: str, hint: str = "") -> dict[str, Any]:
+    search = "Search the service's log for the X-Request-ID of this response."
+    return {"code": error_class.code, "message": message, "hint": f"{hint} {search}".strip()}
+
+
+_GENERIC: dict[type[InlayError], dict[str, Any]] = {
+    InlayError: _generic(InlayError, "The service failed unexpectedly."),
+    CatalogUnavailableError: _generic(CatalogUnavailableError, "The catalog is unavailable.", "Try again later."),
+    StorageUnavailableError: _generic(StorageUnavailableError, "The storage is unavailable.", "Try again later."),
+    CommitStateUnknownError: _generic(
+        CommitStateUnknownError,
+        "The catalog did not confirm the change. The change may be stored.",
+        "Check whether it is stored before you send the request again.",
+    ),
 }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import orjson
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import (
     BaseModel,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
 
 
+Body = TypeVar("Body", bound=BaseModel)
 IgnoreCase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 
 
@@ -55,6 +57,21 @@ class JsonRoute(APIRoute):
             return await handle(_LimitedRequest(request.scope, request.receive))
 
         return handle_limited
+
+
+async def read_body(request: Request, model: type[Body]) -> Body:
+    """Read, parse and validate a JSON body as FastAPI does, without its dependencies."""
+    content = await request.body()
+    if not content:
+        raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])
+    try:
+        return model.model_validate(parse_json(content))
+    except orjson.JSONDecodeError as error:
+        detail = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error", "input": {}}
+        raise RequestValidationError([detail | {"ctx": {"error": error.msg}}]) from error
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in details]) from error
 
 
 def parse_json(body: bytes) -> Any:

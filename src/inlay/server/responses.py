@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from inlay.errors import NotAcceptableError, error_from_dict
 from inlay.server import models
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from inlay.catalog import Job
     from inlay.workspace import SubmittedJob
 
-__all__ = ["accepted_response", "json_response", "negotiate", "on_disconnect", "stream_response", "wait_for_job"]
+__all__ = ["accepted_response", "cancel_on_disconnect", "json_response", "negotiate", "stream_response", "wait_for_job"]
 
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 16
@@ -105,6 +106,9 @@ def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Join small pieces, because each chunk costs a switch to a thread."""
     buffer = bytearray()
     for piece in pieces:
+        if not buffer and len(piece) >= _CHUNK_BYTES:
+            yield piece
+            continue
         buffer += piece
         if len(buffer) >= _CHUNK_BYTES:
             yield bytes(buffer)
@@ -121,19 +125,28 @@ async def _prepend(service: Service, produced: Sequence[bytes], chunks: Iterator
 
 
 @contextlib.asynccontextmanager
-async def on_disconnect(request: Request, callback: Callable[[], object]) -> AsyncIterator[None]:
-    """Call `callback` if the client disconnects inside the block. Read the request body first."""
+async def cancel_on_disconnect(request: Request) -> AsyncIterator[None]:
+    """Cancel the block if the client disconnects, and raise `ClientDisconnect`. Read the request body first."""
+    block = asyncio.current_task()
+    is_disconnected = False
 
     async def watch() -> None:
+        nonlocal is_disconnected
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        callback()
+        is_disconnected = True
+        if block is not None:
+            block.cancel()
 
-    task = asyncio.create_task(watch())
+    watcher = asyncio.create_task(watch())
     try:
         yield
+    except asyncio.CancelledError:
+        if not is_disconnected or block is None or block.uncancel():
+            raise
+        raise ClientDisconnect from None
     finally:
-        task.cancel()
+        watcher.cancel()
 
 
 # --------------------------------------------------------------------------------------------------------------- jobs

@@ -284,6 +284,7 @@ def locate(
     )
 
 
+_S3_URLS = ("s3://", "s3a://")
 # file:/path, file:///path and file://localhost/path
 _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 
@@ -312,7 +313,14 @@ def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
 def _open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
+    options = dict(options)
+    seconds = options.pop("timeout_seconds", None)
     try:
+        if seconds is not None and url.startswith(_S3_URLS):
+            from inlay.storage.s3 import DeadlineS3FileSystem
+
+            filesystem = DeadlineS3FileSystem(timeout_seconds=seconds, **options)
+            return filesystem, filesystem._strip_protocol(url)
         return cast("tuple[Any, str]", fsspec.url_to_fs(url, **options))
     except (ImportError, ValueError) as error:
         raise InvalidArgumentError(f"Cannot open {url!r}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "count", "duration", "plural", "size"]
+__all__ = ["ago", "count", "duration", "plural", "size", "until"]
 
 
 _STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (30, "day"), (12, "month"))
@@ -34,13 +34,22 @@ def plural(number: int, noun: str) -> str:
 def ago(moment: datetime, now: datetime | None = None) -> str:
     """Format a past moment: just now, 5 minutes ago, 2 days ago."""
     amount = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
-    if amount < 10:
-        return "just now"
+    return "just now" if amount < 10 else f"{_largest_unit(amount)} ago"
+
+
+def until(moment: datetime, now: datetime | None = None) -> str:
+    """Format a future moment, rounded down: soon, in 5 minutes, in 2 days."""
+    amount = int((moment - (now or datetime.now(UTC))).total_seconds())
+    return "soon" if amount < 10 else f"in {_largest_unit(amount)}"
+
+
+def _largest_unit(amount: int) -> str:
+    """Format seconds as a number of the largest unit that fits."""
     for limit, noun in _STEPS:
         if amount < limit:
-            return f"{count(amount, noun)} ago"
+            return count(amount, noun)
         amount //= limit
-    return f"{count(amount, 'year')} ago"
+    return count(amount, "year")
 
 
 def duration(seconds: float) -> str:

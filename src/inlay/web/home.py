@@ -15,15 +15,16 @@ from urllib.parse import urlencode
 from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
+from inlay.server import models
 from inlay.web.formatting import ago, count, size
 from inlay.web.progress import follow_job
 from inlay.web.shell import Visitor, confirm, heading, log, page, pager, report_errors, use_stylesheet
-from inlay.web.upload_form import Uploaded, Uploader, file_name
+from inlay.web.upload_form import Uploaded, Uploader, file_name, upload_note
 from inlay.web.widgets import sparkline
 from inlay.workspace import Inline, NewDataset, Source
 
 if TYPE_CHECKING:
-    from inlay.catalog import Dataset, Job, Page, Upload
+    from inlay.catalog import Dataset, Job, Page
     from inlay.workspace import Workspace
 
 __all__ = ["sample_corrections", "sample_orders"]
@@ -116,7 +117,7 @@ class _Listing:
 
     datasets: Page[Dataset]
     row_counts: Mapping[str, Sequence[int]]
-    uploads: Page[Upload]
+    uploads: models.Uploads
 
 
 class _Home:
@@ -174,7 +175,7 @@ class _Home:
             self._offset = (datasets.count - 1) // _PAGE_SIZE * _PAGE_SIZE
             datasets = workspace.datasets(_PAGE_SIZE, self._offset, self._search)
         counts = workspace.row_counts([dataset.id for dataset in datasets.items])
-        return _Listing(datasets, counts, workspace.uploads("pending", _PAGE_SIZE))
+        return _Listing(datasets, counts, models.Uploads.of(workspace.uploads("pending", _PAGE_SIZE), workspace))
 
     async def _search_datasets(self) -> None:
         self._search, self._offset = self._search_box.value or "", 0
@@ -240,31 +241,31 @@ class _Home:
             ui.navigate.to(f"/uploads/{file.id}")
         await self._refresh()
 
-    def _show_uploads(self, uploads: Page[Upload]) -> None:
+    def _show_uploads(self, uploads: models.Uploads) -> None:
         self._uploads.clear()
-        if not uploads.items:
+        if not uploads.uploads:
             return
         with self._uploads:
             html.h2("Pending uploads").classes("inlay-heading")
             ui.label("Open a file to create a dataset from it.").classes("inlay-note")
-            self._list_uploads(uploads.items[:_MAX_UPLOADS])
+            self._list_uploads(uploads.uploads[:_MAX_UPLOADS])
             if uploads.count > _MAX_UPLOADS:
                 with html.details().classes("w-full"):
                     html.summary(f"Show {uploads.count - _MAX_UPLOADS:,} more")
-                    self._list_uploads(uploads.items[_MAX_UPLOADS:])
+                    self._list_uploads(uploads.uploads[_MAX_UPLOADS:])
 
-    def _list_uploads(self, uploads: Sequence[Upload]) -> None:
+    def _list_uploads(self, uploads: Sequence[models.Upload]) -> None:
         with html.ul().classes("inlay-files"):
             for upload in uploads:
                 self._show_upload(upload)
 
-    def _show_upload(self, upload: Upload) -> None:
+    def _show_upload(self, upload: models.Upload) -> None:
         name = file_name(upload.content_type) or upload.id
         with html.li():
             ui.icon("description").props("aria-hidden=true")
             with html.div().classes("inlay-file"):
                 ui.link(name, f"/uploads/{upload.id}").classes("inlay-name")
-                ui.label(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
+                ui.label(upload_note(upload)).classes("inlay-note")
             if self._may_write:
                 delete = report_errors(functools.partial(self._delete, upload.id, name))
                 button = ui.button(icon="delete", on_click=delete).props("flat round size=sm")

@@ -14,7 +14,7 @@ from nicegui import html, ui
 from nicegui.element import Element
 
 from inlay.errors import InlayError, QueryError, UnauthorizedError, error_from_dict
-from inlay.query.result import json_values
+from inlay.query.values import json_values
 from inlay.type_grammar import type_name
 from inlay.web import chart as charts
 from inlay.web.chart import Chart, default_chart

@@ -11,9 +11,11 @@ from urllib.parse import unquote
 from nicegui import events, ui
 from nicegui.element import Element
 
+from inlay.server import models
+from inlay.web.formatting import ago, size, until
 from inlay.web.shell import report_errors
 
-__all__ = ["FormatForm", "Uploaded", "Uploader", "file_name"]
+__all__ = ["FormatForm", "Uploaded", "Uploader", "file_name", "upload_note"]
 
 _NAME = re.compile(r';\s*name="([^"]*)"', re.IGNORECASE)
 _FIELD_PROPS = "dense outlined options-dense"
@@ -53,6 +55,12 @@ def file_name(content_type: str | None) -> str | None:
     """Return the file name that the drop zone passes as a parameter of the content type."""
     found = _NAME.search(content_type or "")
     return unquote(found[1]).strip() or None if found else None
+
+
+def upload_note(upload: models.Upload) -> str:
+    """Describe a pending upload: its size, its age, and when it is deleted."""
+    expiry = f", expires {until(upload.expires_at)}" if upload.expires_at is not None else ""
+    return f"{size(upload.size_bytes)}, {ago(upload.created_at)}{expiry}"
 
 
 # --------------------------------------------------------------------------------------------------- format and options

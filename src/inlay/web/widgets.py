@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import html, ui
 
-from inlay.query.result import dumps
+from inlay.query.values import dumps
 
 __all__ = [
     "bad_cells_table",

@@ -10,25 +10,28 @@ with Workspace(Settings.load()) as workspace:
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.catalog.database import require_text
 from inlay.catalog.uploads import UploadStatus
 from inlay.constants import JobState
-from inlay.errors import InlayError, InvalidArgumentError, error_from_dict
+from inlay.errors import InlayError, InvalidArgumentError, QueryFailedError, QueryTimeoutError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
-from inlay.query import QueryEngine, QueryResult
+from inlay.query import Answer, Format, QueryEngine, QueryResult
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data, DatasetTables
+from inlay.workspace.health import Check, require_answer, states
 from inlay.workspace.key_columns import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
 from inlay.workspace.requests import Inline, Load, NewDataset, Source, column_overrides
@@ -36,11 +39,13 @@ from inlay.workspace.runner import JobHandle, JobRunner, Work, cancelled_error
 from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
 from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
+from inlay.workspace.storage_faults import DiskReserve, find_fault, storage_faults
 
 __all__ = ["Inline", "Load", "NewDataset", "Source", "SubmittedJob", "Workspace", "require_success"]
 
 _SHUTDOWN_SECONDS = 20.0
 _POLL_SECONDS = 0.1
+_HEALTH_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +86,20 @@ class Workspace:
             settings.catalog,
             lease=timedelta(seconds=settings.lease_seconds),
             grace=timedelta(seconds=settings.delete_grace_seconds),
+            statement_seconds=settings.catalog_timeout_seconds,
         )
-        storage = ServiceStorage(settings.storage)
+        storage = ServiceStorage(settings.storage, settings.storage_timeout_seconds)
         self.query_engine = QueryEngine(
             DatasetTables(catalog, storage),
             spill_dir=settings.data_path / "spill",
             timeout_seconds=settings.query_timeout_seconds,
             memory_limit_bytes=settings.query_memory_bytes,
+            spill_limit_bytes=settings.query_spill_bytes,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
             max_rows=settings.query_max_rows,
+            finds_quickly=catalog.is_local,
+            table_cache_bytes=settings.query_table_cache_bytes,
+            result_cache_bytes=settings.query_result_cache_bytes,
         )
         self.catalog, self.storage = catalog, storage
         self.spark = Spark(settings.spark_master)
@@ -97,10 +108,18 @@ class Workspace:
         self._conversions = Conversions(self._services, self._sources)
         self._maintenance = Maintenance(self._services)
         self._runner: JobRunner | None = None
+        local = [storage.root.path] if storage.root.store.is_local else []
+        self._disk = DiskReserve([settings.data_path, *local], settings.disk_reserve_bytes)
+        self._checks = {
+            "spark": Check(self.spark.state),
+            "catalog": Check(catalog.check),
+            "storage": Check(storage.prepare),
+        }
 
     # ------------------------------------------------------------------------------------------------------ lifecycle
     def open(self, *, warm: bool = True) -> Workspace:
         """Migrate the catalog, check the storage, start the job runner, and warm up Spark."""
+        require_answer(self.catalog)
         self.catalog.migrate()
         self.storage.prepare()
         self.storage.claim(self.catalog.identity)
@@ -130,15 +149,8 @@ class Workspace:
         self.close()
 
     def health(self) -> dict[str, str]:
-        """Return the state of each part: `ready`, or the reason why it is not."""
-        states = {"spark": self.spark.state()}
-        for name, check in (("catalog", self.catalog.check), ("storage", self.storage.prepare)):
-            try:
-                check()
-                states[name] = "ready"
-            except InlayError as error:
-                states[name] = str(error)
-        return states
+        """Return the state of each part within 2 seconds: `ready`, the reason why it is not, or `no answer`."""
+        return states(self._checks, _HEALTH_SECONDS)
 
     def about(self) -> About:
         """Return versions, backends and totals of the workspace."""
@@ -150,13 +162,31 @@ class Workspace:
     ) -> UploadWriter:
         """Return a writer for a new upload, or raise if its known `size` exceeds the limit."""
         require_size(size or 0, self.settings.max_upload_bytes)
-        return UploadWriter(self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding)
+        return UploadWriter(
+            self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding, self._writing
+        )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Require free disk space, and raise failures of the storage as errors of the storage."""
+        with storage_faults(self.storage):
+            self._disk.require()
+            yield
+
+    def _require_space(self) -> None:
+        with self._writing():
+            pass
 
     def uploads(self, status: UploadStatus = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:
         return self.catalog.uploads.list(status=status, limit=limit, offset=offset)
 
     def upload(self, upload_id: str) -> Upload:
         return self.catalog.uploads.get(upload_id)
+
+    def expires_at(self, upload: Upload) -> datetime | None:
+        """Return when maintenance deletes an upload, or None if a dataset has consumed it."""
+        is_pending = upload.status == "pending"
+        return upload.created_at + timedelta(seconds=self.settings.upload_expiry_seconds) if is_pending else None
 
     def delete_upload(self, upload_id: str) -> None:
         self.catalog.uploads.delete(upload_id)
@@ -174,13 +204,15 @@ class Workspace:
         A preview detects the format if it is unknown. Creating and loading require the format.
         """
         like = None if dataset_id is None else self.catalog.datasets.get(dataset_id).schema
-        return self._sources.preview(upload_id, format, options or {}, columns, like)
+        with storage_faults(self.storage):
+            return self._sources.preview(upload_id, format, options or {}, columns, like)
 
     # ------------------------------------------------------------------------------------------------------- datasets
     def create_dataset(
         self, request: NewDataset, *, idempotency_key: str | None = None, scope: str = ""
     ) -> SubmittedJob:
         """Create a dataset from a source."""
+        self._require_space()
         request.source.check(self.settings.max_inline_bytes)
         column_overrides(request.columns)
         if not request.label.strip():
@@ -225,20 +257,35 @@ class Workspace:
     ) -> tuple[Version, list[dict[str, Any]]]:
         """Return a version and one page of the source rows that it rejected."""
         source = self.catalog.versions.get(dataset_id, version)
-        return source, read_rejects(self.storage.root, source.reject_files, offset, limit)
+        with storage_faults(self.storage):
+            return source, read_rejects(self.storage.root, source.reject_files, offset, limit)
 
     def all_rejects(
         self, dataset_id: str, version: int | None = None
     ) -> tuple[Version, Iterator[list[dict[str, Any]]]]:
         """Return a version and all the source rows that it rejected, in batches."""
         source = self.catalog.versions.get(dataset_id, version)
-        return source, scan_rejects(self.storage.root, source.reject_files)
+
+        def scan() -> Iterator[list[dict[str, Any]]]:
+            with storage_faults(self.storage):
+                yield from scan_rejects(self.storage.root, source.reject_files)
+
+        return source, scan()
+
+    def download(self, data: Data, form: Literal["csv", "arrow", "parquet"]) -> Iterator[bytes]:
+        """Yield the rows of a version as one file."""
+        with storage_faults(self.storage):
+            if form == "csv":
+                yield from data.to_csv(self.query_engine)
+            else:
+                yield from data.to_arrow() if form == "arrow" else data.to_parquet()
 
     # ---------------------------------------------------------------------------------------------- loads and versions
     def load(
         self, dataset_id: str, request: Load, *, idempotency_key: str | None = None, scope: str = ""
     ) -> SubmittedJob:
         """Append, replace or merge rows; with `dry_run`, plan the load."""
+        self._require_space()
         request.check()
         request.source.check(self.settings.max_inline_bytes)
         self._sources.check_readable(request.source)
@@ -276,7 +323,22 @@ class Workspace:
     def query(
         self, sql: str, limit: int | None = None, timeout: float | None = None, cancel: threading.Event | None = None
     ) -> QueryResult:
-        return self.query_engine.run(sql, limit=limit, timeout=timeout, cancel=cancel)
+        with storage_faults(self.storage):
+            return self.query_engine.run(sql, limit=limit, timeout=timeout, cancel=cancel)
+
+    async def answer(self, sql: str, form: Format, limit: int | None = None, timeout: float | None = None) -> Answer:
+        """Run a query from an event loop, and return its encoded rows."""
+        try:
+            return await self.query_engine.answer(sql, form, limit=limit, timeout=timeout)
+        except (QueryFailedError, QueryTimeoutError) as error:
+            fault = await asyncio.to_thread(find_fault, error, self.storage)
+            if fault is None:
+                raise
+            raise fault from error
+
+    def encode(self, answer: Answer, form: Format) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer that has many rows."""
+        return self.query_engine.encode_answer(answer, form)
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> Job:
@@ -307,11 +369,16 @@ class Workspace:
     ) -> SubmittedJob:
         if self._runner is None:
             raise InlayError("The workspace is not open.", hint="Call open() before submitting jobs.")
+
+        def guarded(handle: JobHandle) -> Mapping[str, Any] | None:
+            with storage_faults(self.storage):
+                return work(handle)
+
         with self._runner.admission():
             submission = self.catalog.jobs.create(
                 kind, request, dataset_id=dataset_id, upload_id=upload_id, writes=writes,
                 idempotency_key=idempotency_key, scope=scope,
             )  # fmt: skip
             job = submission.job
-            future = self._runner.submit(job, work) if submission.is_new else self._runner.future(job.id)
+            future = self._runner.submit(job, guarded) if submission.is_new else self._runner.future(job.id)
             return SubmittedJob(job, self.job, future)

@@ -112,7 +112,8 @@ class Conversions:
         with self._sources.staged(request, handle, dataset.schema) as (converted, rows):
             draft = self._draft(snapshot, directory)
             with self._services.spark.running(handle) as spark:
-                result = merge_draft(rows, draft, _merge_options(request, handle), SparkEngine(spark))
+                options = _merge_options(request, handle)
+                result = merge_draft(rows, draft, options, SparkEngine(spark), self._services.storage.options)
             rejects = self._store_rejects(dataset.id, directory, converted, handle)
         files = [
             DataFile(self._services.storage.in_storage(dataset.id, path), rows, size)

@@ -12,9 +12,10 @@ import pyarrow as pa
 from inlay.catalog import Catalog, DataFile, Snapshot
 from inlay.errors import NotFoundError, wrap_errors
 from inlay.incremental.read import parquet_dataset
-from inlay.query import Table
+from inlay.query import QueryEngine, Table
 from inlay.query.result import arrow_file, csv_file, parquet_file
 from inlay.workspace.storage import ServiceStorage
+from inlay.workspace.storage_faults import storage_faults
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -38,15 +39,13 @@ class DatasetTables:
         self._current = lru_cache(_CACHED_VERSIONS)(self._version)
 
     def find(self, name: str, version: int | None) -> Table | None:
-        dataset = self._catalog.datasets.find(name)
-        if dataset is None:
+        current = self._catalog.datasets.current_version(name)
+        if current is None:
             return None
         try:
-            if version is not None:
-                return self._version(dataset.id, version)
-            return self._current(dataset.id, dataset.version)
+            return self._current(*current) if version is None else self._version(current[0], version)
         except NotFoundError:
-            if version is not None or dataset == self._catalog.datasets.find(name):
+            if version is not None or current == self._catalog.datasets.current_version(name):
                 return None
             return self.find(name, None)
 
@@ -76,11 +75,14 @@ class Data:
         """Yield rows from `offset` on, without reading the row groups before it."""
         rows = self.snapshot.version.row_count if limit is None else limit
         skip, files = _files_from(self.snapshot.files, offset)
-        with wrap_errors("read"):
+        with storage_faults(self.storage), wrap_errors("read"):
             yield from _limit(self._scan(files, skip), rows)
 
-    def to_csv(self) -> Iterator[bytes]:
-        return csv_file(self.schema, self.batches())
+    def to_csv(self, queries: QueryEngine) -> Iterator[bytes]:
+        """Yield a CSV file. Query processes encode the rows of local files, so that this process stays responsive."""
+        if not self.storage.root.store.is_local:
+            return csv_file(self.schema, self.batches())
+        return queries.encode_table(Table(self.schema, self.storage.addresses(self.snapshot.files)))
 
     def to_arrow(self) -> Iterator[bytes]:
         return arrow_file(self.schema, self.batches())
@@ -92,7 +94,8 @@ class Data:
         return parquet_file(self.schema, self.batches())
 
     def _bytes(self, file: DataFile) -> Iterator[bytes]:
-        with wrap_errors("read"), self.storage.root.store.open_read(self.storage.root.full(file.path)) as opened:
+        root = self.storage.root
+        with storage_faults(self.storage), wrap_errors("read"), root.store.open_read(root.full(file.path)) as opened:
             while block := opened.read(_BLOCK_BYTES):
                 yield block
 

@@ -1,4 +1,4 @@
-"""Background maintenance: expires versions, and removes garbage and orphaned files."""
+"""Background maintenance: expires uploads and versions, and removes garbage and orphaned files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from inlay.catalog import is_id, upload_directory
 from inlay.commit.sidecar import sidecar_owner
@@ -54,8 +54,10 @@ class Maintenance:
         """Run all maintenance that is due. A file that cannot be removed blocks no other file."""
         settings, catalog = self._services.settings, self._services.catalog
         catalog.jobs.release_expired()
+        catalog.uploads.expire(datetime.now(UTC) - timedelta(seconds=settings.upload_expiry_seconds))
         catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
         self.remove_garbage()
+        self._services.query.drop_unused_copies()
         interval = min(_ORPHAN_INTERVAL_SECONDS, max(settings.orphan_grace_seconds, 1.0))
         if time.monotonic() - self._orphans_collected_at >= interval or not self._orphans_collected_at:
             self.collect_orphans()

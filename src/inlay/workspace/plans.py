@@ -18,7 +18,7 @@ from inlay.incremental.plan import FilePlan
 from inlay.incremental.result import Changes, first_rows
 from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion
-from inlay.query.result import dumps, json_values
+from inlay.query.values import dumps, json_values
 from inlay.storage import Location
 from inlay.workspace.storage import ServiceStorage
 
@@ -120,7 +120,7 @@ class Planner:
 
     def plan_by_key(self, options: MergeOptions, rows: str) -> dict[str, Any]:
         """Plan a merge of the rows at an address."""
-        plan, changes = plan_draft(rows, self.draft, options, self.engine, limit=MAX_ROWS)
+        plan, changes = plan_draft(rows, self.draft, options, self.engine, self.storage.options, limit=MAX_ROWS)
         return {
             "inserted": plan.inserted,
             "updated": plan.updated,

@@ -19,7 +19,6 @@ from inlay.errors import (
     JobEndedError,
     JobInterruptedError,
     ServiceStoppingError,
-    StorageUnavailableError,
 )
 
 __all__ = ["JobHandle", "JobRunner", "cancelled_error"]
@@ -277,6 +276,4 @@ def _as_inlay_error(handle: JobHandle, error: BaseException) -> InlayError:
     if isinstance(error, InlayError):
         return error
     log.error("job %s failed", handle.id, exc_info=error)
-    if isinstance(error, OSError):  # such as a full disk or an unreachable object store
-        return StorageUnavailableError(f"The storage failed: {error.strerror or error}", hint="Try again later.")
     return InlayError(f"The job failed unexpectedly: {type(error).__name__}: {error}")

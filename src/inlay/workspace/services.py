@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import threading
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,10 +25,11 @@ from inlay.workspace.storage import ServiceStorage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["About", "Backend", "Services", "Spark", "about"]
+__all__ = ["About", "Backend", "Services", "Spark", "about", "time_limit"]
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 5.0
+_CANCEL_SECONDS = 0.2
 
 
 class Spark:
@@ -114,6 +116,33 @@ class Spark:
                 stop_session()
         finally:
             self._lock.release()
+
+
+@contextlib.contextmanager
+def time_limit(spark: SparkSession, seconds: float) -> Iterator[None]:
+    """Cancel the Spark jobs of the block, and raise, if the block takes longer."""
+    tag = f"inlay-{uuid.uuid4().hex}"
+    has_ended, has_expired = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not has_ended.wait(seconds):
+            has_expired.set()
+            while not has_ended.wait(_CANCEL_SECONDS):  # again, because the block can start another job
+                cancel(tag, spark)
+
+    threading.Thread(target=watch, name="inlay-time-limit", daemon=True).start()
+    try:
+        with tagged(spark, tag):
+            yield
+    except Exception as error:
+        if has_expired.is_set():
+            raise SparkUnavailableError(
+                f"Spark did not answer within {seconds:g} seconds.",
+                hint="Try again when fewer jobs run, or check the Spark master.",
+            ) from error
+        raise
+    finally:
+        has_ended.set()
 
 
 def _fork_worker(spark: SparkSession) -> None:

@@ -17,9 +17,12 @@ from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions
 from inlay.storage import Location, discard_tree
 from inlay.workspace.requests import Load, Source, charset, column_overrides, has_known_type, read_options
 from inlay.workspace.runner import JobHandle
-from inlay.workspace.services import Services
+from inlay.workspace.services import Services, time_limit
 
 __all__ = ["Sources"]
+
+
+PREVIEW_SECONDS = 120.0
 
 
 class Sources:
@@ -52,14 +55,16 @@ class Sources:
         is_format_known = format or options or has_known_type(upload.content_type)
         source = Source(upload_id, format=format, options=options)
         read = read_options(source, upload.content_type) if is_format_known else None
-        return preview(
-            self._services.spark.session(),
-            self._upload(upload),
-            read,
-            encoding=charset(upload.content_type) if read is None else None,
-            overrides=column_overrides(columns),
-            like=like,
-        )
+        spark = self._services.spark.session()
+        with time_limit(spark, PREVIEW_SECONDS):
+            return preview(
+                spark,
+                self._upload(upload),
+                read,
+                encoding=charset(upload.content_type) if read is None else None,
+                overrides=column_overrides(columns),
+                like=like,
+            )
 
     def convert(
         self,

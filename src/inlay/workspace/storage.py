@@ -12,7 +12,8 @@ import contextlib
 import os
 import posixpath
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import BinaryIO
 
@@ -35,8 +36,9 @@ _ENCODINGS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd", "identity": None
 class ServiceStorage:
     """Reads and writes files by their paths relative to the storage root."""
 
-    def __init__(self, url: str) -> None:
-        self.root = locate(url)
+    def __init__(self, url: str, timeout_seconds: float = 30.0) -> None:
+        self.options = {"timeout_seconds": timeout_seconds}  # for `locate`
+        self.root = locate(url, storage_options=self.options)
 
     def prepare(self) -> None:
         """Raise if no file can be created in the storage."""
@@ -51,6 +53,20 @@ class ServiceStorage:
                 f"Cannot write to the storage at {self.root.uri!r}: {error}",
                 hint="Check the address, the permissions, and for S3 the AWS_* environment variables.",
             ) from error
+
+    def require_readable(self) -> None:
+        """Raise if the storage cannot be read."""
+        try:
+            owners = self._owners()
+        except OSError as error:
+            raise StorageUnavailableError(
+                f"Cannot read the storage at {self.root.uri!r}: {error}", hint="Try again later."
+            ) from error
+        if not owners:
+            raise StorageUnavailableError(
+                f"The storage at {self.root.uri!r} lacks the files of this service.",
+                hint="Check that the disk or the bucket is available.",
+            )
 
     def claim(self, catalog: str) -> None:
         """Assign the storage to a catalog, or raise if it belongs to another catalog.
@@ -167,8 +183,11 @@ class UploadWriter:
         max_bytes: int,
         content_type: str | None,
         content_encoding: str | None,
+        guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
+        """Prepare a writer. `guard` is entered for each operation on the storage."""
         self._catalog, self._storage, self._max_bytes = catalog, storage, max_bytes
+        self._guard = guard
         self._content_type = content_type or None
         self._encoding = _parse_encoding(content_encoding)
         self.id = new_id("upload")
@@ -177,14 +196,14 @@ class UploadWriter:
         self._is_finished = False
 
     def __enter__(self) -> UploadWriter:
-        with _storage_errors():
+        with self._guard():
             self._file = self._storage.open_write(self._path)
         return self
 
     def write(self, data: bytes) -> None:
         self._size += len(data)
         require_size(self._size, self._max_bytes)
-        with _storage_errors():
+        with self._guard():
             self._file.write(data)
 
     def finish(self) -> Upload:
@@ -193,7 +212,7 @@ class UploadWriter:
             raise InvalidArgumentError(
                 "The upload is empty.", hint="Send the bytes of the file as the body of the request."
             )
-        with _storage_errors():
+        with self._guard():
             self._file.close()
             self._storage.make_durable(self._path)
         upload = self._catalog.uploads.create(
@@ -213,7 +232,8 @@ class UploadWriter:
         if not self._is_finished and not isinstance(error, CommitStateUnknownError):
             with contextlib.suppress(OSError):
                 self._file.close()
-            self._storage.remove(self._path.rpartition("/")[0])
+            with contextlib.suppress(OSError):  # maintenance removes what is left
+                self._storage.remove(self._path.rpartition("/")[0])
 
 
 def require_size(size: int, max_bytes: int) -> None:
@@ -232,15 +252,3 @@ def _parse_encoding(content_encoding: str | None) -> str | None:
             f"Unknown Content-Encoding {content_encoding!r}.", hint="Use gzip, zstd or identity."
         )
     return _ENCODINGS[name]
-
-
-@contextlib.contextmanager
-def _storage_errors() -> Iterator[None]:
-    """Raise `StorageUnavailableError` for a full disk or an unreachable object store."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageUnavailableError(
-            f"Cannot store the upload: {error.strerror or error}",
-            hint="Free space in the storage or restore access to it, then upload the file again.",
-        ) from error

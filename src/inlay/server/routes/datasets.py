@@ -32,7 +32,11 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["datasets"], route_class=requests.JsonRoute)
 _CSV = "text/csv"
-_FORMATS = {"csv": _CSV, "parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.stream"}
+_FORMATS: dict[Literal["csv", "parquet", "arrow"], str] = {
+    "csv": _CSV,
+    "parquet": "application/vnd.apache.parquet",
+    "arrow": "application/vnd.apache.arrow.stream",
+}
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ACCEPTED = {"model": models.Job, "description": "The job, with `Prefer: respond-async`."}
 
@@ -65,7 +69,7 @@ def _require_read_scope(caller: Caller, source: requests.SourceBody, *, returns_
     "/v1/datasets",
     status_code=201,
     response_model=models.Created,
-    responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422)},
+    responses={202: _ACCEPTED, **problems(404, 408, 409, 413, 415, 422, 507)},
     summary="Create a dataset",
 )
 async def create_dataset(
@@ -132,7 +136,8 @@ async def get_data(
     snapshot = data.snapshot
     name = f"{snapshot.dataset.table_name}-v{snapshot.version.version}.{kind}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Row-Count": str(snapshot.version.row_count)}
-    return await stream_response(service, getattr(data, f"to_{kind}")(), media, headers=headers)
+    pieces = await service.run(lambda w: w.download(data, kind))
+    return await stream_response(service, pieces, media, headers=headers)
 
 
 @router.put("/v1/datasets/{dataset_id}", responses=problems(404, 409, 413, 415), summary="Rename a dataset")
@@ -162,7 +167,7 @@ async def delete_dataset(dataset_id: str, service: ServiceDep, _: Writer) -> Non
     responses={
         200: {"model": models.LoadPlan, "description": "The plan of the load, with `dry_run`."},
         202: _ACCEPTED,
-        **problems(404, 408, 409, 413, 415, 422),
+        **problems(404, 408, 409, 413, 415, 422, 507),
     },
     summary="Load rows into a dataset",
 )

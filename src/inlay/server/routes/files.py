@@ -43,7 +43,7 @@ _BODY: dict[str, Any] = {
     "/v1/files",
     status_code=201,
     response_model=models.Upload,
-    responses=problems(408, 413),
+    responses=problems(408, 413, 507),
     openapi_extra=_BODY,
     summary="Upload a file",
 )
@@ -51,7 +51,7 @@ async def upload_file(request: Request, service: ServiceDep, _: Writer) -> Respo
     """Store a file. Use its id as `upload_id` to create a dataset from it or to load it."""
     upload = await _receive(request, service)
     service.metrics.record_upload(upload.size_bytes)
-    return json_response(models.Upload.of(upload), 201, Location=f"/v1/files/{upload.id}")
+    return json_response(models.Upload.of(upload, await service.workspace()), 201, Location=f"/v1/files/{upload.id}")
 
 
 async def _receive(request: Request, service: Service) -> Upload:
@@ -95,12 +95,12 @@ async def list_files(
     status: Annotated[Literal["pending", "consumed", "all"], Query()] = "pending",
 ) -> models.Uploads:
     """Uploads are sorted from newest to oldest. By default, only pending uploads are listed."""
-    return models.Uploads.of(await service.run(lambda w: w.uploads(status, *page)))
+    return await service.run(lambda w: models.Uploads.of(w.uploads(status, *page), w))
 
 
 @router.get("/v1/files/{upload_id}", responses=problems(404), summary="Show an upload")
 async def get_file(upload_id: str, service: ServiceDep, _: Reader) -> models.Upload:
-    return models.Upload.of(await service.run(lambda w: w.upload(upload_id)))
+    return await service.run(lambda w: models.Upload.of(w.upload(upload_id), w))
 
 
 @router.post("/v1/files/{upload_id}/preview", responses=problems(404, 413, 415, 422), summary="Preview an upload")

@@ -11,8 +11,8 @@ import pyarrow as pa
 from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
-from inlay.query.result import text_values
 from inlay.query.sql import quoted
+from inlay.query.values import text_values
 from inlay.type_grammar import type_name
 from inlay.web import formatting
 from inlay.web.dataset.rows import table_of

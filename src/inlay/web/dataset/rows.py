@@ -11,8 +11,8 @@ from nicegui import events, html, ui
 from nicegui.element import Element
 
 from inlay.errors import InlayError, InvalidArgumentError, UnauthorizedError
-from inlay.query.result import text_values
 from inlay.query.sql import quoted
+from inlay.query.values import text_values
 from inlay.text.cells import Reading, convert, reason
 from inlay.type_grammar import type_name
 from inlay.web import formatting

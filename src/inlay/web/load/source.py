@@ -10,14 +10,14 @@ from nicegui import html, ui
 
 from inlay.errors import InlayError, UnauthorizedError
 from inlay.server import models
-from inlay.web.formatting import ago, count, size
+from inlay.web.formatting import count, size
 from inlay.web.load.plan import show_problem, show_warnings
 from inlay.web.shell import Visitor, run_inside
-from inlay.web.upload_form import FormatForm, Uploaded, Uploader, file_name
+from inlay.web.upload_form import FormatForm, Uploaded, Uploader, file_name, upload_note
 from inlay.web.widgets import bad_cells_table, rows_table
 
 if TYPE_CHECKING:
-    from inlay.catalog import Dataset, Upload
+    from inlay.catalog import Dataset
     from inlay.pipeline import Preview
     from inlay.web.load.strategy import LoadDraft
     from inlay.workspace import Workspace
@@ -45,26 +45,26 @@ class SourceForm:
     # ---------------------------------------------------------------------------------------------------------- choices
     async def show_choices(self) -> None:
         """Show a drop zone, the pending uploads, and a field for a query."""
-        uploads = await self._visitor.read(lambda w: w.uploads("pending", _MAX_UPLOADS))
+        uploads = await self._visitor.read(lambda w: models.Uploads.of(w.uploads("pending", _MAX_UPLOADS), w))
         self._draft.upload_id = self._draft.sql = None
         self._latest += 1
         self._box.clear()
         with self._box:
             Uploader(self._uploaded, multiple=False)
-            if uploads.items:
+            if uploads.uploads:
                 html.h3("Or use a pending upload").classes("inlay-subtitle")
                 with html.ul().classes("inlay-uploads"):
-                    for upload in uploads.items:
+                    for upload in uploads.uploads:
                         self._show_upload(upload)
             with ui.expansion("Or use a query").classes("inlay-expansion"):
                 self._query_field()
         await self._on_change()
 
-    def _show_upload(self, upload: Upload) -> None:
+    def _show_upload(self, upload: models.Upload) -> None:
         name = file_name(upload.content_type) or upload.id
         with html.li():
             html.span(name).classes("inlay-file-name")
-            html.span(f"{size(upload.size_bytes)}, {ago(upload.created_at)}").classes("inlay-note")
+            html.span(upload_note(upload)).classes("inlay-note")
             button = ui.button("Use", on_click=run_inside(self._box, lambda: self.use_upload(upload.id)))
             button.props("flat dense no-caps").props["aria-label"] = f"Use {name}"
 
