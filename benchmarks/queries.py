@@ -274,11 +274,12 @@ and there are no raw files.
 
 Measured on {date} with {cores} cores and {clients} concurrent clients, {load}.
 The statements are of {kinds} kinds, over {tables} datasets of {rows:,} rows. No text occurs twice, except in the row of
-repeated statements ({repeated} texts). inlay answers over HTTP in JSON, with its query processes and their limits.
-The plain service is
-`benchmarks/duckdb_service.py`: FastAPI and DuckDB in one process, without isolation and limits. DuckDB in process runs
-the statements in threads of the measuring process, without a service. All contestants returned the same rows for
-{checked} statements. Contestants take turns in {rounds} rounds of {queries} statements.
+repeated statements ({repeated} texts). inlay answers over HTTP in JSON, with its query processes and their limits. The
+plain service is `benchmarks/duckdb_service.py`: FastAPI and DuckDB in one process, without isolation and limits. DuckDB
+in process runs the statements in threads of the measuring process, without a service. All contestants returned the same
+rows for {checked} statements. Contestants take turns in {rounds} rounds of {queries} statements. On a busy machine,
+compare the CPU time: a process with many running threads gets a larger share of the processors, and inlay runs one
+query process for each processor.
 
 """
 

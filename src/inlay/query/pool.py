@@ -33,7 +33,6 @@ _LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
 _IDLE_SECONDS = 60.0
 _QUERIES_PER_WORKER = 20_000
-_QUERIES_PER_MEMORY_CHECK = 16
 _LONG_SECONDS = 0.2  # a worker whose query runs longer is not available for short queries
 _SIZE = struct.Struct("!i")  # of a message, as in multiprocessing.connection, which workers use
 _BLOCK_BYTES = 1 << 20
@@ -142,9 +141,7 @@ class Worker:
 
     def is_healthy(self) -> bool:
         """Return whether the worker can run another query."""
-        if self._is_busy:
-            return False
-        return self._queries % _QUERIES_PER_MEMORY_CHECK != 1 or self._memory() < self._spare_memory
+        return not self._is_busy and self._memory() < self._spare_memory
 
     def wait_until_ready(self) -> None:
         """Wait for the worker's imports."""
@@ -199,7 +196,7 @@ class Worker:
 
     def _memory(self) -> int:
         """Return the resident memory that belongs to this worker alone."""
-        with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+        with open(f"/proc/{self.pid}/statm", "rb", buffering=0) as file:
             _, resident, shared, *_ = map(int, file.read().split())
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 

@@ -294,7 +294,9 @@ class QueryResult(ResponseModel):
     rows: Annotated[list[list[Any]], Field(description="Rows as arrays, in the order of `columns`.")]
     row_count: int
     truncated: bool
-    execution_time_ms: float
+    execution_time_ms: Annotated[
+        float, Field(description="Time of the run. A repeated statement returns the time of its first run.")
+    ]
 
 
 class Phase(ResponseModel):
