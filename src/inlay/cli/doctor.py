@@ -191,8 +191,7 @@ def _spark(settings: Settings) -> str:
     from inlay.workspace.services import Spark
 
     spark = Spark(settings.spark_master)
-    with contextlib.closing(spark):
-        session = spark.session()
+    with contextlib.closing(spark), spark.using() as session:
         rows = session.range(1000).mapInArrow(lambda batches: batches, "id long").count()
         if rows != 1000:
             raise InlayError(f"A Spark job counted {rows:,} of 1,000 rows.")

@@ -156,10 +156,11 @@ def convert(
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
+    limits = limits or Limits()
     with _staging(into, directory, rejects_directory) as stage:
-        work = _Stages(spark, into, stage, settings, like if conforms else None, progress)
+        work = _Stages(spark, into, stage, settings, like if conforms else None, limits, progress)
         decoded = StorePath(into, f"{stage}/decoded")
-        survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, decoded))
+        survey = work.survey(raw, Surveyor(options, limits, split_bytes, decoded))
         columns = plan_columns(survey, overrides or {}, like)
         if requires_fields and like is not None:
             columns = [replace(column, is_required=column.name in like.names) for column in columns]
@@ -241,10 +242,11 @@ class _Stages:
         stage: str,
         settings: WriterSettings,
         target: pa.Schema | None,
+        limits: Limits,
         progress: TaskProgress | None,
     ) -> None:
         self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
-        self._settings, self._target = settings, target
+        self._settings, self._target, self._limits = settings, target, limits
         self.jobs: list[Totals] = []
 
     def _run(self, name: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
@@ -280,6 +282,8 @@ class _Stages:
             stale = schema_of(wider) != schema_of(columns)
             waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
             columns = wider
+            self._limits.check_count(sum(column.kind.leaves for column in columns))
+            self._limits.check_names(column.name for column in columns)
         if not survey.splits:
             schema = self.conformer(survey, columns).schema
             part = write_part(self._into, f"{self._stage}/part-0", (), schema, self._settings)

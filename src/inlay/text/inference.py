@@ -71,6 +71,13 @@ class Kind:
             return not self.fields or any(field.is_open for _, field in self.fields)
         return self.family == "null"
 
+    @property
+    def leaves(self) -> int:
+        """Return the number of Parquet columns that store the values."""
+        if self.family == "list":
+            return (self.items or NULL).leaves
+        return sum(field.leaves for _, field in self.fields) or 1
+
 
 NULL = Kind("null")
 TEXT = Kind("text")
@@ -283,7 +290,9 @@ def sniff(sample: bytes, options: ReadOptions, parse_cells: ParseCells) -> ReadO
     text = head.decode(errors="replace")
     quote = options.quote if options.quote is not None else _sniff_quote(text)
     found = options.with_detected(quote=quote, escape="", delimiter=_sniff_delimiter(text, quote, options.delimiter))
-    return found.with_detected(header=_sniff_header(parse_cells(head, replace(found, header=False))))
+    if found.header is not None:
+        return found
+    return replace(found, header=_sniff_header(parse_cells(head, replace(found, header=False))))
 
 
 def _sniff_quote(text: str) -> str:

@@ -23,6 +23,7 @@ from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version
 from inlay.catalog.database import require_text
 from inlay.catalog.uploads import UploadStatus
 from inlay.constants import JobState
+from inlay.engines.spark.session import ServiceSession
 from inlay.errors import InlayError, InvalidArgumentError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import QueryEngine, QueryResult
@@ -91,7 +92,8 @@ class Workspace:
             max_rows=settings.query_max_rows,
         )
         self.catalog, self.storage = catalog, storage
-        self.spark = Spark(settings.spark_master)
+        session = ServiceSession(settings.worker_memory_bytes, uses_s3=not storage.root.store.is_local)
+        self.spark = Spark(settings.spark_master, session, settings.spark_idle_seconds)
         self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
         self._sources = Sources(self._services)
         self._conversions = Conversions(self._services, self._sources)
@@ -100,7 +102,7 @@ class Workspace:
 
     # ------------------------------------------------------------------------------------------------------ lifecycle
     def open(self, *, warm: bool = True) -> Workspace:
-        """Migrate the catalog, check the storage, start the job runner, and warm up Spark."""
+        """Migrate the catalog, check the storage, and start the job runner. Spark starts with the first work."""
         self.catalog.migrate()
         self.storage.prepare()
         self.storage.claim(self.catalog.identity)
@@ -108,7 +110,6 @@ class Workspace:
         self._runner = JobRunner(self.catalog, threads=settings.concurrent_jobs, lease_seconds=settings.lease_seconds)
         self._maintenance.start()
         if warm:
-            self.spark.warm()
             threading.Thread(target=self.query_engine.warm, name="inlay-query", daemon=True).start()
         return self
 
@@ -130,7 +131,7 @@ class Workspace:
         self.close()
 
     def health(self) -> dict[str, str]:
-        """Return the state of each part: `ready`, or the reason why it is not."""
+        """Return the state of each part: `ready`, or the reason why it is not. Spark can be `not started`."""
         states = {"spark": self.spark.state()}
         for name, check in (("catalog", self.catalog.check), ("storage", self.storage.prepare)):
             try:
@@ -150,6 +151,7 @@ class Workspace:
     ) -> UploadWriter:
         """Return a writer for a new upload, or raise if its known `size` exceeds the limit."""
         require_size(size or 0, self.settings.max_upload_bytes)
+        self.spark.warm()  # it starts while the upload arrives
         return UploadWriter(self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding)
 
     def uploads(self, status: UploadStatus = "pending", limit: int = 100, offset: int = 0) -> Page[Upload]:

@@ -26,7 +26,7 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["service"])
 _STARTING = {"workspace": "starting"}
-_PUBLIC_STATES = ("ready", "starting")  # any other state is a reason, which only readers see
+_GOOD_STATES = ("ready", "starting", "not started")  # any other state is a reason, which only readers see
 _HEALTH_SECONDS = 1.0
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -48,11 +48,14 @@ async def healthz() -> models.Health:
     summary="Check readiness",
 )
 async def readyz(request: Request, service: ServiceDep) -> Response:
-    """Check the catalog, the storage and Spark. Reasons of failures require the read scope."""
+    """Check the catalog, the storage and Spark. Reasons of failures require the read scope.
+
+    Spark starts with the first upload, preview or job, and stops after a while without work.
+    """
     parts = await _health(service)
-    is_ready = all(state == "ready" for state in parts.values())
+    is_ready = service.is_open and all(state in _GOOD_STATES for state in parts.values())
     if service.is_open and not await is_trusted(request):
-        parts = {name: state if state in _PUBLIC_STATES else "not ready" for name, state in parts.items()}
+        parts = {name: state if state in _GOOD_STATES else "not ready" for name, state in parts.items()}
     readiness = models.Readiness(status="ready" if is_ready else "not ready", parts=parts)
     return json_response(readiness, 200 if is_ready else 503)
 
