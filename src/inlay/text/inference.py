@@ -153,6 +153,8 @@ def _join_numbers(left: Kind, right: Kind) -> Kind:
     )
 
 
+_FEW = 1_000
+_SMALL_INTEGERS = re.compile(r"(?:(?:0|-?[1-9][0-9]{0,14})(?:\n(?!$)|$))+")
 _TIME = r"[T ][0-9]{2}:[0-9]{2}.*"
 _ORDERS = ("day first", "month first")
 _DATE = f"(?:{'|'.join(pattern for pattern, _ in FORMS.values())})(?:{_TIME})?"
@@ -161,6 +163,8 @@ _MAX_ODD = 0.2  # with at most this share of other cells, a warning explains why
 
 def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     """Infer the kind of a column of text."""
+    if (kind := _kind_of_few_integers(values)) is not None:
+        return kind
     cells = _filled(values)
     if not len(cells):
         return NULL
@@ -170,6 +174,16 @@ def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     if re.fullmatch(f"{NUMBER}|{SPECIAL}", first) and _all_match(cells, f"{NUMBER}|{SPECIAL}"):
         return _number_kind(cells)
     return _date_kind(cells, first, day_first)
+
+
+def _kind_of_few_integers(values: pa.Array) -> Kind | None:
+    """Return the kind of a few small integers: in a file of many columns, calls of Arrow take most of the time."""
+    if len(values) > _FEW:
+        return None
+    cells = [cell for cell in values.to_pylist() if cell]
+    if not cells or not _SMALL_INTEGERS.fullmatch("\n".join(cells)):
+        return None
+    return Kind("number", whole=max(len(cell.lstrip("-")) for cell in cells))
 
 
 def _filled(values: pa.Array) -> pa.Array:
@@ -332,10 +346,13 @@ def _sniff_header(cells: pa.Table) -> bool:
     """Return False if the first record is evidently data: typed values like those below it."""
     if cells.num_columns == 0 or cells.num_rows == 0:
         return True
-    tops = [_Top.of(column.combine_chunks()) for column in cells.columns]
+    tops: list[_Top] = []
+    for column in cells.columns:
+        tops.append(_Top.of(column.combine_chunks()))
+        if tops[-1].is_name:
+            return True
     typed = [top for top in tops if top.kind.family not in _UNTYPED]
-    are_names = any(top.is_name for top in tops) or all(top.is_unlike for top in typed)
-    return are_names or _are_years(tops, typed)
+    return all(top.is_unlike for top in typed) or _are_years(tops, typed)
 
 
 class _Top(NamedTuple):
