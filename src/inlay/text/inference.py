@@ -154,7 +154,8 @@ def _join_numbers(left: Kind, right: Kind) -> Kind:
 
 
 _FEW = 1_000
-_SMALL_INTEGERS = re.compile(r"(?:(?:0|-?[1-9][0-9]{0,14})(?:\n(?!$)|$))+")
+_WORD = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*$)[a-zA-Z_]")  # no value of another kind starts with a letter
+_SMALL_INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,14})(?:\n(?:0|-?[1-9][0-9]{0,14}))*")
 _TIME = r"[T ][0-9]{2}:[0-9]{2}.*"
 _ORDERS = ("day first", "month first")
 _DATE = f"(?:{'|'.join(pattern for pattern, _ in FORMS.values())})(?:{_TIME})?"
@@ -163,7 +164,7 @@ _MAX_ODD = 0.2  # with at most this share of other cells, a warning explains why
 
 def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     """Infer the kind of a column of text."""
-    if (kind := _kind_of_few_integers(values)) is not None:
+    if (kind := _kind_of_few(values)) is not None:
         return kind
     cells = _filled(values)
     if not len(cells):
@@ -176,12 +177,20 @@ def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     return _date_kind(cells, first, day_first)
 
 
-def _kind_of_few_integers(values: pa.Array) -> Kind | None:
-    """Return the kind of a few small integers: in a file of many columns, calls of Arrow take most of the time."""
+def _kind_of_few(values: pa.Array) -> Kind | None:
+    """Return the kind of a few small integers, or of one word, and otherwise None.
+
+    In a file of many columns, calls of Arrow take most of the time.
+    """
     if len(values) > _FEW:
         return None
     cells = [cell for cell in values.to_pylist() if cell]
-    if not cells or not _SMALL_INTEGERS.fullmatch("\n".join(cells)):
+    if not cells:
+        return NULL
+    if len(cells) == 1 and _WORD.match(cells[0]):
+        return TEXT
+    lines = "\n".join(cells)
+    if lines.count("\n") >= len(cells) or not _SMALL_INTEGERS.fullmatch(lines):
         return None
     return Kind("number", whole=max(len(cell.lstrip("-")) for cell in cells))
 
