@@ -154,8 +154,12 @@ def _join_numbers(left: Kind, right: Kind) -> Kind:
 
 
 _FEW = 1_000
-_WORD = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*$)[a-zA-Z_]")  # no value of another kind starts with a letter
-_SMALL_INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,14})(?:\n(?:0|-?[1-9][0-9]{0,14}))*")
+_SHORT = 15  # characters of a number that a double always keeps exactly
+_WORD = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*\Z)[a-zA-Z_]")
+_WORDS = re.compile(r"(?:[a-zA-Z_][^\n]*(?:\n|\Z))+")
+_INTEGERS = re.compile(rf"(?:(?:{INTEGER})(?:\n|\Z))+")
+_PLAIN = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBERS = re.compile(rf"(?:{_PLAIN}(?:\n|\Z))+")
 _TIME = r"[T ][0-9]{2}:[0-9]{2}.*"
 _ORDERS = ("day first", "month first")
 _DATE = f"(?:{'|'.join(pattern for pattern, _ in FORMS.values())})(?:{_TIME})?"
@@ -178,21 +182,36 @@ def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
 
 
 def _kind_of_few(values: pa.Array) -> Kind | None:
-    """Return the kind of a few small integers, or of one word, and otherwise None.
+    """Return the kind of a few short numbers or words, and None for all other cells.
 
     In a file of many columns, calls of Arrow take most of the time.
     """
-    if len(values) > _FEW:
+    cells = _few_cells(values)
+    if cells is None:
         return None
-    cells = [cell for cell in values.to_pylist() if cell]
     if not cells:
         return NULL
-    if len(cells) == 1 and _WORD.match(cells[0]):
+    if _WORD.match(cells[0]) and _are_words(cells):
         return TEXT
     lines = "\n".join(cells)
-    if lines.count("\n") >= len(cells) or not _SMALL_INTEGERS.fullmatch(lines):
+    if not _NUMBERS.fullmatch(lines) or lines.count("\n") >= len(cells) or max(map(len, cells)) > _SHORT:
         return None
-    return Kind("number", whole=max(len(cell.lstrip("-")) for cell in cells))
+    parts = [cell.lstrip("-").partition(".") for cell in cells]
+    return Kind(
+        "number",
+        integral=_INTEGERS.fullmatch(lines) is not None,
+        whole=max(len(whole) for whole, _, _ in parts),
+        scale=max(len(fraction) for _, _, fraction in parts),
+    )
+
+
+def _few_cells(values: pa.Array) -> list[str] | None:
+    return [cell for cell in values.to_pylist() if cell] if len(values) <= _FEW else None
+
+
+def _are_words(cells: Sequence[str]) -> bool:
+    """Return True if every line starts with a letter, as no number or date does."""
+    return _WORDS.fullmatch("\n".join(cells)) is not None
 
 
 def _filled(values: pa.Array) -> pa.Array:
@@ -201,6 +220,9 @@ def _filled(values: pa.Array) -> pa.Array:
 
 def why_text(values: pa.Array) -> str:
     """Explain why text that looks like numbers or dates stays text; return "" for other text."""
+    few = _few_cells(values)
+    if few and _are_words(few):
+        return ""
     cells = _filled(values)
     if _all_match(cells, "[0-9]+"):
         return CODES
