@@ -130,7 +130,7 @@ def _alternate(array: np.ndarray, starts: np.ndarray, ends: np.ndarray, dialect:
         return False
     # An opening quote directly after a quote continues a field only if that quote is the previous closing quote.
     doubled = starts[starts > 0][before == ord(dialect.quote)]
-    return bool(np.isin(doubled - 1, ends).all())
+    return not len(doubled) or bool(np.isin(doubled - 1, ends).all())
 
 
 def _walk(array: np.ndarray, at: np.ndarray, dialect: Dialect, *, inside: bool) -> tuple[np.ndarray, np.ndarray]:

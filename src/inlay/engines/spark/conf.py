@@ -134,10 +134,10 @@ def _is_local(master: str) -> bool:
 
 
 def _worker_variables(service: ServiceSession) -> dict[str, str]:
-    """Return the memory limit for inlay's daemon, and settings with which allocators do not reserve memory."""
+    """Return the memory limit for inlay's daemon, and settings with which allocators reserve little memory."""
     return {
         inlay_daemon.MEMORY_VARIABLE: str(service.worker_memory),
-        "MIMALLOC_ARENA_EAGER_COMMIT": "0",
+        "MIMALLOC_ARENA_RESERVE": "262144",  # in KiB; by default 1 GiB, which counts toward the limit
         "MALLOC_ARENA_MAX": "2",
     }
 
