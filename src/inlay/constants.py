@@ -9,6 +9,7 @@ FORMATS: Final[tuple[str, ...]] = get_args(FileFormat)
 InlineFormat = Literal["csv", "json"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ACTIVE: Final = ("queued", "running")  # states of a job that has not ended
+GOOD_STATES: Final = ("ready", "starting", "not started")  # of a part of the service; any other state is a reason
 OnError = Literal["fail", "quarantine"]
 Scope = Literal["read", "write"]
 

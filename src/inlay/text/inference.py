@@ -155,8 +155,8 @@ def _join_numbers(left: Kind, right: Kind) -> Kind:
 
 _FEW = 1_000
 _SHORT = 15  # characters of a number that a double always keeps exactly
-_WORD = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*\Z)[a-zA-Z_]")
-_WORDS = re.compile(r"(?:[a-zA-Z_][^\n]*(?:\n|\Z))+")
+_LETTER = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*\Z)[a-zA-Z_]")
+_LETTER_LINES = re.compile(r"(?:[a-zA-Z_][^\n]*(?:\n|\Z))+")
 _INTEGERS = re.compile(rf"(?:(?:{INTEGER})(?:\n|\Z))+")
 _PLAIN = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)"
 _NUMBERS = re.compile(rf"(?:{_PLAIN}(?:\n|\Z))+")
@@ -191,7 +191,7 @@ def _kind_of_few(values: pa.Array) -> Kind | None:
         return None
     if not cells:
         return NULL
-    if _WORD.match(cells[0]) and _are_words(cells):
+    if _LETTER.match(cells[0]) and _start_with_letters(cells):
         return TEXT
     lines = "\n".join(cells)
     if not _NUMBERS.fullmatch(lines) or lines.count("\n") >= len(cells) or max(map(len, cells)) > _SHORT:
@@ -209,9 +209,9 @@ def _few_cells(values: pa.Array) -> list[str] | None:
     return [cell for cell in values.to_pylist() if cell] if len(values) <= _FEW else None
 
 
-def _are_words(cells: Sequence[str]) -> bool:
+def _start_with_letters(cells: Sequence[str]) -> bool:
     """Return True if every line starts with a letter, as no number or date does."""
-    return _WORDS.fullmatch("\n".join(cells)) is not None
+    return _LETTER_LINES.fullmatch("\n".join(cells)) is not None
 
 
 def _filled(values: pa.Array) -> pa.Array:
@@ -221,7 +221,7 @@ def _filled(values: pa.Array) -> pa.Array:
 def why_text(values: pa.Array) -> str:
     """Explain why text that looks like numbers or dates stays text; return "" for other text."""
     few = _few_cells(values)
-    if few and _are_words(few):
+    if few and _start_with_letters(few):
         return ""
     cells = _filled(values)
     if _all_match(cells, "[0-9]+"):

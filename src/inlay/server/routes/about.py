@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from inlay import errors
-from inlay.constants import JobState
+from inlay.constants import GOOD_STATES, JobState
 from inlay.server import models
 from inlay.server.auth import Reader, is_trusted
 from inlay.server.dependencies import Service, ServiceDep, problems
@@ -26,7 +26,6 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["service"])
 _STARTING = {"workspace": "starting"}
-_GOOD_STATES = ("ready", "starting", "not started")  # any other state is a reason, which only readers see
 _HEALTH_SECONDS = 1.0
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -53,9 +52,9 @@ async def readyz(request: Request, service: ServiceDep) -> Response:
     Spark starts with the first upload, preview or job, and stops after a while without work.
     """
     parts = await _health(service)
-    is_ready = service.is_open and all(state in _GOOD_STATES for state in parts.values())
+    is_ready = service.is_open and all(state in GOOD_STATES for state in parts.values())
     if service.is_open and not await is_trusted(request):
-        parts = {name: state if state in _GOOD_STATES else "not ready" for name, state in parts.items()}
+        parts = {name: state if state in GOOD_STATES else "not ready" for name, state in parts.items()}
     readiness = models.Readiness(status="ready" if is_ready else "not ready", parts=parts)
     return json_response(readiness, 200 if is_ready else 503)
 
