@@ -51,6 +51,7 @@ from inlay.text.reader import (
 from inlay.text.records import (
     Dialect,
     Split,
+    count_byte,
     count_line_ends,
     find_records,
     line_ends,
@@ -383,7 +384,7 @@ class JsonRecords:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
         # A record of 3 bytes has a cell in every column.
-        records = data.count(b"\n" if self.options.layout == "lines" else b"{")
+        records = count_byte(np.frombuffer(data, np.uint8), ord("\n" if self.options.layout == "lines" else "{"))
         self.limits.check_size(records * len(columns) * _CELL_BYTES, len(data))
         table = read_at_once(data, columns, split, str(self.options.layout))
         if table is None or _may_lack_fields(table, columns, data):
