@@ -102,12 +102,13 @@ def make_file(path: Path, kind: str, size: int) -> None:
 
 # ----------------------------------------------------------------------------------------------------- contestants
 def _inlay(kind: str) -> Callable[[str, str], None]:
-    from inlay.engines.spark.session import get_session
+    from inlay.constants import WORKER_MEMORY_BYTES
+    from inlay.engines.spark.session import ServiceSession, get_session
     from inlay.parquet.writer import WriterSettings
     from inlay.pipeline import RawFile, ReadOptions, convert
     from inlay.storage import locate
 
-    spark = get_session(f"local[{CORES}]")
+    spark = get_session(f"local[{CORES}]", ServiceSession(WORKER_MEMORY_BYTES, uses_s3=False))
     settings = WriterSettings.managed()
 
     def run(source: str, target: str) -> None:

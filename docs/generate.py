@@ -485,7 +485,11 @@ def limits() -> Iterator[str]:
 
 _SET_LIMITS = {
     "size of an upload, as sent": "max_upload_bytes",
+    "size of an upload, decompressed and decoded": "max_decoded_bytes",
+    "columns of an upload, with nested fields": "max_columns",
+    "size of a column name": "max_name_bytes",
     "size of inline data in a request": "max_inline_bytes",
+    "memory of a Spark worker process": "worker_memory_bytes",
     "run time of a query": "query_timeout_seconds",
     "memory of a query": "query_memory_bytes",
     "rows of a query result; inlay truncates a longer result and says so": "query_max_rows",
@@ -496,8 +500,7 @@ _SET_LIMITS = {
     "answer of S3 to a request": "storage_timeout_seconds",
 }
 _FIXED_LIMITS = {
-    "size of an upload, decompressed": ("inlay.text.options.Limits", "decoded_bytes"),
-    "compression ratio of a large upload": ("inlay.text.options.Limits", "ratio"),
+    "ratio of decoded to sent bytes, from 256 MiB of decoded data": ("inlay.text.options.Limits", "ratio"),
     "size of one CSV or JSON record": ("inlay.text.options.Limits", "record_bytes"),
     "invalid cells that an error lists": ("inlay.text.reader", "MAX_BAD_CELLS"),
     "size of a request body other than an upload, without inline data": ("inlay.server.middleware", "MAX_BODY_BYTES"),
@@ -526,11 +529,11 @@ def _value(owner: str, name: str) -> Any:
 def _amount(name: str, value: float) -> str:
     if "bytes" in name.lower():
         unit, size = next((unit, size) for unit, size in _UNITS if value >= size)
-        return f"{value / size:g} {unit}"
+        return f"{value / size:,g} {unit}"
     return f"{value:,g}" + (" s" if "seconds" in name.lower() else "") if value < 1e6 else f"{value:,}"
 
 
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
 # --------------------------------------------------------------------------------------------------------------- errors

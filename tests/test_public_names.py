@@ -317,7 +317,7 @@ MIXED_IN: dict[str, type[BaseException]] = {
 EXIT_CODES = {
     1: ["CatalogUnavailableError", "CatalogVersionError", "CommitPendingError", "CommitStateUnknownError",
         "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
-        "JobCancelledError", "JobInterruptedError", "MergeCancelledError", "QueryCancelledError",
+        "JobCancelledError", "JobInterruptedError", "MemoryLimitError", "MergeCancelledError", "QueryCancelledError",
         "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceStoppingError",
         "ServiceUnreachableError", "SparkUnavailableError", "StorageFullError", "StorageUnavailableError",
         "UnreadableFileError"],

@@ -35,6 +35,7 @@ __all__ = [
     "JobEndedError",
     "JobInterruptedError",
     "LockTimeoutError",
+    "MemoryLimitError",
     "MergeCancelledError",
     "MethodNotAllowedError",
     "NotAcceptableError",
@@ -377,6 +378,13 @@ class UploadTooLargeError(InlayError, ValueError):
 
     code = "upload_too_large"
     exit_code = 2
+    http_status = 413
+
+
+class MemoryLimitError(InlayError):
+    """A Spark task needs more memory than its worker process may use."""
+
+    code = "memory_limit"
     http_status = 413
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from inlay.constants import MAX_COLUMNS, MAX_DECODED_BYTES, MAX_NAME_BYTES, WORKER_MEMORY_BYTES
 from inlay.errors import InvalidArgumentError, did_you_mean
 
 __all__ = ["Settings", "is_loopback"]
@@ -45,6 +46,17 @@ class Settings:
     disk_reserve_bytes: int = _setting(256 << 20, "free bytes of a disk below which the service refuses writes")
     max_upload_bytes: int = _setting(2 << 30, "maximum size of an upload in bytes")
     max_inline_bytes: int = _setting(1 << 20, "maximum size of inline data in a request in bytes")
+    max_decoded_bytes: int = _setting(
+        MAX_DECODED_BYTES, "maximum size of an upload in bytes after decompression and decoding"
+    )
+    max_columns: int = _setting(MAX_COLUMNS, "maximum number of columns of an upload, with nested fields", low=1)
+    max_name_bytes: int = _setting(MAX_NAME_BYTES, "maximum size of a column name in bytes", low=1)
+    worker_memory_bytes: int = _setting(
+        WORKER_MEMORY_BYTES, "maximum memory of a Spark worker process in bytes", low=512 << 20
+    )
+    spark_idle_seconds: float = _setting(
+        600.0, "seconds without work after which the service stops the Spark session that it started"
+    )
     delete_grace_seconds: float = _setting(60.0, "seconds to keep the files of a deleted dataset or version")
     orphan_grace_seconds: float = _setting(3600.0, "seconds to keep files that no dataset or upload refers to")
     upload_expiry_seconds: float = _setting(

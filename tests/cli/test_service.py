@@ -871,9 +871,10 @@ def test_doctor_reports_failed_checks(
 def test_doctor_reports_a_service_that_is_not_ready(
     cli: Any, without_spark: None, plain_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plain_api.workspace, "health", lambda: {"spark": "not started", "storage": "The disk is full."})
     monkeypatch.setenv("INLAY_PORT", plain_api.url.rpartition(":")[2])
     address = found_by(cli("doctor", "--json", code=1))["address"]
-    assert "not ready: spark: starting" in address["message"]
+    assert "not ready: storage: The disk is full." in address["message"]
 
 
 def test_doctor_reports_an_unwritable_data_directory(

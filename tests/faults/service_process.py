@@ -103,10 +103,14 @@ class ServiceProcess:
             )
 
     def wait_until_open(self) -> None:
-        """Wait until the catalog and the storage are ready. Spark may still be starting."""
+        """Wait until the catalog and the storage are ready. Spark starts with the first work."""
         self._wait_until("catalog", "storage")
 
     def wait_until_ready(self) -> None:
+        """Start Spark with an upload, and wait until it is ready."""
+        self.wait_until_open()
+        upload = httpx.post(f"{self.url}/v1/files", content=b"a\n1\n", timeout=TIMEOUT_SECONDS).raise_for_status()
+        httpx.delete(f"{self.url}/v1/files/{upload.json()['id']}", timeout=TIMEOUT_SECONDS).raise_for_status()
         self._wait_until("catalog", "storage", "spark")
 
     def _wait_until(self, *required: str) -> None:

@@ -410,7 +410,7 @@ def test_file_without_rows_keeps_its_schema(tmp_path: Path, name: str) -> None:
 def test_failed_stream_is_not_finished() -> None:
     sink = io.BytesIO()
     writer = StreamingParquetWriter(sink, TABLE.schema, WriterSettings())
-    writer.write_table(TABLE.slice(0, 10))
+    writer.write_table(TABLE.slice(0, 10), 5)
     writer.__exit__(RuntimeError, RuntimeError("stop"), None)
     assert len(sink.getvalue()) > 100
     assert not sink.getvalue().endswith(b"PAR1")

@@ -305,10 +305,10 @@ def test_a_log_line_is_one_json_object() -> None:
 # --------------------------------------------------------------------------------------------------- the service itself
 def test_health_and_readiness(plain_api: Api) -> None:
     assert plain_api.get("/healthz") == {"status": "ok"}
-    found = expect(plain_api.http.get("/readyz"), 503)
-    assert found["status"] == "not ready"
+    found = expect(plain_api.http.get("/readyz"), 200)
+    assert found["status"] == "ready"
     assert (found["parts"]["catalog"], found["parts"]["storage"]) == ("ready", "ready")
-    assert found["parts"]["spark"] != "ready"
+    assert found["parts"]["spark"] in ("not started", "ready")  # other tests of this process may have started it
 
 
 def test_metrics(plain_api: Api) -> None:

@@ -158,6 +158,35 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
         assert (len(listed), state) in [(2, "succeeded"), (1, "failed")]
 
 
+def wait_for_spark(http: httpx.Client, state: str) -> None:
+    def found() -> bool:
+        return bool(http.get("/readyz").json()["parts"].get("spark") == state)
+
+    cluster.wait_until(found, TIMEOUT_SECONDS, f"Spark in the state {state!r}")
+
+
+@pytest.mark.spark
+def test_spark_starts_with_an_upload_and_stops_without_work(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, INLAY_SPARK_IDLE_SECONDS="0.5") as found,
+        httpx.Client(base_url=found.url, timeout=TIMEOUT_SECONDS) as http,
+    ):
+
+        def java() -> list[cluster.Process]:
+            return [p for p in cluster.session_members(found.process.pid) if "org.apache.spark" in p.command]
+
+        wait_for_spark(http, "not started")
+        assert not java()
+        upload = expect(http.post("/v1/files", content=b"a\n1\n"), 201)["id"]
+        cluster.wait_until(lambda: bool(java()), TIMEOUT_SECONDS, "a start of Spark without a job")
+        for _ in range(2):
+            body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
+            assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1
+            cluster.wait_until(lambda: not java(), TIMEOUT_SECONDS, "the end of Spark")
+            wait_for_spark(http, "not started")
+        assert expect(http.get("/v1/files"), 200)["uploads"][0]["id"] == upload
+
+
 @pytest.mark.spark
 @pytest.mark.long  # installs all dependencies; short runs start the same service above, in the environment of the tests
 @pytest.mark.timeout(1200)

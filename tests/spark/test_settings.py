@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.engines.spark import conf, inlay_daemon
+from inlay.engines.spark import conf, inlay_daemon, session, tasks
 from inlay.errors import EngineNotInstalledError, InvalidArgumentError, SparkUnavailableError
 
 
@@ -77,6 +77,45 @@ def test_user_log_configuration_is_kept(user: dict[str, str], environment: dict[
 )
 def test_is_loopback(master: str, loopback: bool) -> None:
     assert conf.is_loopback(master) is loopback
+
+
+# ---- the session of a service
+
+
+SERVICE = conf.ServiceSession(1 << 30, uses_s3=False)
+
+
+@pytest.mark.parametrize(("master", "expected"), [("local[2]", "true"), ("spark://127.0.0.1:7077", None)])
+def test_only_a_local_session_creates_its_own_secret(master: str, expected: str | None) -> None:
+    assert conf.default_conf(master, {}, {}).get("spark.authenticate") == expected
+
+
+def test_a_service_limits_workers_and_tunes_its_own_java() -> None:
+    local, cluster = (conf.default_conf(master, {}, {}, SERVICE) for master in ("local[2]", "spark://127.0.0.1:7077"))
+    variable = f"spark.executorEnv.{inlay_daemon.MEMORY_VARIABLE}"
+    assert local[variable] == cluster[variable] == str(1 << 30)
+    assert variable not in conf.default_conf("local[2]", {}, {})
+    assert "-XX:+UseSerialGC" in local["spark.driver.defaultJavaOptions"]
+    assert "-XX:" not in cluster["spark.driver.defaultJavaOptions"]
+    own = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}  # Java refuses two garbage collectors
+    assert "-XX:" not in conf.default_conf("local[2]", own, {}, SERVICE)["spark.driver.defaultJavaOptions"]
+
+
+@pytest.mark.parametrize("uses_s3", [False, True])
+def test_java_of_a_service_runs_without_unrelated_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses_s3: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    java = fake_java(tmp_path / "java", "21.0.1") / "bin/java"
+    with java.open("a") as script:
+        script.write("env\n")
+    path = f"{java.parent}:{os.environ['PATH']}"
+    secrets = {"INLAY_API_KEYS": "a-key\nof=two lines", "INLAY_CATALOG_URL": "postgresql://u:p@h", "PGPASSWORD": "p"}
+    environment = {"PATH": path, "SPARK_HOME": "here", "AWS_SECRET_ACCESS_KEY": "s3"} | secrets
+    home = conf.clean_java_home(environment, uses_s3=uses_s3)
+    ran = subprocess.run([f"{home}/bin/java"], env=environment, capture_output=True, text=True, check=True)
+    found = {line.partition("=")[0] for line in ran.stdout.splitlines()} - {"PWD", "SHLVL", "_", "OLDPWD"}
+    assert found == {"PATH", "SPARK_HOME"} | ({"AWS_SECRET_ACCESS_KEY"} if uses_s3 else set())
 
 
 def test_a_worker_python_without_inlay_uses_the_daemon_of_spark(bare_python: str) -> None:
@@ -204,3 +243,10 @@ def test_a_merge_reports_an_unreachable_master_soon(tmp_path: Path) -> None:
     )
     assert found.stdout.startswith("SparkUnavailableError The Spark master spark://127.0.0.1:1 does not respond: ")
     assert not (tmp_path / "d").exists()
+
+
+def test_tasks_of_a_service_carry_credentials_only_to_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    for service, carried in ((None, True), (SERVICE, False), (conf.ServiceSession(1 << 30, uses_s3=True), True)):
+        monkeypatch.setattr(session, "_service", service)
+        assert ("AWS_SECRET_ACCESS_KEY" in tasks.credentials()) is carried

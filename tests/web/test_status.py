@@ -34,6 +34,7 @@ def test_settings_are_listed_without_api_keys() -> None:
 @pytest.mark.spark
 def test_status_page_shows_components_contents_versions_and_settings(visit: Visit, api: httpx.Client) -> None:
     datasets = api.get("/v1/datasets").json()["count"]
+    api.post("/v1/files", content=b"a\n1\n").raise_for_status()  # starts Spark
     page = visit.go("/status")
     for part in ("Catalog", "Storage", "Spark"):
         card = page.locator("section").filter(has=page.get_by_role("heading", name=part, exact=True))

@@ -18,6 +18,7 @@ from inlay.cli import options as o
 from inlay.cli import output
 from inlay.cli.client import is_service, required_packages, silent_children, url_of
 from inlay.cli.output import plain
+from inlay.constants import GOOD_STATES
 from inlay.errors import EngineNotInstalledError, InlayError, StorageUnavailableError
 
 if TYPE_CHECKING:
@@ -191,8 +192,7 @@ def _spark(settings: Settings) -> str:
     from inlay.workspace.services import Spark
 
     spark = Spark(settings.spark_master)
-    with contextlib.closing(spark):
-        session = spark.session()
+    with contextlib.closing(spark), spark.using() as session:
         rows = session.range(1000).mapInArrow(lambda batches: batches, "id long").count()
         if rows != 1000:
             raise InlayError(f"A Spark job counted {rows:,} of 1,000 rows.")
@@ -274,7 +274,7 @@ def _readiness(url: str) -> str:
     answer = httpx.get(f"{url}/readyz", timeout=30, trust_env=False).json()
     if answer["status"] == "ready":
         return f"the service at {url} is ready"
-    parts = "; ".join(f"{part}: {state}" for part, state in answer["parts"].items() if state != "ready")
+    parts = "; ".join(f"{part}: {state}" for part, state in answer["parts"].items() if state not in GOOD_STATES)
     raise InlayError(
         f"The service at {url} is not ready: {parts}.", hint="Wait until the service has started, or read its log."
     )

@@ -43,6 +43,19 @@ MaxUploadBytes = Annotated[int | None, _option("max-upload-bytes", "BYTES", "Max
 MaxInlineBytes = Annotated[
     int | None, _option("max-inline-bytes", "BYTES", "Maximum size of inline data in a request [1 MiB].")
 ]
+MaxDecodedBytes = Annotated[
+    int | None, _option("max-decoded-bytes", "BYTES", "Maximum size of an upload after decoding [32 GiB].")
+]
+MaxColumns = Annotated[
+    int | None, _option("max-columns", "N", "Maximum number of columns of an upload, with nested fields [50,000].")
+]
+MaxNameBytes = Annotated[int | None, _option("max-name-bytes", "BYTES", "Maximum size of a column name [1,000].")]
+WorkerMemory = Annotated[
+    int | None, _option("worker-memory-bytes", "BYTES", "Maximum memory of a Spark worker process [2 GiB].")
+]
+SparkIdle = Annotated[
+    float | None, _option("spark-idle-seconds", "SECONDS", "Stop Spark after this time without work [600].")
+]
 DeleteGrace = Annotated[
     float | None,
     _option("delete-grace-seconds", "SECONDS", "Keep files this long after a dataset or version is deleted [60]."),
@@ -86,6 +99,11 @@ def serve(
     disk_reserve_bytes: DiskReserve = None,
     max_upload_bytes: MaxUploadBytes = None,
     max_inline_bytes: MaxInlineBytes = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
+    max_columns: MaxColumns = None,
+    max_name_bytes: MaxNameBytes = None,
+    worker_memory_bytes: WorkerMemory = None,
+    spark_idle_seconds: SparkIdle = None,
     delete_grace_seconds: DeleteGrace = None,
     orphan_grace_seconds: OrphanGrace = None,
     upload_expiry_seconds: UploadExpiry = None,

@@ -86,6 +86,8 @@ def _naming_errors(path: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise _missing(path) from error
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise unreadable_source(error, path) from error
 

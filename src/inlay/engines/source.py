@@ -236,6 +236,8 @@ def _read_batches(reader: pa.RecordBatchReader, conform: Conform) -> Iterator[pa
             batch = reader.read_next_batch()
         except StopIteration:
             return
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise unreadable_source(error) from error
         yield conform(pa.Table.from_batches([batch]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +40,7 @@ __all__ = ["TextFile", "open_text"]
 
 SPLIT_BYTES = 8 << 20
 KEPT_BYTES = 64 << 20
-_LIMITS = Limits(decoded_bytes=sys.maxsize)  # the disk of the user limits a decompressed file
+_LIMITS = Limits.none()
 _MAX_NAMED_CELLS = 5  # invalid cells in the text of an error
 
 

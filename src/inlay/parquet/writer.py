@@ -247,6 +247,7 @@ class StreamingParquetWriter:
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema, settings: WriterSettings) -> None:
         self._sink, self._schema, self._settings = sink, schema, settings
+        self._first: pa.Buffer | None = None  # an only row group is written as it is, because splicing takes time
         self._splicer: Splicer | None = None
         self.rows = 0
 
@@ -256,12 +257,21 @@ class StreamingParquetWriter:
             self._append(table.slice(start, step))
 
     def _append(self, table: pa.Table) -> None:
-        group = ParquetBytes(encode_row_group(table, self._settings), "a new row group")
+        encoded = encode_row_group(table, self._settings)
+        if not self.rows:
+            self._first = encoded
+        elif table.num_rows:
+            if self._first is not None:
+                self._splice(self._first)
+                self._first = None
+            self._splice(encoded)
+        self.rows += table.num_rows
+
+    def _splice(self, encoded: pa.Buffer) -> None:
+        group = ParquetBytes(encoded, "a new row group")
         if self._splicer is None:
             self._splicer = Splicer(self._sink, group)
-        if table.num_rows:
-            self._splicer.copy(group, 0)
-        self.rows += table.num_rows
+        self._splicer.copy(group, 0)
 
     def __enter__(self) -> StreamingParquetWriter:
         return self
@@ -271,10 +281,12 @@ class StreamingParquetWriter:
             self.close()
 
     def close(self) -> None:
-        if self._splicer is None:
+        if not self.rows and self._first is None:
             self._append(self._schema.empty_table())
         if self._splicer is not None:
             self._splicer.finish()
+        elif self._first is not None:
+            self._sink.write(self._first)
 
 
 def _leaves(schema: pa.Schema, compliant: bool) -> list[str]:

@@ -1,6 +1,6 @@
 """Convert an upload to typed Parquet files with Spark jobs.
 
-    survey   one task: decode the upload, detect its dialect and types, cut it into splits
+    survey   one task: decode the upload, detect its dialect and types, cut it into splits; parse a single split
     parse    one task per split: parse, type, write a part; repeated where a column needs a wider type
     join     one task per data file: copy the encoded row groups of its parts
 
@@ -156,14 +156,13 @@ def convert(
         raise InvalidArgumentError(f"on_error must be fail or quarantine, not {on_error!r}.")
     settings = settings or WriterSettings()
     settings = replace(settings, row_group_size=min(settings.row_group_size, max_rows_per_file))
+    limits = limits or Limits()
     with _staging(into, directory, rejects_directory) as stage:
-        work = _Stages(spark, into, stage, settings, like if conforms else None, progress)
-        decoded = StorePath(into, f"{stage}/decoded")
-        survey = work.survey(raw, Surveyor(options, limits or Limits(), split_bytes, decoded))
-        columns = plan_columns(survey, overrides or {}, like)
-        if requires_fields and like is not None:
-            columns = [replace(column, is_required=column.name in like.names) for column in columns]
-        reports, columns = work.parse(survey, columns)
+        surveyor = Surveyor(options, limits, split_bytes, StorePath(into, f"{stage}/decoded"))
+        plan = _Plan(into, stage, settings, overrides or {}, like, conforms, requires_fields)
+        work = _Stages(spark, plan, limits, progress)
+        survey, report = work.open(raw, surveyor)
+        reports, columns = work.parse(survey, report)
         rejected = sum(report.rejected for report in reports)
         _check_expected(reports, columns)
         _check(reports, columns, rejected, on_error, survey)
@@ -173,7 +172,7 @@ def convert(
         _make_durable(into, [directory, *([rejects_directory] if rejects else [])])
     return Conversion(
         files=[ConvertedFile(*file) for file in files],
-        schema=work.conformer(survey, columns).schema,
+        schema=plan.conformer(survey, columns).schema,
         rows=sum(file.rows for file in files),
         rejected=rejected,
         reject_files=[file.path for file in rejects],
@@ -231,20 +230,73 @@ class Report:
     met: dict[str, Kind] = field(default_factory=dict)
 
 
-class _Stages:
-    """The stages of one conversion. Files have the columns of `target`, if it is not None."""
+@dataclass(frozen=True)
+class _Plan:
+    """The columns and files that the caller wants."""
 
-    def __init__(
-        self,
-        spark: Any,
-        into: Location,
-        stage: str,
-        settings: WriterSettings,
-        target: pa.Schema | None,
-        progress: TaskProgress | None,
-    ) -> None:
-        self._spark, self._into, self._stage, self._progress = spark, into, stage, progress
-        self._settings, self._target = settings, target
+    into: Location
+    stage: str
+    settings: WriterSettings
+    overrides: Mapping[str, Override]
+    like: pa.Schema | None
+    conforms: bool
+    requires_fields: bool
+
+    def columns(self, survey: Survey) -> list[Column]:
+        columns = plan_columns(survey, self.overrides, self.like)
+        if self.requires_fields and self.like is not None:
+            columns = [replace(column, is_required=column.name in self.like.names) for column in columns]
+        return columns
+
+    def conformer(self, survey: Survey, columns: Sequence[Column]) -> Conformer:
+        """Return the function that casts parsed rows to the schema of the files."""
+        return Conformer(survey.schema or schema_of(columns), self.like if self.conforms else None, ())
+
+    def settings_for(self, survey: Survey) -> WriterSettings:
+        if "use_dictionary" in self.settings.options:
+            return self.settings
+        return replace(self.settings, options=self.settings.options | {"use_dictionary": survey.repetitive or False})
+
+    def parser(self, survey: Survey, columns: list[Column]) -> _Parser:
+        conform, settings = self.conformer(survey, columns), self.settings_for(survey)
+        return _Parser(survey.content, survey.reader, columns, conform, self.into, self.stage, settings)
+
+
+class _Opened(NamedTuple):
+    """A survey, and the report of the only split of a small file."""
+
+    survey: Survey
+    report: Report | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.report.rows if self.report else 0
+
+    @property
+    def rejected(self) -> int:
+        return self.report.rejected if self.report else 0
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """The kernel that surveys a file, and parses it if it is a single split: each job takes time."""
+
+    surveyor: Surveyor
+    plan: _Plan
+
+    def __call__(self, raw: RawFile | InlineFile) -> _Opened:
+        survey = self.surveyor(raw)
+        if len(survey.splits) != 1:
+            return _Opened(survey)
+        return _Opened(survey, self.plan.parser(survey, self.plan.columns(survey))(survey.splits[0]))
+
+
+class _Stages:
+    """The stages of one conversion."""
+
+    def __init__(self, spark: Any, plan: _Plan, limits: Limits, progress: TaskProgress | None) -> None:
+        self._spark, self._plan, self._limits, self._progress = spark, plan, limits, progress
+        self._into, self._stage, self._settings = plan.into, plan.stage, plan.settings
         self.jobs: list[Totals] = []
 
     def _run(self, name: str, kernel: Any, tasks: Sequence[Any]) -> list[Any]:
@@ -255,36 +307,32 @@ class _Stages:
             raise ConversionFailedError(f"Spark counted {totals.rows:,} rows, but its tasks reported {reported:,}.")
         return results
 
-    def survey(self, raw: RawFile | InlineFile, surveyor: Surveyor) -> Survey:
-        survey: Survey = self._run("survey", surveyor, [raw])[0]
-        if "use_dictionary" not in self._settings.options:
-            options = self._settings.options | {"use_dictionary": survey.repetitive or False}
-            self._settings = replace(self._settings, options=options)
-        return survey
+    def open(self, raw: RawFile | InlineFile, surveyor: Surveyor) -> _Opened:
+        opened: _Opened = self._run("survey", _Opener(surveyor, self._plan), [raw])[0]
+        self._settings = self._plan.settings_for(opened.survey)
+        return opened
 
-    def conformer(self, survey: Survey, columns: Sequence[Column]) -> Conformer:
-        """Return the function that casts parsed rows to the schema of the files."""
-        return Conformer(survey.schema or schema_of(columns), self._target, ())
-
-    def parse(self, survey: Survey, columns: list[Column]) -> tuple[list[Report], list[Column]]:
+    def parse(self, survey: Survey, report: Report | None) -> tuple[list[Report], list[Column]]:
         """Parse all splits, and parse them again when a column needs a wider type."""
-        reports: dict[int, Report] = {}
-        waiting = survey.splits
-        while waiting:
-            conform = self.conformer(survey, columns)
-            kernel = _Parser(survey.content, survey.reader, columns, conform, self._into, self._stage, self._settings)
-            for report in self._run("parse", kernel, waiting):
-                reports[report.split] = report
-            done = list(reports.values())
-            wider = widened(columns, [r.met for r in done], [r.met for r in done if r.part is None])
-            stale = schema_of(wider) != schema_of(columns)
-            waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
-            columns = wider
+        columns = self._plan.columns(survey)
         if not survey.splits:
-            schema = self.conformer(survey, columns).schema
+            schema = self._plan.conformer(survey, columns).schema
             part = write_part(self._into, f"{self._stage}/part-0", (), schema, self._settings)
             return [Report(0, part=part)], columns
-        return [reports[split.number] for split in survey.splits], columns
+        reports: dict[int, Report] = {0: report} if report else {}
+        waiting = [] if report else survey.splits
+        while True:
+            for found in self._run("parse", self._plan.parser(survey, columns), waiting) if waiting else ():
+                reports[found.split] = found
+            done = list(reports.values())
+            wider = widened(columns, [r.met for r in done], [r.met for r in done if r.part is None])
+            self._limits.check_count(sum(column.kind.leaves for column in wider))
+            self._limits.check_names(column.name for column in wider)
+            stale = schema_of(wider) != schema_of(columns)
+            columns = wider
+            waiting = [s for s in survey.splits if stale or reports[s.number].part is None]
+            if not waiting:
+                return [reports[split.number] for split in survey.splits], columns
 
     def join(self, parts: Sequence[Part], directory: str, name: str, max_rows: int) -> list[Joined]:
         files = plan_files(parts, directory, name, max_rows, self._settings)

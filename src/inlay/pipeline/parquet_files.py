@@ -27,6 +27,7 @@ __all__ = ["ParquetRows", "survey"]
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 16 << 20
 _SIZING_ROWS = 64
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 _SPLIT_BYTES = 64 << 20  # decoded bytes; smaller row groups share a task
 
 
@@ -37,19 +38,18 @@ def survey(
     content = decode(raw, limits, decoded, text=False)
     if not content.size:
         raise UnreadableUploadError("The file is empty.")
-    try:
-        unit = _unit_of_int96(content, only_first=decoded is None)
-        with _parquet(content, unit) as file:
-            names, warnings = column_names(file.schema_arrow.names)
-            schema = _renamed(file.schema_arrow, names)
-            sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-            sample = next(_batches(file, [0], SAMPLE_ROWS), None) if file.num_row_groups else None
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(error) from error
+    with _reading(), _parquet(content, "ns") as file:
+        _check_limits(file, content.size, limits)
+        unit = _unit_of_int96(content, file, only_first=decoded is None)
+    with _reading(), _parquet(content, unit) as file:
+        names, warnings = column_names(file.schema_arrow.names)
+        schema = _renamed(file.schema_arrow, names)
+        sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+        sample = _sample(file)
     return Survey(
         content=content,
         options=options,
-        reader=ParquetRows(names, unit, schema.metadata),
+        reader=ParquetRows(names, unit, schema.metadata, limits),
         kinds={},
         splits=_splits(sizes, min(_SPLIT_BYTES, split_bytes or _SPLIT_BYTES)),
         repetitive=[] if sample is None else repetitive(sample, names),
@@ -79,8 +79,44 @@ def _open(content: Content) -> pa.NativeFile:
     return pa.BufferReader(content.source.content)
 
 
-def _unreadable(error: Exception) -> UnreadableUploadError:
-    return UnreadableUploadError(f"Invalid Parquet file: {str(error).splitlines()[0]}")
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Raise failures to read a file as errors of the upload, except a lack of memory."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableUploadError(f"Invalid Parquet file: {str(error).splitlines()[0]}") from error
+
+
+def _check_limits(file: pq.ParquetFile, encoded: int, limits: Limits) -> None:
+    """Check the footer. A footer can be wrong, so that readers count what they decode, too."""
+    limits.check_count(file.metadata.num_columns)
+    if not file.metadata.num_columns:
+        raise UnreadableUploadError("The Parquet file has no columns.")
+    limits.check_names(file.schema_arrow.names)
+    limits.check_size(_least_decoded_bytes(file), encoded)
+
+
+def _least_decoded_bytes(file: pq.ParquetFile) -> int:
+    """Return the size of the decoded values without the bytes of texts, which a footer does not tell."""
+    total = 0
+    for number in range(file.metadata.num_columns):
+        column = file.schema.column(number)
+        values = file.metadata.num_rows if not column.max_repetition_level else _count_values(file, number)
+        total += values * max(1, _WIDTHS.get(column.physical_type, column.length))
+    return total
+
+
+def _count_values(file: pq.ParquetFile, column: int) -> int:
+    return sum(file.metadata.row_group(i).column(column).num_values for i in range(file.num_row_groups))
+
+
+def _sample(file: pq.ParquetFile) -> pa.Table | None:
+    if not file.num_row_groups:
+        return None
+    return next(_batches(file, [0], min(SAMPLE_ROWS, _batch_rows(file, 0))), None)
 
 
 def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -136,15 +172,20 @@ def _batches(file: pq.ParquetFile, groups: Sequence[int], rows: int) -> Iterator
 
 def _batch_rows(file: pq.ParquetFile, group: int) -> int:
     """Choose the rows of a batch by the decoded size of the first rows."""
-    first = next(map(_without_dictionaries, _batches(file, [group], _SIZING_ROWS)), None)
+    metadata = file.metadata.row_group(group)
+    rows = min(_SIZING_ROWS, _BATCH_BYTES * metadata.num_rows // max(1, metadata.total_byte_size))
+    first = next(map(_without_dictionaries, _batches(file, [group], max(1, rows))), None)
     return _BATCH_ROWS if first is None else min(_BATCH_ROWS, rows_per_bytes(_BATCH_BYTES, first))
 
 
-def _unit_of_int96(content: Content, *, only_first: bool) -> str:
+def _unit_of_int96(content: Content, fine: pq.ParquetFile, *, only_first: bool) -> str:
     """Return the unit that holds every INT96 timestamp of the file exactly."""
-    with _parquet(content, "ns") as fine, _parquet(content, "ms") as coarse:
+    columns = int96_columns(fine.schema)
+    if not columns:
+        return "ns"
+    with _parquet(content, "ms") as coarse:
         groups = range(min(1, fine.num_row_groups) if only_first else fine.num_row_groups)
-        units = int96_units(fine, coarse, groups, int96_columns(fine.schema))
+        units = int96_units(fine, coarse, groups, columns)
     if len(units) > 1 or "none" in units:
         raise UnreadableUploadError(
             "A 64-bit timestamp cannot hold the file's INT96 timestamps: they combine nanoseconds with years "
@@ -161,20 +202,21 @@ class ParquetRows:
     names: list[str]
     int96: str  # unit of INT96 timestamps
     metadata: dict[bytes, bytes] | None
+    limits: Limits
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         return Parsed(self._tables(content, columns, split), [], {})
 
     def _tables(self, content: Content, columns: Sequence[Column], split: Split) -> Iterator[pa.Table]:
-        groups = list(range(split.start, split.end))
-        try:
-            with _parquet(content, self.int96) as file:
-                for group in groups:
-                    for table in _batches(file, [group], _batch_rows(file, group)):
-                        named = table.rename_columns(self.names).replace_schema_metadata(self.metadata)
-                        yield _checked(_without_dictionaries(named), columns)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(error) from error
+        decoded = 0
+        with _reading(), _parquet(content, self.int96) as file:
+            for group in range(split.start, split.end):
+                for table in _batches(file, [group], _batch_rows(file, group)):
+                    named = table.rename_columns(self.names).replace_schema_metadata(self.metadata)
+                    plain = _without_dictionaries(named)
+                    decoded += plain.nbytes
+                    self.limits.check_size(decoded, content.size)
+                    yield _checked(plain, columns)
 
 
 def _checked(table: pa.Table, columns: Sequence[Column]) -> pa.Table:

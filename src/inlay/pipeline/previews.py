@@ -26,7 +26,7 @@ __all__ = ["Preview", "PreviewColumn", "PreviewReject", "preview"]
 
 _ROWS = 50
 _SAMPLES = 5
-_DECODED_BYTES = 256 << 20  # limit of a compressed Parquet file, which is readable only as a whole
+_MAX_EXTRA_CELLS = 1_000  # a rejected row with more cells is shown without its cells
 
 
 class PreviewColumn(NamedTuple):
@@ -79,7 +79,7 @@ def preview(
         options.encoding if options else encoding,
         dict(overrides or {}),
         like,
-        limits or Limits(decoded_bytes=_DECODED_BYTES),
+        limits or Limits(),
     )
     found: Preview = run(spark, "preview", kernel, [raw], progress)[0][0]
     return found
@@ -160,7 +160,8 @@ def _describe_reject(reject: Reject, names: Sequence[str], options: ReadOptions)
     if options.format == "json":
         cells = [read_object(reject.raw).get(name) for name in names]
     else:
-        cells = read_record(reject.raw.encode(), options)[: len(names)]
+        is_short = reject.raw.count(options.delimiter or ",") <= len(names) + _MAX_EXTRA_CELLS
+        cells = read_record(reject.raw.encode(), options)[: len(names)] if is_short else []
     return PreviewReject(reject.row, cells, reject.cells)
 
 

@@ -396,7 +396,7 @@ class Health(ResponseModel):
 
 class Readiness(ResponseModel):
     status: Literal["ready", "not ready"]
-    parts: Annotated[dict[str, str], Field(examples=[{"spark": "starting", "catalog": "ready", "storage": "ready"}])]
+    parts: Annotated[dict[str, str], Field(examples=[{"spark": "not started", "catalog": "ready", "storage": "ready"}])]
 
 
 def _json_values(values: list[Any], type_: pa.DataType) -> list[Any]:

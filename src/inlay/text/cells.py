@@ -236,7 +236,7 @@ def convert(values: pa.Array, reading: Reading) -> Converted:
     if kind in ("text", "binary"):
         converted = _cast_text(values, plain, reading.length)
     else:
-        text = CellText(_blank_to_null(values))
+        text = _without_blanks(CellText(values))
         fast = _FAST.get(kind)
         found = fast(text, plain, reading) if fast else None
         converted = Converted(found, None) if found is not None else _convert_carefully(text, plain, reading)
@@ -259,12 +259,14 @@ def _wrapped(converted: Converted, type_: pa.DataType) -> Converted:
     return converted._replace(values=encoded.cast(type_))
 
 
-def _blank_to_null(values: pa.Array) -> pa.Array:
+def _without_blanks(text: CellText) -> CellText:
     """Replace quoted empty cells with NULL: only text has an empty value."""
-    lengths = pc.binary_length(values)
-    if (pc.min(lengths).as_py() or 1) > 0 and not pc.any(pc.equal(lengths, 0)).as_py():
-        return values
-    return pc.if_else(pc.greater(lengths, 0), values, pa.scalar(None, pa.string()))
+    if text.lengths.all():  # also of every NULL, whose length may be anything
+        return text
+    lengths = pc.binary_length(text.values)
+    if not pc.any(pc.equal(lengths, 0)).as_py():
+        return text
+    return CellText(pc.if_else(pc.greater(lengths, 0), text.values, pa.scalar(None, pa.string())))
 
 
 def _cast_text(values: pa.Array, type_: pa.DataType, length: int | None) -> Converted:
@@ -300,7 +302,8 @@ def _fast_integers(text: CellText, type_: pa.DataType, _: Reading) -> pa.Array |
     typed = _cast(text.values, type_) if text.holds_only_digits else None
     if typed is None or type_.equals(pa.uint64()):
         return None
-    numbers = typed.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    wide = typed if typed.type.equals(pa.int64()) else typed.cast(pa.int64())
+    numbers = (wide.fill_null(0) if wide.null_count else wide).to_numpy(zero_copy_only=False)
     lengths = np.minimum(text.lengths, len(_LOWEST) - 1)
     negative = numbers < 0
     if negative.any():

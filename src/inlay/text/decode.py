@@ -12,7 +12,7 @@ import io
 import itertools
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -143,7 +143,9 @@ def decode(
             _reject_wide(head)
         if compression is None and (not text or charset in _PLAIN):
             return Content(raw, raw.size, charset, len(mark))
-        chunks = _limited(_chunks(stream, head, compression), raw.size if compression else 0, limits)
+        if target is None and not text:
+            limits = replace(limits, decoded_bytes=min(limits.decoded_bytes, limits.held_bytes))
+        chunks = _limited(_chunks(stream, head, compression), raw.size, limits)
         if text and charset not in _PLAIN:
             chunks, mark = _transcoded(chunks, charset, len(mark)), b""
         decoded = _store(chunks, target) if target or text else InlineFile(b"".join(chunks))
@@ -225,6 +227,8 @@ def _plain_stream(raw: RawFile | InlineFile, compression: str | None) -> Iterato
 def _read(stream: Any, size: int, compression: str | None) -> bytes:
     try:
         return bytes(stream.read(size))
+    except MemoryError:
+        raise
     except (OSError, pa.ArrowException) as error:
         if compression is None:
             raise
@@ -241,15 +245,12 @@ def _chunks(stream: Any, head: bytes, compression: str | None) -> Iterator[bytes
         chunk = _read(stream, _STEP, compression)
 
 
-def _limited(chunks: Iterator[bytes], compressed: int, limits: Limits) -> Iterator[bytes]:
+def _limited(chunks: Iterator[bytes], encoded: int, limits: Limits) -> Iterator[bytes]:
     """Stop a decompression bomb before it grows large."""
     total = 0
     for chunk in chunks:
         total += len(chunk)
-        if total > limits.decoded_bytes:
-            raise UnreadableUploadError(f"The decoded file exceeds the limit of {limits.decoded_bytes:,} bytes.")
-        if compressed and total > limits.ratio_from and total > compressed * limits.ratio:
-            raise UnreadableUploadError(f"The decompressed file exceeds {limits.ratio:,} times its compressed size.")
+        limits.check_size(total, encoded)
         yield chunk
 
 

@@ -38,6 +38,8 @@ from inlay.text.records import (
     find_records,
     make_splits,
     open_quote,
+    positions_of,
+    scan_quotes,
 )
 
 __all__ = ["DelimitedText", "parse_cells", "survey"]
@@ -49,7 +51,12 @@ _BLANK = re.compile(rb"[\r\n]*")
 def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes: int | None) -> Survey:
     """Survey a file by its first rows. Without `split_bytes`, make no splits."""
     sample, is_whole = read_sample(content, limits)
-    options = sniff(sample, requested, parse_cells).with_detected(encoding=content.encoding)
+
+    def parse_head(head: bytes, options: ReadOptions) -> pa.Table:
+        limits.check_count(_count_cells(_first_record(head, options), options))
+        return parse_cells(head, options)
+
+    options = sniff(sample, requested, parse_head).with_detected(encoding=content.encoding)
     dialect = dialect_of(options)
     records = find_records(sample, dialect, 1)
     count = len(records.starts) - (0 if is_whole else 1)  # the last record may be incomplete
@@ -57,7 +64,9 @@ def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes
         raise UnreadableUploadError(_no_record(len(sample), is_whole=is_whole))
     if open_quote(sample[: int(records.ends[0])], dialect) is not None:
         raise UnreadableUploadError(f"Line {records.lines[0]}: the first record opens a quote and never closes it.")
-    first = read_record(sample[int(records.starts[0]) : int(records.ends[0])], options)
+    record = sample[int(records.starts[0]) : int(records.ends[0])]
+    limits.check_count(_count_cells(record, options))
+    first = read_record(record, options)
     names, warnings = column_names([cell if options.header and cell and cell.strip() else None for cell in first])
     if not options.header:
         warnings = [NO_HEADER] if requested.header is None else []
@@ -151,8 +160,22 @@ def _spellings(data: bytes, options: ReadOptions) -> list[str]:
 
 
 def _width(data: bytes, options: ReadOptions) -> int:
+    record = _first_record(data, options)
+    return len(read_record(record, options)) if record else 0
+
+
+def _first_record(data: bytes, options: ReadOptions) -> bytes:
     records = find_records(data, dialect_of(options), 1)
-    return len(read_record(data[int(records.starts[0]) : int(records.ends[0])], options)) if len(records.starts) else 0
+    return data[int(records.starts[0]) : int(records.ends[0])] if len(records.starts) else b""
+
+
+def _count_cells(record: bytes, options: ReadOptions) -> int:
+    """Count the cells of a record without parsing it."""
+    delimiter = options.delimiter or ","
+    at = positions_of(np.frombuffer(record, np.uint8), ord(delimiter))
+    quoted = scan_quotes(record, dialect_of(options)).hold(at)
+    escaped = record.count(f"{options.escape}{delimiter}".encode()) if options.escape else 0
+    return len(at) - int(np.count_nonzero(quoted)) - escaped + 1
 
 
 def read_record(record: bytes, options: ReadOptions) -> list[str | None]:

@@ -71,6 +71,13 @@ class Kind:
             return not self.fields or any(field.is_open for _, field in self.fields)
         return self.family == "null"
 
+    @property
+    def leaves(self) -> int:
+        """Return the number of Parquet columns that store the values."""
+        if self.family == "list":
+            return (self.items or NULL).leaves
+        return sum(field.leaves for _, field in self.fields) or 1
+
 
 NULL = Kind("null")
 TEXT = Kind("text")
@@ -146,6 +153,13 @@ def _join_numbers(left: Kind, right: Kind) -> Kind:
     )
 
 
+_FEW = 1_000
+_SHORT = 15  # characters of a number that a double always keeps exactly
+_LETTER = re.compile(rf"(?!(?:{BOOLEAN}|{SPECIAL})\s*\Z)[a-zA-Z_]")
+_LETTER_LINES = re.compile(r"(?:[a-zA-Z_][^\n]*(?:\n|\Z))+")
+_INTEGERS = re.compile(rf"(?:(?:{INTEGER})(?:\n|\Z))+")
+_PLAIN = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBERS = re.compile(rf"(?:{_PLAIN}(?:\n|\Z))+")
 _TIME = r"[T ][0-9]{2}:[0-9]{2}.*"
 _ORDERS = ("day first", "month first")
 _DATE = f"(?:{'|'.join(pattern for pattern, _ in FORMS.values())})(?:{_TIME})?"
@@ -154,6 +168,8 @@ _MAX_ODD = 0.2  # with at most this share of other cells, a warning explains why
 
 def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     """Infer the kind of a column of text."""
+    if (kind := _kind_of_few(values)) is not None:
+        return kind
     cells = _filled(values)
     if not len(cells):
         return NULL
@@ -165,12 +181,48 @@ def infer(values: pa.Array, day_first: bool | None = None) -> Kind:
     return _date_kind(cells, first, day_first)
 
 
+def _kind_of_few(values: pa.Array) -> Kind | None:
+    """Return the kind of a few short numbers or words, and None for all other cells.
+
+    In a file of many columns, calls of Arrow take most of the time.
+    """
+    cells = _few_cells(values)
+    if cells is None:
+        return None
+    if not cells:
+        return NULL
+    if _LETTER.match(cells[0]) and _start_with_letters(cells):
+        return TEXT
+    lines = "\n".join(cells)
+    if not _NUMBERS.fullmatch(lines) or lines.count("\n") >= len(cells) or max(map(len, cells)) > _SHORT:
+        return None
+    parts = [cell.lstrip("-").partition(".") for cell in cells]
+    return Kind(
+        "number",
+        integral=_INTEGERS.fullmatch(lines) is not None,
+        whole=max(len(whole) for whole, _, _ in parts),
+        scale=max(len(fraction) for _, _, fraction in parts),
+    )
+
+
+def _few_cells(values: pa.Array) -> list[str] | None:
+    return [cell for cell in values.to_pylist() if cell] if len(values) <= _FEW else None
+
+
+def _start_with_letters(cells: Sequence[str]) -> bool:
+    """Return True if every line starts with a letter, as no number or date does."""
+    return _LETTER_LINES.fullmatch("\n".join(cells)) is not None
+
+
 def _filled(values: pa.Array) -> pa.Array:
     return pc.ascii_trim_whitespace(values.filter(pc.greater(pc.binary_length(values), 0)))
 
 
 def why_text(values: pa.Array) -> str:
     """Explain why text that looks like numbers or dates stays text; return "" for other text."""
+    few = _few_cells(values)
+    if few and _start_with_letters(few):
+        return ""
     cells = _filled(values)
     if _all_match(cells, "[0-9]+"):
         return CODES
@@ -283,7 +335,9 @@ def sniff(sample: bytes, options: ReadOptions, parse_cells: ParseCells) -> ReadO
     text = head.decode(errors="replace")
     quote = options.quote if options.quote is not None else _sniff_quote(text)
     found = options.with_detected(quote=quote, escape="", delimiter=_sniff_delimiter(text, quote, options.delimiter))
-    return found.with_detected(header=_sniff_header(parse_cells(head, replace(found, header=False))))
+    if found.header is not None:
+        return found
+    return replace(found, header=_sniff_header(parse_cells(head, replace(found, header=False))))
 
 
 def _sniff_quote(text: str) -> str:
@@ -323,10 +377,13 @@ def _sniff_header(cells: pa.Table) -> bool:
     """Return False if the first record is evidently data: typed values like those below it."""
     if cells.num_columns == 0 or cells.num_rows == 0:
         return True
-    tops = [_Top.of(column.combine_chunks()) for column in cells.columns]
+    tops: list[_Top] = []
+    for column in cells.columns:
+        tops.append(_Top.of(column.combine_chunks()))
+        if tops[-1].is_name:
+            return True
     typed = [top for top in tops if top.kind.family not in _UNTYPED]
-    are_names = any(top.is_name for top in tops) or all(top.is_unlike for top in typed)
-    return are_names or _are_years(tops, typed)
+    return all(top.is_unlike for top in typed) or _are_years(tops, typed)
 
 
 class _Top(NamedTuple):

@@ -51,6 +51,7 @@ from inlay.text.reader import (
 from inlay.text.records import (
     Dialect,
     Split,
+    count_byte,
     count_line_ends,
     find_records,
     line_ends,
@@ -64,6 +65,7 @@ __all__ = ["JsonRecords", "read_at_once", "read_object", "survey"]
 _BLANK = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _CACHED = 256 << 10  # bytes that stay in the processor's cache
+_CELL_BYTES = 8  # in memory
 _LONGEST_RUN = 16
 _ODD_NUMBER = re.compile(rb"(?<=[:\[, \t\r\n])-?[0-9](?:[0-9.]{14,}(?:[eE][+-]?[0-9]+)?|[0-9.]*[eE][+-]?[0-9]+)")
 _TEXTUAL = frozenset({"text", "date", "timestamp"})
@@ -89,6 +91,8 @@ def read_at_once(data: bytes, columns: Sequence[Column], split: Split, layout: s
             parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
         )
         table.validate()  # Arrow's parser keeps only one of several NULLs in a list
+    except MemoryError:
+        raise
     except pa.ArrowException:
         return None
     return _typed(table, columns) if table.num_rows == _count_lines(text) else None
@@ -281,13 +285,14 @@ def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes
     rows = list(itertools.islice(_records(sample, Split(0, start, content.size, line), layout), SAMPLE_ROWS))
     objects = [value for record in rows for value in [_decode(record)] if isinstance(value, dict)]
     found = columns_of(objects)
+    limits.check_count(len(found))
     names, warnings = column_names([name or None for name in found])
     columns = dict(zip(names, found.values(), strict=True))
     kinds = {name: kind_of(values, options.day_first) for name, values in columns.items()}
     return Survey(
         content=content,
         options=options,
-        reader=JsonRecords(options, _name_for_none(list(found), names)),
+        reader=JsonRecords(options, _name_for_none(list(found), names), limits),
         kinds=kinds,
         splits=_splits(content, start, line, split_bytes, limits, layout) if split_bytes else [],
         repetitive=[name for name, values in columns.items() if _is_repetitive(values)],
@@ -373,10 +378,14 @@ class JsonRecords:
 
     options: ReadOptions
     unnamed: str  # column name of the field with an empty name
+    limits: Limits
 
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
+        # A record of 3 bytes has a cell in every column.
+        records = count_byte(np.frombuffer(data, np.uint8), ord("\n" if self.options.layout == "lines" else "{"))
+        self.limits.check_size(records * len(columns) * _CELL_BYTES, len(data))
         table = read_at_once(data, columns, split, str(self.options.layout))
         if table is None or _may_lack_fields(table, columns, data):
             parsed = self._one_by_one(data, columns, split)
@@ -405,6 +414,7 @@ class JsonRecords:
                 rows.append(_Row(number, record, value))
             else:
                 undecoded.append(Reject([value], record.raw.decode(), number))
+        self.limits.check_count(len({name for row in rows for name in row.value}))
         return _fit_rows(rows, undecoded, columns, self.options.day_first)
 
     def _named(self, record: _Record, value: dict[str, Any] | BadCell) -> dict[str, Any] | BadCell:

@@ -56,9 +56,8 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise BadRecordError("an object contains the same name twice")
-    for name in found:
-        if not is_text(name):
-            raise BadRecordError("a name contains half of a surrogate pair")
+    if not "".join(found).isascii() and not all(map(is_text, found)):
+        raise BadRecordError("a name contains half of a surrogate pair")
     return found
 
 

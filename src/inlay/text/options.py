@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from inlay.constants import FORMATS
-from inlay.errors import InvalidArgumentError, did_you_mean, unknown
+from inlay.constants import FORMATS, MAX_COLUMNS, MAX_DECODED_BYTES, MAX_NAME_BYTES
+from inlay.errors import InvalidArgumentError, UnreadableUploadError, did_you_mean, unknown
 
 __all__ = ["Limits", "ReadOptions"]
 
@@ -21,10 +22,46 @@ _NOT_FOR_FILES = frozenset({"unicode-escape", "raw-unicode-escape", "idna", "pun
 class Limits:
     """Limits of a file. Data that grows beyond them is an attack or a mistake."""
 
-    decoded_bytes: int = 32 << 30
+    decoded_bytes: int = MAX_DECODED_BYTES
+    columns: int = MAX_COLUMNS  # each field of a nested column counts
+    name_bytes: int = MAX_NAME_BYTES
     ratio: int = 1_000
-    ratio_from: int = 64 << 20  # smaller files may compress at any ratio
+    ratio_from: int = 256 << 20  # smaller content may have any ratio
     record_bytes: int = 64 << 20
+    held_bytes: int = 256 << 20  # of a compressed Parquet file, which a preview holds in memory
+
+    @classmethod
+    def none(cls) -> Limits:
+        """Return the limits of a user's own files: the memory and the disk of the machine limit them."""
+        return cls(decoded_bytes=sys.maxsize, columns=sys.maxsize, name_bytes=sys.maxsize)
+
+    def check_size(self, decoded: int, encoded: int) -> None:
+        """Reject a file of `encoded` bytes whose content takes `decoded` bytes or more."""
+        if decoded > self.decoded_bytes:
+            raise UnreadableUploadError(
+                f"The decoded file exceeds the limit of {self.decoded_bytes:,} bytes.",
+                hint="Upload the data in parts, or increase INLAY_MAX_DECODED_BYTES.",
+            )
+        if decoded > self.ratio_from and decoded > encoded * self.ratio:
+            raise UnreadableUploadError(
+                f"The decoded file exceeds {self.ratio:,} times the {encoded:,} bytes of the upload.",
+                hint="Upload the data in another format, for example as CSV.",
+            )
+
+    def check_count(self, columns: int) -> None:
+        if columns > self.columns:
+            raise UnreadableUploadError(
+                f"The file has {columns:,} columns, more than the limit of {self.columns:,}.",
+                hint="Check the delimiter, remove columns, or increase INLAY_MAX_COLUMNS.",
+            )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        for number, name in enumerate(names, 1):
+            if len(name) > self.name_bytes or (not name.isascii() and len(name.encode()) > self.name_bytes):
+                raise UnreadableUploadError(
+                    f"The name of column {number:,} exceeds {self.name_bytes:,} bytes: {name[:50]!r} ...",
+                    hint="Check whether the file has a header, shorten the name, or increase INLAY_MAX_NAME_BYTES.",
+                )
 
 
 @dataclass(frozen=True, slots=True)

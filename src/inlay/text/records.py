@@ -23,6 +23,7 @@ __all__ = [
     "Dialect",
     "Records",
     "Split",
+    "count_byte",
     "count_line_ends",
     "ends_in_escape",
     "find_records",
@@ -109,7 +110,8 @@ def positions_of(array: np.ndarray, byte: int) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _count(array: np.ndarray, byte: int) -> int:
+def count_byte(array: np.ndarray, byte: int) -> int:
+    """Count a byte, in steps that stay in the processor's cache."""
     steps = range(0, len(array), _CACHED)
     return sum(int(np.count_nonzero(array[start : start + _CACHED] == byte)) for start in steps)
 
@@ -130,7 +132,7 @@ def _alternate(array: np.ndarray, starts: np.ndarray, ends: np.ndarray, dialect:
         return False
     # An opening quote directly after a quote continues a field only if that quote is the previous closing quote.
     doubled = starts[starts > 0][before == ord(dialect.quote)]
-    return bool(np.isin(doubled - 1, ends).all())
+    return not len(doubled) or bool(np.isin(doubled - 1, ends).all())
 
 
 def _walk(array: np.ndarray, at: np.ndarray, dialect: Dialect, *, inside: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -163,8 +165,8 @@ def _escaped(data: bytes, escape: str) -> np.ndarray:
 def count_line_ends(data: bytes | memoryview) -> int:
     """Count physical line ends: LF, CR LF and lone CR."""
     array = np.frombuffer(data, np.uint8)
-    count = _count(array, _LF)
-    if returns := _count(array, _CR):
+    count = count_byte(array, _LF)
+    if returns := count_byte(array, _CR):
         pairs = (array[:-1] == _CR) & (array[1:] == _LF)
         count += returns - int(np.count_nonzero(pairs))
     return count

@@ -26,4 +26,7 @@ def survey_text(
     content = decode(raw, limits, decoded, options.encoding)
     if content.size <= content.skip and options.format != "json":  # an empty file of JSON lines holds no records
         raise UnreadableUploadError("The file is empty.")
-    return _SURVEYS[options.format](content, options, limits, split_bytes if decoded else None)
+    survey = _SURVEYS[options.format](content, options, limits, split_bytes if decoded else None)
+    limits.check_count(sum(kind.leaves for kind in survey.kinds.values()))
+    limits.check_names(survey.kinds)
+    return survey

@@ -21,6 +21,9 @@ __all__ = ["setting_rows"]
 _Pairs = tuple[tuple[str, str], ...]
 _Drawing = tuple[Any, ...]  # a function and its arguments
 _POLL_SECONDS = 5.0
+_ICONS = {
+    "ready": "check_circle", "starting": "autorenew", "not started": "pause_circle", "unavailable": "error",
+}  # fmt: skip
 _COMPONENTS = ("catalog", "storage", "spark")
 _SETTINGS_OF_COMPONENTS = ("data_dir", "catalog_url", "storage_url", "spark_master")
 _LINKS = (
@@ -86,17 +89,18 @@ def _show_problem(message: str, hint: str | None) -> None:
 
 
 def _show_component(name: str, state: str, details: _Pairs) -> None:
-    kind = state if state in ("ready", "starting") else "unavailable"
-    icon = {"ready": "check_circle", "starting": "autorenew", "unavailable": "error"}[kind]
+    kind = state if state in _ICONS else "unavailable"
     with html.section().classes("inlay-card inlay-component") as card:
         card.props["data-state"] = kind
         with html.div().classes("inlay-component-head"):
             html.h2(name.capitalize())
             with html.span().classes("inlay-component-state"):
-                ui.icon(icon).props("aria-hidden=true")
+                ui.icon(_ICONS[kind]).props("aria-hidden=true")
                 html.span(kind.capitalize())
         if kind == "unavailable":
             html.p(state).classes("inlay-component-reason")
+        if kind == "not started":
+            html.p("Spark starts with the next upload, preview, or job.").classes("inlay-note")
         _show_pairs(details)
 
 

@@ -25,6 +25,7 @@ from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version
 from inlay.catalog.database import require_text
 from inlay.catalog.uploads import UploadStatus
 from inlay.constants import JobState
+from inlay.engines.spark.session import ServiceSession
 from inlay.errors import InlayError, InvalidArgumentError, QueryFailedError, QueryTimeoutError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import Answer, Format, QueryEngine, QueryResult
@@ -102,7 +103,8 @@ class Workspace:
             result_cache_bytes=settings.query_result_cache_bytes,
         )
         self.catalog, self.storage = catalog, storage
-        self.spark = Spark(settings.spark_master)
+        session = ServiceSession(settings.worker_memory_bytes, uses_s3=not storage.root.store.is_local)
+        self.spark = Spark(settings.spark_master, session, settings.spark_idle_seconds)
         self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
         self._sources = Sources(self._services)
         self._conversions = Conversions(self._services, self._sources)
@@ -118,7 +120,7 @@ class Workspace:
 
     # ------------------------------------------------------------------------------------------------------ lifecycle
     def open(self, *, warm: bool = True) -> Workspace:
-        """Migrate the catalog, check the storage, start the job runner, and warm up Spark."""
+        """Migrate the catalog, check the storage, and start the job runner. Spark starts with the first work."""
         require_answer(self.catalog)
         self.catalog.migrate()
         self.storage.prepare()
@@ -127,7 +129,6 @@ class Workspace:
         self._runner = JobRunner(self.catalog, threads=settings.concurrent_jobs, lease_seconds=settings.lease_seconds)
         self._maintenance.start()
         if warm:
-            self.spark.warm()
             threading.Thread(target=self.query_engine.warm, name="inlay-query", daemon=True).start()
         return self
 
@@ -149,7 +150,10 @@ class Workspace:
         self.close()
 
     def health(self) -> dict[str, str]:
-        """Return the state of each part within 2 seconds: `ready`, the reason why it is not, or `no answer`."""
+        """Return the state of each part within 2 seconds: `ready`, the reason why it is not, or `no answer`.
+
+        Spark can also be `not started`.
+        """
         return states(self._checks, _HEALTH_SECONDS)
 
     def about(self) -> About:
@@ -162,6 +166,7 @@ class Workspace:
     ) -> UploadWriter:
         """Return a writer for a new upload, or raise if its known `size` exceeds the limit."""
         require_size(size or 0, self.settings.max_upload_bytes)
+        self.spark.warm()  # it starts while the upload arrives
         return UploadWriter(
             self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding, self._writing
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import re
 import shutil
@@ -15,7 +16,16 @@ from typing import TYPE_CHECKING, get_args
 
 from inlay.catalog import Catalog
 from inlay.constants import JobState
-from inlay.engines.spark.session import cancel, current_session, get_session, ship_package, stop_session, tagged
+from inlay.engines.spark.session import (
+    ServiceSession,
+    cancel,
+    current_session,
+    get_session,
+    ship_package,
+    stop_session,
+    tagged,
+)
+from inlay.engines.spark.tasks import TaskJobs
 from inlay.errors import InlayError, SparkUnavailableError
 from inlay.query import QueryEngine
 from inlay.settings import Settings
@@ -33,35 +43,41 @@ _CANCEL_SECONDS = 0.2
 
 
 class Spark:
-    """The Spark session of the service, which creates and loads require."""
+    """The Spark session of the service. It starts with the first work, and stops after a while without work."""
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, service: ServiceSession | None = None, idle_seconds: float = math.inf) -> None:
         self.master = master
+        self._service = service
+        self._idle_seconds = idle_seconds
         self._error: BaseException | None = None
         self._versions: dict[str, str] = {}
         self._is_owner = False  # a session of the caller is never stopped
-        self._started = threading.Event()
+        self._transition: str | None = None  # the state while the session starts or stops
         self._lock = threading.Lock()
+        self._users = 0
+        self._users_lock = threading.Lock()
+        self._idle_timer: threading.Timer | None = None
 
     def warm(self) -> None:
-        """Start the session and its first Python worker in the background."""
-        threading.Thread(target=self._warm, name="inlay-spark", daemon=True).start()
+        """Start the session and its first Python worker in the background, unless it runs."""
+        if self.state() != "starting" and current_session() is None:
+            threading.Thread(target=self._warm, name="inlay-spark", daemon=True).start()
 
     def _warm(self) -> None:
-        with contextlib.suppress(SparkUnavailableError):
-            self._start()
+        with contextlib.suppress(InlayError), self.using() as spark:
+            TaskJobs(spark, SparkUnavailableError).run(_no_work, [None])
 
     def state(self) -> str:
-        """Return `starting`, `ready`, or the reason why Spark is unavailable."""
-        if not self._started.is_set():
-            return "starting"
+        """Return `not started`, `starting`, `ready`, or the reason why Spark is unavailable."""
+        if self._transition is not None:  # current_session() would wait for its end
+            return self._transition
         if self._error is not None:
             return str(self._error)
-        return "ready" if current_session() is not None else "The Spark session has ended; the next job starts it."
+        return "ready" if current_session() is not None else "not started"
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Spark and its Java, or nothing if no session runs."""
-        session = current_session() if self._started.is_set() else None
+        session = current_session() if self.state() == "ready" else None
         if session is None:
             return {}
         if not self._versions:
@@ -69,28 +85,37 @@ class Spark:
             self._versions = {"Spark": session.version, "Java": java.collect()[0][0]}
         return self._versions
 
-    def session(self) -> SparkSession:
-        """Return the session. Waits while it starts, and restarts a session that has ended."""
-        if current_session() is None or self._error is not None:
-            return self._start()
-        return get_session()
+    @contextlib.contextmanager
+    def using(self) -> Iterator[SparkSession]:
+        """Yield the session. Waits while it starts. The session does not stop before the block ends."""
+        with self._users_lock:
+            self._users += 1
+        try:
+            yield self._session()
+        finally:
+            with self._users_lock:
+                self._users -= 1
+                self._stop_later()
 
     @contextlib.contextmanager
     def running(self, handle: JobHandle) -> Iterator[SparkSession]:
         """Yield the session for one job; stopping the job cancels the Spark jobs of the block."""
-        spark = self.session()
-        with handle.interrupted_by(lambda: cancel(handle.id, spark)), tagged(spark, handle.id):
+        with self.using() as spark, handle.interrupted_by(lambda: cancel(handle.id, spark)), tagged(spark, handle.id):
             yield spark
+
+    def _session(self) -> SparkSession:
+        if current_session() is None or self._error is not None:
+            return self._start()
+        return get_session()
 
     def _start(self) -> SparkSession:
         if not self._lock.acquire(timeout=_START_SECONDS):
             raise SparkUnavailableError("Spark is still starting.", hint="Try again in a minute.")
+        self._transition = "starting"
         try:
             self._is_owner |= current_session() is None
-            spark = get_session(self.master)
+            spark = get_session(self.master, self._service)
             ship_package(spark)
-            if not self._started.is_set():
-                _fork_worker(spark)
             self._error = None
         except Exception as error:
             self._error = error
@@ -104,11 +129,33 @@ class Spark:
         else:
             return spark
         finally:
-            self._started.set()
+            self._transition = None
             self._lock.release()
+
+    def _stop_later(self) -> None:
+        """Stop the session after the idle time. Each use cancels the timer of the previous use."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._is_owner and not self._users and self._idle_seconds < threading.TIMEOUT_MAX:
+            self._idle_timer = threading.Timer(self._idle_seconds, self._stop_if_idle)
+            self._idle_timer.daemon = True
+            self._idle_timer.start()
+
+    def _stop_if_idle(self) -> None:
+        with self._users_lock:  # new users wait, and then start a new session
+            if self._users or not self._is_owner:
+                return
+            with self._lock:
+                self._transition = "not started"
+                try:
+                    stop_session()
+                finally:
+                    self._transition = None
 
     def close(self) -> None:
         """Stop the session. A session that is still starting ends with this process."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if not self._lock.acquire(timeout=_STOP_SECONDS):
             return
         try:
@@ -145,9 +192,8 @@ def time_limit(spark: SparkSession, seconds: float) -> Iterator[None]:
         has_ended.set()
 
 
-def _fork_worker(spark: SparkSession) -> None:
-    """Run an empty job that forks the first Python worker before a user needs it."""
-    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
+def _no_work(_: object) -> None:
+    """The kernel of a job that starts the first Python worker."""
 
 
 @dataclass(frozen=True, slots=True)

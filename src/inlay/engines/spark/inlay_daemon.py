@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
+import resource
 import warnings
 
 _MODULES = (
@@ -23,6 +25,17 @@ _MODULES = (
     "inlay.pipeline.conversion",
     "inlay.storage",
 )
+
+
+MEMORY_VARIABLE = "INLAY_WORKER_MEMORY_BYTES"
+
+
+def limit_memory() -> None:
+    """Limit the memory of this process, and of each worker that it forks, to the bytes in the environment."""
+    limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def preload() -> None:
@@ -42,6 +55,7 @@ def preload() -> None:
 def main() -> None:
     from pyspark.daemon import manager
 
+    limit_memory()
     preload()
     manager()
 

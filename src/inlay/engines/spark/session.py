@@ -26,6 +26,8 @@ from inlay.engines.spark import inlay_daemon
 from inlay.engines.spark.conf import (
     DAEMON_MODULE,
     SHIPPED_DAEMON,
+    ServiceSession,
+    clean_java_home,
     default_conf,
     is_loopback,
     require_master,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "ServiceSession",
     "Worker",
     "cancel",
     "cancel_jobs",
@@ -50,6 +53,7 @@ __all__ = [
     "is_connect",
     "parallelism",
     "report_tasks",
+    "service_session",
     "ship_package",
     "stop_session",
     "tagged",
@@ -63,6 +67,7 @@ _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 _session: Any = None
 _owned = False  # whether this module started the session, and so may stop it
+_service: ServiceSession | None = None  # of the session, if a service started it
 _pid = os.getpid()  # a forked child must not stop its parent's session
 _shipping = threading.Lock()  # shipping must not wait for a session that starts
 _shipped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,15 +75,15 @@ _zip: str | None = None
 
 
 # --------------------------------------------------------------------------------------------------------- session
-def get_session(master: str | None = None) -> SparkSession:
-    """Return the session of this process, or start one."""
-    global _session, _owned  # noqa: PLW0603 - one per process
+def get_session(master: str | None = None, service: ServiceSession | None = None) -> SparkSession:
+    """Return the session of this process, or start one, as `service` wants it."""
+    global _session, _owned, _service
     with _lock:
         found = current_session()
         if found is None:
             stop_session()  # cleans up after a JVM that died
-            found, _owned = _start(master), True
-            _session = found
+            found, _owned = _start(master, service), True
+            _session, _service = found, service
         elif master is not None and not _runs_on(found, master):
             raise InvalidArgumentError(
                 f"This process already has a Spark session on {_master_of(found)}, not on {master}.",
@@ -87,14 +92,19 @@ def get_session(master: str | None = None) -> SparkSession:
         return found
 
 
+def service_session() -> ServiceSession | None:
+    """Return how a service started the session, or None if it did not."""
+    return _service
+
+
 def use_session(spark: SparkSession) -> None:
     """Use the caller's Spark session. inlay never reconfigures or stops it."""
-    global _session, _owned
+    global _session, _owned, _service
     with _lock:
         if _session is not spark:
             if _owned and _is_alive(_session) and not _same_context(_session, spark):
                 stop_session()
-            _session, _owned = spark, False
+            _session, _owned, _service = spark, False, None
 
 
 def current_session() -> SparkSession | None:
@@ -111,10 +121,10 @@ def current_session() -> SparkSession | None:
 
 def stop_session() -> None:
     """Stop the session and its JVM if inlay started it. Otherwise only stop using it."""
-    global _session, _owned
+    global _session, _owned, _service
     with _lock:
         spark, owned = _session, _owned and os.getpid() == _pid
-        _session, _owned = None, False
+        _session, _owned, _service = None, False, None
         if spark is None or not owned:
             return
         if is_connect(spark):
@@ -163,14 +173,14 @@ def _runs_on(spark: Any, master: str) -> bool:
     return bool(spark.sparkContext.master == master)
 
 
-def _start(master: str | None) -> SparkSession:
+def _start(master: str | None, service: ServiceSession | None) -> SparkSession:
     _require_pyspark()
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     user = _submitted_conf() or user_conf(os.environ)
     wanted = master or os.environ.get("INLAY_SPARK_MASTER") or _configured_master(user) or "local[*]"
     require_master(wanted)
     try:
-        spark = _connect(wanted, user) if wanted.startswith("sc://") else _launch(wanted, user)
+        spark = _connect(wanted, user) if wanted.startswith("sc://") else _launch(wanted, user, service)
     except InlayError:
         raise
     except Exception as error:
@@ -210,12 +220,12 @@ def _connect(url: str, user: Mapping[str, str]) -> SparkSession:
     return SparkSession.builder.remote(url).config(map=settings).getOrCreate()
 
 
-def _launch(master: str, user: Mapping[str, str]) -> SparkSession:
+def _launch(master: str, user: Mapping[str, str], service: ServiceSession | None) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    defaults = default_conf(master, user, os.environ)
+    defaults = default_conf(master, user, os.environ, service)
     settings: dict[str, Any] = {k: v for k, v in user.items() if k not in {"spark.master", "spark.remote"}} | defaults
-    with _environment(_launch_environment(master, user)):
+    with _environment(_launch_environment(master, user, service)):
         spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
     if defaults.get("spark.python.daemon.module") == SHIPPED_DAEMON:
         # Executors fetch the file into their working directory, where `python -m` finds it.
@@ -223,7 +233,7 @@ def _launch(master: str, user: Mapping[str, str]) -> SparkSession:
     return spark
 
 
-def _launch_environment(master: str, user: Mapping[str, str]) -> dict[str, str | None]:
+def _launch_environment(master: str, user: Mapping[str, str], service: ServiceSession | None) -> dict[str, str | None]:
     changes: dict[str, str | None] = {
         "PYSPARK_PYTHON": worker_python(user, os.environ),
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
@@ -232,7 +242,10 @@ def _launch_environment(master: str, user: Mapping[str, str]) -> dict[str, str |
     if is_loopback(master):
         changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit the JVM runs already
-        changes["JAVA_HOME"] = spark_java_home(os.environ)
+        if service is not None and master.startswith("local"):
+            changes["JAVA_HOME"] = clean_java_home(os.environ, uses_s3=service.uses_s3)
+        else:
+            changes["JAVA_HOME"] = spark_java_home(os.environ)
     return changes
 
 

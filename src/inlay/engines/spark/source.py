@@ -504,5 +504,7 @@ def _read_batches(fragments: Sequence[Any], schema: pa.Schema) -> Iterator[pa.Re
         yield from scan_fragments(fragments, schema)
     except (FileNotFoundError, PermissionError) as error:
         raise _NoAccessError from error
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise unreadable_source(error) from error

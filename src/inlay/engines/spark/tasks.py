@@ -22,12 +22,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.commit.sidecar import create_claimed_staging, inner_sidecar_path, new_staging_name, sidecar_path, unlock
 from inlay.engines.base import RowNumbers, StageResult, TaskProgress
 from inlay.engines.kernels import take_rows
-from inlay.engines.spark.session import cancel_jobs, parallelism, report_tasks, ship_package, tagged
-from inlay.errors import InlayError
+from inlay.engines.spark.session import (
+    cancel_jobs,
+    parallelism,
+    report_tasks,
+    service_session,
+    ship_package,
+    tagged,
+)
+from inlay.errors import InlayError, MemoryLimitError
 from inlay.pyarrow_features import byte_size
 from inlay.storage import LocalStore, Location, Store, discard_tree
 
@@ -60,6 +68,7 @@ _TASKS_PER_CORE = 4  # balances tasks of different length at little overhead
 _IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})  # only valid together
 _borrowed: set[str] = set()  # environment variables of this process that a driver set
 _SLAB_BYTES = 48 << 20
+_CRASH = "Python worker exited unexpectedly"
 _POSITION = np.dtype(np.int32)
 
 
@@ -95,21 +104,14 @@ class TaskJobs:
     on_tasks: TaskProgress | None = None
 
     def run(self, kernel: Kernel, tasks: Tasks, *, tag: str | None = None, counted: Sequence[str] = ()) -> TaskResults:
-        """Run the kernel on every task. Spark sums up the `counted` attributes of the results."""
+        """Run the kernel on every task, and sum up the `counted` attributes of the results."""
         ship_package(self.spark)
         partitions = min(len(tasks), max_tasks(self.spark))
         runner = _Runner(kernel, tasks, partitions, credentials(), tuple(counted))
         columns = ", ".join([RESULT_DDL, *(f"{name} long" for name in counted)])
         frame = self.spark.range(0, partitions, 1, partitions).mapInArrow(runner, columns)
-        if not counted:
-            return self.collect(frame, tag)
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
-        totals = Observation("inlay")
-        frame = frame.observe(totals, *(f.sum(name).alias(name) for name in counted))
         table = self.collect(frame, tag).table
-        return TaskResults(table, {name: totals.get[name] or 0 for name in counted})
+        return TaskResults(table, {name: pc.sum(table[name]).as_py() or 0 for name in counted})
 
     def collect(self, frame: Any, tag: str | None = None) -> TaskResults:
         """Run the job whose rows are task results. An exception of `on_tasks` cancels it."""
@@ -133,7 +135,17 @@ class TaskJobs:
                 raise stopped[0] from error
             if not type(error).__module__.startswith(("pyspark.", "py4j.", "grpc")):
                 raise
+            if service_session() is not None and _CRASH in str(error):
+                raise _memory_error("A Spark worker process crashed, probably at its memory limit.") from error
             raise self.failure(f"The Spark job failed: {_cause(str(error))}") from error
+
+
+def _memory_error(message: str) -> MemoryLimitError:
+    return MemoryLimitError(
+        message,
+        hint="Use files with smaller rows, records or row groups, or increase the memory limit of Spark workers "
+        "(INLAY_WORKER_MEMORY_BYTES of the service).",
+    )
 
 
 def max_tasks(spark: Any) -> int:
@@ -149,7 +161,10 @@ def _cause(message: str) -> str:
 
 
 def credentials() -> dict[str, str]:
-    """Return the driver's AWS settings, for executors that have none."""
+    """Return the driver's AWS settings, for executors that have none, if the tasks may need them."""
+    service = service_session()
+    if service is not None and not service.uses_s3:
+        return {}
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
@@ -188,6 +203,8 @@ class _Runner:
             result: Any = self.kernel(self.tasks[task])
         except InlayError as error:  # raised by the driver, because another attempt would fail too
             result = error
+        except MemoryError:
+            result = _memory_error("A Spark task reached the memory limit of its worker process.")
         return result_batch(task, result, self.counted)
 
 

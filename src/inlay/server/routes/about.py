@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from inlay import errors
-from inlay.constants import JobState
+from inlay.constants import GOOD_STATES, JobState
 from inlay.server import models
 from inlay.server.auth import Reader, is_trusted
 from inlay.server.dependencies import Service, ServiceDep, problems
@@ -26,7 +26,7 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["service"])
 _STARTING = {"workspace": "starting"}
-_PUBLIC_STATES = ("ready", "starting", "no answer")  # any other state is a reason, which only readers see
+_PUBLIC_STATES = (*GOOD_STATES, "no answer")  # any other state is a reason, which only readers see
 _HEALTH_SECONDS = 1.0
 _TRUST_SECONDS = 1.7  # to identify the caller, and to check the parts meanwhile
 _PAGE_HEADERS = {
@@ -49,10 +49,13 @@ async def healthz() -> models.Health:
     summary="Check readiness",
 )
 async def readyz(request: Request, service: ServiceDep) -> Response:
-    """Check the catalog, the storage and Spark within 2 seconds. Reasons of failures require the read scope."""
+    """Check the catalog, the storage and Spark within 2 seconds. Reasons of failures require the read scope.
+
+    Spark starts with the first upload, preview or job, and stops after a while without work.
+    """
     trust = asyncio.create_task(_is_trusted_in_time(request)) if service.is_open else None
     parts = await _health(service)
-    is_ready = all(state == "ready" for state in parts.values())
+    is_ready = service.is_open and all(state in GOOD_STATES for state in parts.values())
     if trust is not None and not await trust:
         parts = {name: state if state in _PUBLIC_STATES else "not ready" for name, state in parts.items()}
     readiness = models.Readiness(status="ready" if is_ready else "not ready", parts=parts)
