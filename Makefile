@@ -93,7 +93,7 @@ quick-tests: setup
 	$(PYTEST) -q -p no:schemathesis --engines pyarrow -m "not spark and not faults" $(QUICK_TESTS) $(PYTEST_ARGS)
 
 .PHONY: test
-test: setup setup-test lint ## Set up, lint and run the tests with short profiles (about 11 minutes on 2 cores)
+test: setup setup-test lint ## Set up, lint and run the tests with short profiles (8 to 11 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=quick
 
 # Checks that pyproject.toml allows these releases. The project is installed in the same environment.
@@ -120,7 +120,8 @@ pytest:
 
 # The core code of merges. Tests that need no other process must take every branch of it.
 COVERED := inlay.incremental inlay.commit inlay.parquet.splice
-COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace test_object_stores.py test_storage.py)
+COVERING := $(addprefix tests/,incremental commit parquet requirements engines cli workspace edges/test_readers.py \
+	test_object_stores.py test_storage.py)
 .PHONY: coverage
 coverage: setup setup-test ## Run the tests of merges, and fail if they do not take every branch of the code of merges
 	$(PYTEST) -m "not spark" $(PYTEST_PARALLEL) $(addprefix --cov=,$(COVERED)) --cov-branch --cov-fail-under=100 \
@@ -132,7 +133,7 @@ mutants: setup setup-test ## Try thousands of changes to the code of merges, and
 
 # Ten tests run in two processes, so that each test gets a fifth of the time.
 SOAK_SECONDS ?= 3600
-SOAKED := test_soak.py test_merge_soak.py test_service_kills.py
+SOAKED := test_soak.py test_merge_soak.py test_service_kills.py test_service_load.py
 .PHONY: soak
 soak: setup setup-test ## Inject random faults into all components for an hour: make soak SOAK_SECONDS=600
 	@mkdir -p .cache && rm -f .cache/soak.jsonl

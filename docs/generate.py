@@ -449,7 +449,7 @@ def http_documents() -> Iterator[str]:
 
 
 def _type(schema: Any) -> str:
-    """Describe a JSON schema in a few words."""
+    """Describe a JSON schema in one phrase."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

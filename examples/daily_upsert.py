@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
         "order_id,day,amount\n29007,2025-01-30,99.0\n30500,2025-01-31,12.5\n31000,2025-02-01,7.0\n31001,2025-02-01,8.0\n"
     )
 
-    # Plan the merge. A plan writes nothing and gives a reason for each file.
+    # Plan the merge. A plan writes nothing and states a reason for each file.
     plan = inlay.plan_merge(str(folder / "today.csv"), orders, "upsert", ["order_id"])
     for file in plan.files:
         if file.operation != "preserved":

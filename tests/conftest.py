@@ -143,12 +143,30 @@ def connect() -> str:
 # One worker runs all tests of these folders, which share a browser or a service.
 _SHARED_FOLDERS = ("tests/web", "tests/server")
 # These start first, because they take long or wait for other processes: none of them should run alone at the end.
-_STARTED_FIRST = (*_SHARED_FOLDERS, "tests/faults/test_service_kills.py", "tests/spark/test_engine_cluster.py")
+_STARTED_FIRST = (
+    *_SHARED_FOLDERS,
+    "tests/faults/test_service_kills.py",
+    "tests/faults/test_merge_crash.py",
+    "tests/spark/test_engine_cluster.py",
+)
+# In a long run, the tests of these files take minutes each, so all workers share them.
+_SPLIT_FILES = ("tests/faults/test_merge_crash.py",)
+
+
+def _unit(nodeid: str) -> str:
+    """Return the shared folder of a test, or its file."""
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in _SHARED_FOLDERS if file.startswith(f"{folder}/")), file)
 
 
 def _group(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    return next((folder for folder in _SHARED_FOLDERS if file.startswith(f"{folder}/")), file)
+    """Return the group of a test. One worker runs all tests of a group."""
+    unit = _unit(nodeid)
+    return nodeid if unit in _SPLIT_FILES and _is_long_run() else unit
+
+
+def _is_long_run() -> bool:
+    return os.environ.get("INLAY_TEST_LONG") == "1"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -168,13 +186,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Long tests are not skipped: a skip in the report always means that something is missing.
     """
-    if os.environ.get("INLAY_TEST_LONG") != "1":
+    if not _is_long_run():
         long = [item for item in items if _is_long(item)]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not _is_long(item)]
     on_spark = {item.path for item in items if item.get_closest_marker("spark")}
     order = {name: number for number, name in enumerate(_STARTED_FIRST)}
-    items.sort(key=lambda item: (order.get(_group(item.nodeid), len(order)), item.path not in on_spark))
+    items.sort(key=lambda item: (order.get(_unit(item.nodeid), len(order)), item.path not in on_spark))
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -165,10 +165,12 @@ def columns(draw: st.DrawFn, names: Sequence[str]) -> Columns:
     return Columns(key_types, value_types, nullable, pool, palettes)
 
 
-def rows(width: int, least: int, most: int, *, nulls: bool) -> st.SearchStrategy[list[tuple[Any, tuple[int, ...]]]]:
+def rows(
+    width: int, minimum: int, maximum: int, *, nulls: bool
+) -> st.SearchStrategy[list[tuple[Any, tuple[int, ...]]]]:
     index = st.integers(0, 11)
     key = st.one_of(index, index, index, st.none()) if nulls else index
-    return st.lists(st.tuples(key, st.tuples(*[st.integers(0, 3)] * width)), min_size=least, max_size=most)
+    return st.lists(st.tuples(key, st.tuples(*[st.integers(0, 3)] * width)), min_size=minimum, max_size=maximum)
 
 
 def _files(drawn: Sequence[Any], shape: Columns, parts: Sequence[Any], per_file: int) -> list[tuple[Any, pa.Table]]:

@@ -52,7 +52,7 @@ class Recorder:
         self.opened.clear()
 
     def bytes_of(self, path: str | Path, column: str, row_groups: list[int] | None = None) -> int:
-        """How many bytes of a column's chunks were read, not counting what lies at the end beside the footer."""
+        """Return how many bytes of a column's chunks were read, without those at the end beside the footer."""
         metadata = lake.footer(path)
         index = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column)
         edge = os.path.getsize(path) - FOOTER
@@ -216,7 +216,7 @@ def test_untouched_row_groups_and_columns_are_copied_byte_for_byte(lake_path: st
     changed = wide(10_000).slice(row, 1).set_column(2, "code", pa.array(["new"]))
     result = inlay.merge(changed, lake_path, "update", ["id"])
     after = {(g, c): lake.chunk_bytes(file, g, c) for g in range(GROUPS) for c in range(4)}
-    different = [place for place in before if after[place] != before[place]]
+    different = [chunk for chunk in before if after[chunk] != before[chunk]]
     assert different == [(1, 2)]  # the one column of the one row group in which a value changed
     assert result.bytes_copied > 0.9 * os.path.getsize(file)
 
@@ -347,7 +347,7 @@ def test_large_file_is_merged_in_bounded_memory(tmp_path: Path) -> None:
     assert used < 320
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge a tenth of these rows above
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("group", [200_000, 1_000_000])
 def test_twenty_million_rows_are_merged_in_bounded_memory(tmp_path: Path, group: int) -> None:
@@ -365,7 +365,7 @@ def test_stream_is_merged_in_bounded_memory(tmp_path: Path, strategy: str) -> No
     assert run("stream", small_target(tmp_path), 400_000, 1000, strategy) < 450
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge a stream of 400 MB above
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", ["update", "upsert"])
 @pytest.mark.parametrize(("rows", "width"), [(3_000_000, 1000), (30_000_000, 80)])

@@ -1,4 +1,4 @@
-"""The documentation cannot lie: its code runs, its generated parts are current, its names are complete."""
+"""The documentation is true: its code runs, its generated parts are current, its names are complete."""
 
 from __future__ import annotations
 
@@ -272,8 +272,8 @@ def test_every_hint_of_inspect_is_documented() -> None:
 
 
 def test_buttons_named_in_the_tutorial_exist() -> None:
-    told = (ROOT / "docs/tutorial/service.md").read_text().split("## On the page\n")[1].split("\n## ")[0]
-    labels = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", told)
+    section = (ROOT / "docs/tutorial/service.md").read_text().split("## On the page\n")[1].split("\n## ")[0]
+    labels = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", section)
     pages = "\n".join(path.read_text() for path in (ROOT / "src/inlay/web").rglob("*.py"))
     assert len(labels) >= 9
     assert [label for label in labels if f'"{label}"' not in pages] == []
@@ -303,8 +303,8 @@ def mapped() -> dict[str, list[str]]:
     return {row[1].strip(" `"): re.findall(r"`(\w+)`", row[3]) for row in rows}
 
 
-def folders(place: Path) -> set[str]:
-    return {path.parent.name for path in place.glob("*/__init__.py")}
+def folders(folder_path: Path) -> set[str]:
+    return {path.parent.name for path in folder_path.glob("*/__init__.py")}
 
 
 def test_the_architecture_page_lists_every_module() -> None:
@@ -315,11 +315,11 @@ def test_the_architecture_page_lists_every_module() -> None:
 
 @pytest.mark.parametrize("folder", [name for name in mapped() if name.endswith("/")])
 def test_modules_named_in_the_architecture_page_exist(folder: str) -> None:
-    place = ROOT / "src" / folder
-    there = {path.stem for path in place.iterdir()}
+    folder_path = ROOT / "src" / folder
+    there = {path.stem for path in folder_path.iterdir()}
     named = set(mapped()[folder])
     assert named - there == set()
-    assert folders(place) - named == set()
+    assert folders(folder_path) - named == set()
 
 
 # -------------------------------------------------------------------------------------------------- it holds together

@@ -27,7 +27,7 @@ SCRIPTS = sorted(path for path in EXAMPLES.iterdir() if path.suffix in (".py", "
 
 
 def run(name: str, *arguments: str, environment: dict[str, str] | None = None, code: int = 0) -> str:
-    """What an example prints. It is a session of its own, so that all that came of it ends with it."""
+    """Return what an example prints. Its processes form one session, which ends with the example."""
     command = ["bash"] if name.endswith(".sh") else [sys.executable, "-W", "error"]
     process = subprocess.Popen(
         [*command, str(EXAMPLES / name), *arguments],
@@ -116,7 +116,7 @@ def test_spark_cluster(tmp_path: Path, standalone: cluster.Cluster) -> None:
 # ---------------------------------------------------------------------------------------------------------- the service
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service that asks for a key."""
+    """A service that requires a key."""
     cluster.local_session()
     settings = Settings(
         data_dir=str(tmp_path_factory.mktemp("service")), spark_master="local[2]", api_keys=("open-sesame",)

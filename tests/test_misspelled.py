@@ -1,4 +1,4 @@
-"""Misspelled names: every error suggests the closest known name in the same words."""
+"""Misspelled names: every error suggests the closest known name with the same sentence."""
 
 from __future__ import annotations
 

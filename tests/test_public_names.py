@@ -124,7 +124,7 @@ def test_a_merge_imports_no_client_and_no_other_engine(tmp_path: Path) -> None:
     assert loaded("import inlay; inlay.merge; inlay.compact; inlay.PyArrowDatasetIO", CLIENTS) == []
     merge = f"inlay.merge(pyarrow.table({{'id': [1]}}), {str(tmp_path / 'd')!r}, 'upsert', ['id'])"
     found = loaded(f"import inlay, pyarrow; {merge}; {merge}", CLIENTS)
-    assert set(found) <= {"pandas"}  # pyarrow looks for it when it makes a table
+    assert set(found) <= {"pandas"}  # pyarrow imports pandas when it makes a table
 
 
 # --------------------------------------------------------------------------------------------------------- signatures

@@ -43,6 +43,14 @@ EXPORTED = exported()
 METHODS = dict(methods())
 CALLABLES = {name: value for name, value in EXPORTED.items() if inspect.isfunction(value)} | METHODS
 CLASSES = {name: value for name, value in EXPORTED.items() if inspect.isclass(value)}
+NEVER_RAISE = {"cleanup_staging_files", "parse_hive_partition_path", "to_dict"}
+FUNCTIONS = {  # the methods of every DatasetIO class, with the function that they call
+    "merge": inlay.merge,
+    "plan_merge": inlay.plan_merge,
+    "write_dataset": inlay.write_dataset,
+    "compact": inlay.compact,
+    "read_parquet": inlay.read_parquet,
+}
 
 
 def docstring(value: Any) -> str:
@@ -124,9 +132,21 @@ def test_every_error_that_is_named_exists(name: str) -> None:
         assert hasattr(errors, error) or hasattr(builtins, error), error
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", EXPORTED | METHODS)
 def test_every_name_has_an_example(name: str) -> None:
-    assert "\nExample:\n    >>> " in docstring(EXPORTED[name])
+    """A method that only calls a function of inlay refers to it, because the function has the example."""
+    value = (EXPORTED | METHODS)[name]
+    function = FUNCTIONS.get(name.rpartition(".")[2]) if name in METHODS else None
+    assert function is None or function in referenced(value)
+    assert "\nExample:\n    >>> " in docstring(function or value)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_every_error_is_described(name: str) -> None:
+    method = name.rpartition(".")[2]
+    assert bool(section(CALLABLES[name], "Raises")) != (method in NEVER_RAISE)
+    if name in METHODS and method in FUNCTIONS:
+        assert section(CALLABLES[name], "Raises") == section(FUNCTIONS[method], "Raises")
 
 
 WITH_EXAMPLES = {name: value for name, value in (EXPORTED | METHODS).items() if ">>> " in docstring(value)}
@@ -140,15 +160,6 @@ def test_every_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     runner.run(example, out=report.append)
     assert runner.failures == 0, "".join(report)
-
-
-FUNCTIONS = {  # the methods of every DatasetIO class, with the function that they call
-    "merge": inlay.merge,
-    "plan_merge": inlay.plan_merge,
-    "write_dataset": inlay.write_dataset,
-    "compact": inlay.compact,
-    "read_parquet": inlay.read_parquet,
-}
 
 
 @pytest.mark.parametrize("kind", [inlay.PyArrowDatasetIO, inlay.DuckDBDatasetIO, inlay.SparkDatasetIO])

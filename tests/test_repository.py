@@ -41,6 +41,21 @@ def tracked_files() -> list[Path]:
     return [path for path in paths if path.is_file()]  # deleted, not yet committed
 
 
+# A comment between the mark and the blank line above it, other than a command to a tool or a line across the page.
+REASON = re.compile(r"# (?!noqa|type:|fmt:|-)\S")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
+def test_every_long_test_has_its_reason_beside_it(path: Path) -> None:
+    without = []
+    for paragraph in re.split(r"\n\s*\n", path.read_text()):
+        lines = paragraph.splitlines()
+        for number, line in enumerate(lines):
+            if re.search(r"\bmark\.long(_on)?\b", line) and not REASON.search("\n".join(lines[: number + 1])):
+                without.append(line.strip())
+    assert without == []
+
+
 def pins(lock: Path) -> dict[str, list[tuple[Requirement, str]]]:
     """Per package its pinned requirements (several if markers split it), each with the text of its entry."""
     found: dict[str, list[tuple[Requirement, str]]] = {}
@@ -117,7 +132,7 @@ def python_of(environment: Path) -> dict[str, str]:
 
 
 def missing_requirements(lock: Path, environment: Path) -> list[str]:
-    """Name each requirement of a locked package, with the extras that the lock asks for, that the lock lacks."""
+    """Name each requirement of a locked package, with the extras that the lock requires, that the lock lacks."""
     packages = pins(lock)
     known, python = installed_requirements(environment), python_of(environment)
     problems = []

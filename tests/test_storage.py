@@ -55,7 +55,7 @@ def listed(location: Location) -> list[str]:
 def test_local_paths_become_absolute_and_keep_their_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for given, path in {
+    for address, path in {
         "d": tmp_path / "d",
         "./d/": tmp_path / "d",
         "d/../e": tmp_path / "e",
@@ -66,15 +66,15 @@ def test_local_paths_become_absolute_and_keep_their_uri(tmp_path: Path, monkeypa
         "/": Path("/"),
         "file:///": Path("/"),
     }.items():
-        location = locate(given)
+        location = locate(address)
         assert isinstance(location.store, LocalStore)
         assert location.path == str(path.resolve())
-        assert location.uri.rstrip("/") == given.rstrip("/")
+        assert location.uri.rstrip("/") == address.rstrip("/")
     assert locate(tmp_path / "d").path == str(tmp_path / "d")
 
 
 @pytest.mark.parametrize(
-    ("given", "path"),
+    ("address", "path"),
     [
         ("memory://", ""),
         ("memory://d", "/d"),
@@ -85,8 +85,8 @@ def test_local_paths_become_absolute_and_keep_their_uri(tmp_path: Path, monkeypa
         ("s3a://bucket/d", "bucket/d"),
     ],
 )
-def test_urls_select_object_stores(given: str, path: str) -> None:
-    location = locate(given)
+def test_urls_select_object_stores(address: str, path: str) -> None:
+    location = locate(address)
     assert isinstance(location.store, ObjectStore)
     assert not location.store.is_local
     assert location.path == path
@@ -516,12 +516,12 @@ def test_one_of_many_concurrent_creates_succeeds() -> None:
     ids=str,
 )
 def test_every_error_that_means_exists_is_recognized(error: Exception) -> None:
-    class Telling(Obedient):
+    class Failing(Obedient):
         def pipe_file(self, *_: Any, **__: Any) -> None:
             raise error
 
     with pytest.raises(FileExistsError):
-        ObjectStore(Telling()).create("/d/a", b"")
+        ObjectStore(Failing()).create("/d/a", b"")
 
 
 # -------------------------------------------------------------------------------------------------- client failures

@@ -1,4 +1,4 @@
-"""The glossary's banned words: in docstrings, comments, texts for people, and names of the package.
+"""The glossary's banned words: in docstrings, comments, texts for people, names of the package, and in documents.
 
 A text for people is every string that reads as prose: errors, hints, help, labels, log lines. A word with a legal use,
 such as "in place" or "at most", is banned only where the glossary has a better one.
@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src/inlay"
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src/inlay"
 PARTS = sorted(path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 PROSE = {  # pattern -> what to write instead
     r"news": "updates, new rows",
@@ -116,6 +118,14 @@ def findings(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
 def test_no_banned_word(part: Path) -> None:
     found = [finding for path in files_of(part) for finding in findings(path)]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_no_banned_word_in_a_document(path: Path) -> None:
+    """Code, and the targets of links, are not prose."""
+    prose = re.sub(r"^```.*?^```$|(?<=\])\([^)]*\)", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = [finding for paragraph in prose.split("\n\n") for finding in banned_in(paragraph)]
     assert found == [], "\n".join(found)
 
 

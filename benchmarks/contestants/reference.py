@@ -1,4 +1,4 @@
-"""The reference: rewrites a given list of files in full with plain pyarrow, without planning or splicing."""
+"""The reference: rewrites a list of files in full with plain pyarrow, without planning or splicing."""
 
 from __future__ import annotations
 

@@ -105,6 +105,14 @@ class InlayError(Exception):
 
         Returns:
             `code`, `message` and `hint`, and the attributes that subclasses add.
+
+        Example:
+            >>> import inlay
+            >>> try:
+            ...     inlay.read_parquet("missing")
+            ... except inlay.InlayError as error:
+            ...     error.to_dict()["code"]
+            'not_found'
         """
         return {"code": self.code, "message": self.message, "hint": self.hint}
 

@@ -42,7 +42,7 @@ def _method(function: Callable[P, R]) -> Callable[Concatenate[_DatasetIO, P], R]
     owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     signature = original.replace(parameters=[owner, *parameters])
     description = inspect.cleandoc(function.__doc__ or "")
-    returns = re.search(r"\nReturns:\n.*?(?=\n\n)", description, re.DOTALL)
+    sections = re.findall(r"\n(?:Returns|Raises):\n.*?(?=\n\n|\Z)", description, re.DOTALL)
 
     @functools.wraps(function)
     def method(self: _DatasetIO, /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -55,8 +55,8 @@ def _method(function: Callable[P, R]) -> Callable[Concatenate[_DatasetIO, P], R]
 
     method.__signature__ = signature  # type: ignore[attr-defined]
     method.__doc__ = (
-        f"{description.partition(chr(10))[0]}\n\nSee `inlay.{function.__name__}` for all arguments and errors.\n"
-        f"{returns[0] if returns else ''}"
+        f"{description.partition(chr(10))[0]}\n\nSee `inlay.{function.__name__}` for all arguments and an example.\n"
+        + "\n".join(sections)
     )
     return method
 
@@ -143,6 +143,15 @@ class _DatasetIO:
 
         Raises:
             InvalidArgumentError: `rewrite_mode` is unknown, or `strategy` or `key_columns` is missing.
+            InlayError: `inlay.merge` or `inlay.write_dataset` rejects the other arguments, or fails.
+
+        Example:
+            >>> import inlay
+            >>> io = inlay.PyArrowDatasetIO()
+            >>> io.write_parquet_dataset({"id": [1, 2]}, "people").row_count
+            2
+            >>> io.write_parquet_dataset({"id": [2, 3]}, "people", strategy="insert", key_columns="id").inserted
+            1
         """
         if rewrite_mode not in ("incremental", "full"):
             raise unknown("rewrite_mode", rewrite_mode, ["incremental", "full"])
@@ -180,6 +189,14 @@ class _DatasetIO:
 
         Returns:
             The number of inserted, updated and deleted rows, and the number of rows after the merge.
+
+        Raises:
+            InlayError: `inlay.merge` rejects the same arguments, or fails, with the same error.
+
+        Example:
+            >>> import inlay
+            >>> inlay.PyArrowDatasetIO().merge_parquet_dataset({"id": [1, 2]}, "people", "id")
+            {'inserted': 2, 'updated': 0, 'deleted': 0, 'total': 2}
         """
         return _stats(self.merge(data, path, strategy, key_columns, **options))
 
@@ -317,6 +334,9 @@ def merge_parquet_dataset_pyarrow(
 
     Returns:
         The number of inserted, updated and deleted rows, and the number of rows after the merge.
+
+    Raises:
+        InlayError: `inlay.merge` rejects the same arguments, or fails, with the same error.
 
     Example:
         >>> import inlay

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -308,7 +308,27 @@ def _is_castable(source: pa.DataType, to: pa.DataType, *, as_key: bool = False) 
 
 
 def _mismatch(column: str, source: pa.DataType, target: pa.DataType) -> str:
-    return f"Column {column!r} is {source} in the source and {target} in the dataset, and not every value fits."
+    lacks = next((f"the dataset lacks the field {path!r}" for path in _unknown_fields(column, source, target)), None)
+    misses = next((f"the source lacks the field {path!r}" for path in _unknown_fields(column, target, source)), None)
+    types = f"Column {column!r} is {source} in the source and {target} in the dataset"
+    return f"{types}: {lacks or misses}." if lacks or misses else f"{types}, and not every value fits."
+
+
+def _unknown_fields(path: str, type_: pa.DataType, known: pa.DataType) -> Iterator[str]:
+    """Yield the paths of the struct fields of a type that another type does not have."""
+    if family(type_) != family(known) or family(type_) not in _NESTED:
+        return
+    type_, known = storage_type(type_), storage_type(known)
+    if _is.is_struct(type_):
+        for field in type_.fields:
+            if known.get_field_index(field.name) < 0:
+                yield f"{path}.{field.name}"
+            else:
+                yield from _unknown_fields(f"{path}.{field.name}", field.type, known.field(field.name).type)
+    elif _is.is_map(type_):
+        yield from _unknown_fields(path, type_.item_type, known.item_type)
+    else:
+        yield from _unknown_fields(path, type_.value_type, known.value_type)
 
 
 def _first_line(error: Exception) -> str:

@@ -130,6 +130,28 @@ def test_a_database_without_migrations_is_reported(empty: str) -> None:
     catalog.close()
 
 
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        ("CREATE TABLE alembic_version (version_num VARCHAR(32)); INSERT INTO alembic_version VALUES ('a'), ('b')",
+         "2 rows instead of one"),
+        ("CREATE TABLE alembic_version (other INTEGER); INSERT INTO alembic_version VALUES (7)",
+         "supports versions up to|does not name a known schema version"),
+        ("CREATE TABLE alembic_version (version_num VARCHAR(32)); INSERT INTO alembic_version VALUES ('0000')",
+         "does not name a known schema version"),
+    ],
+    ids=["two rows", "another column", "an unknown version"],
+)  # fmt: skip
+def test_a_version_table_of_another_program_is_reported(empty: str, create: str, message: str) -> None:
+    database = Database(empty)
+    with database.write() as connection:
+        for statement in create.split("; "):
+            connection.exec_driver_sql(statement)
+    with pytest.raises(CatalogVersionError, match=message):
+        migrate(database)
+    database.close()
+
+
 def test_processes_can_migrate_at_the_same_time(empty: str) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(worker("migrate", empty)) for _ in range(4)]

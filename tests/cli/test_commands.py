@@ -312,8 +312,8 @@ def encoded(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet", "arrow", "CSV", None])
 def test_source_may_be_standard_input(cli: Any, stdin: Any, lake: Path, kind: str | None) -> None:
     stdin(encoded(kind or "csv"))
-    given = ("--source-format", kind) if kind else ()
-    assert cli("merge", "-", lake, "-s", "upsert", "-k", "id", *given, "--json").json["inserted"] == 1
+    flags = ("--source-format", kind) if kind else ()
+    assert cli("merge", "-", lake, "-s", "upsert", "-k", "id", *flags, "--json").json["inserted"] == 1
     assert names_of(lake)[31] == "new"
 
 
@@ -331,9 +331,9 @@ def test_cells_are_read_with_the_types_of_the_columns(
 
 def test_errors_name_standard_input(cli: Any, stdin: Any, lake: Path) -> None:
     stdin(b"id,name\nfive,x\n")
-    told = cli("merge", "-", lake, *MERGE, code=3).err
-    assert "standard input, line 2, column 'id': 'five' is not an integer that fits bigint" in told
-    assert "inlay-stdin" not in told
+    printed = cli("merge", "-", lake, *MERGE, code=3).err
+    assert "standard input, line 2, column 'id': 'five' is not an integer that fits bigint" in printed
+    assert "inlay-stdin" not in printed
     stdin(b"id,name\nfive,x\n")
     assert "inlay-stdin" not in cli("merge", "-", lake, *MERGE, "--json", code=3).out
     stdin(b"id,name\n\xff,x\n")
@@ -607,8 +607,8 @@ def test_size_formatting(count: int | None, text: str) -> None:
 
 
 def test_storage_options() -> None:
-    given = ["key=0123", "anon=true", 'client_kwargs={"region_name": "x"}', "endpoint_url=http://host?a=b"]
-    assert options.storage_options(given) == {
+    texts = ["key=0123", "anon=true", 'client_kwargs={"region_name": "x"}', "endpoint_url=http://host?a=b"]
+    assert options.storage_options(texts) == {
         "key": "0123",
         "anon": True,
         "client_kwargs": {"region_name": "x"},

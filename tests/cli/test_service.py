@@ -61,7 +61,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def plain_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service whose Spark is never asked for."""
+    """A service whose Spark session never starts."""
     settings = Settings(
         data_dir=str(tmp_path_factory.mktemp("plain")), spark_master="local[2]", query_max_rows=1000,
         max_upload_bytes=1 << 20,
@@ -531,7 +531,7 @@ def test_json_and_another_format_exclude_each_other(cli: Any) -> None:
 
 # ----------------------------------------------------------------------------------------------------- which service
 class Stranger(http.server.BaseHTTPRequestHandler):
-    """Some web server that is no service of ours."""
+    """A web server that is not inlay's service."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/healthz" else 404)

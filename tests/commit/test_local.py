@@ -154,7 +154,7 @@ def test_locking_works_if_the_note_about_the_holder_cannot_be_written(
 
 
 def test_note_about_the_holder_replaces_a_longer_one(root: Path) -> None:
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     lock = sidecar(root) / "lock"
     lock.write_bytes(b"x" * 500)
     with opened(root):
@@ -170,14 +170,14 @@ def test_sidecar_has_the_permissions_of_the_dataset(root: Path) -> None:
     try:
         with opened(root) as manager:
             (path, _), *_ = stage(manager, {"x.parquet": b"x"})
-            made = {file.name: stat.S_IMODE(file.stat().st_mode) for file in sidecar(root).iterdir()}
+            made = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [sidecar(root), *sidecar(root).iterdir()]}
     finally:
         os.umask(usual)
-    assert stat.S_IMODE(sidecar(root).stat().st_mode) == 0o770
-    assert made == {"lock": 0o666, Path(path).parent.name: 0o770}
+    assert made == {sidecar(root).name: 0o770, "lock": 0o666, Path(path).parent.name: 0o770}
 
 
 def test_released_lock_has_no_note_about_its_holder(root: Path) -> None:
+    sidecar(root).mkdir()
     opened(root).cleanup_staging_files()
     assert (sidecar(root) / "lock").read_bytes() == b""
 
@@ -258,7 +258,7 @@ def test_record_cannot_change_files_outside_the_dataset(root: Path, name: str) -
     """A dataset may come from an untrusted source, and reading it completes its commits."""
     victim = root.parent / "outside.parquet"
     victim.write_bytes(b"private")
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     (sidecar(root) / "commit.json").write_bytes(Record("evil", [], [name]).dump())
     with pytest.raises(CorruptJournalError, match="it contains the unsafe path"):
         list_dataset_files(str(dataset(root)))
@@ -545,7 +545,7 @@ def test_replaced_files_keep_their_modes(root: Path) -> None:
 
 
 def test_recovery_deletes_leftovers_of_crashed_writers(root: Path) -> None:
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     staging = sidecar(root) / ".staging_dead"
     staging.mkdir()
     (staging / "1.stage").write_bytes(b"half")
@@ -605,7 +605,7 @@ def test_reader_completes_a_commit_but_does_not_sweep(pending: Path) -> None:
 
 
 def test_recovery_keeps_claimed_staging_directories(root: Path) -> None:
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     staging = sidecar(root) / ".staging_alive"
     staging.mkdir()
     claimed = claim(str(staging))
@@ -843,7 +843,7 @@ def test_commit_works_if_the_parent_cannot_be_synced(root: Path, monkeypatch: py
             raise PermissionError(errno.EACCES, "Permission denied", path)
         sync(store, path)
 
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     monkeypatch.setattr(LocalStore, "sync_directory", refused)
     apply_files(root)
     assert is_after(root)
@@ -862,5 +862,5 @@ def test_footer_cache_is_in_the_sidecar_or_the_home_directory(root: Path, monkey
     assert footer_cache(location).path == f"/somebody/.cache/inlay/footers/{digest}.db"
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert footer_cache(location).path == f"/elsewhere/inlay/footers/{digest}.db"
-    opened(root).cleanup_staging_files()
+    sidecar(root).mkdir()
     assert footer_cache(location).path == str(sidecar(root) / "footers.db")

@@ -294,7 +294,7 @@ def test_first_error_is_raised_if_the_store_is_unreachable(monkeypatch: pytest.M
     _, dataset = new_dataset()
 
     def lost(*_: Any, **__: Any) -> None:
-        raise OSError("the network is gone")
+        raise OSError("the network is down")
 
     with pytest.raises(FileNotFoundError, match="of the snapshot"):
         fail_after_snapshot(dataset, lambda: monkeypatch.setattr(transaction, "data_files", lost))

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 Row = dict[str, Any]
@@ -33,10 +35,30 @@ def _duckdb(path: Path) -> list[Row]:
         return connection.read_parquet(found, hive_partitioning=True).to_arrow_table().to_pylist()
 
 
-READERS: dict[str, Callable[[Path], list[Row]]] = {"pyarrow": _pyarrow, "polars": _polars, "duckdb": _duckdb}
+def _pandas(path: Path) -> list[Row]:
+    return pa.Table.from_pandas(pd.read_parquet(path, dtype_backend="pyarrow"), preserve_index=False).to_pylist()
 
 
-def assert_rows(path: Path, expected: list[Row]) -> None:
-    """Assert that every reader returns the expected rows, in any order."""
-    for name, read in READERS.items():
-        assert sorted(read(path), key=repr) == sorted(expected, key=repr), name
+def _spark(path: Path) -> list[Row]:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.active().read.parquet(str(path)).toArrow().to_pylist()
+
+
+READERS: dict[str, Callable[[Path], list[Row]]] = {
+    "pyarrow": _pyarrow,
+    "polars": _polars,
+    "duckdb": _duckdb,
+    "pandas": _pandas,
+}
+
+
+def assert_rows(path: Path, expected: list[Row], engine: Any = None) -> None:
+    """Assert that every reader returns the expected rows, in any order. Spark reads the datasets of its engine."""
+    for name, read in (READERS | ({"spark": _spark} if engine == "spark" else {})).items():
+        assert sorted_rows(read(path)) == sorted_rows(expected), name
+
+
+def sorted_rows(rows: list[Row]) -> list[Row]:
+    """Sort rows and their columns."""
+    return sorted((dict(sorted(row.items())) for row in rows), key=repr)

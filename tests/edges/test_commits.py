@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,46 @@ import inlay
 from inlay.commit.local import LocalJournal
 from inlay.errors import CommitPendingError, CorruptJournalError, DatasetIOError, InlayError, InvalidArgumentError
 from inlay.storage import locate
-from tests.edges.readers import READERS
+from tests.edges.readers import Row, assert_rows
 from tests.faults.scenarios import failing_moves
 
 ROWS = {"id": [1, 2, 3], "n": [10, 20, 30]}
+DAYS = {"id": [1, 2, 3], "day": ["mon", "tue", "wed"]}
+# The journal, the lock and the sidecar do not depend on the engine: short runs try its commits on two engines.
+on_two_engines = pytest.mark.long_on("duckdb-union", "spark")
 
 
-def write(path: Path, **rows: list[Any]) -> Path:
-    inlay.write_dataset(rows or ROWS, path)
+def write(path: Path, engine: Any = "pyarrow", **rows: list[Any]) -> Path:
+    inlay.write_dataset(rows or ROWS, path, engine=engine)
     return path
+
+
+def rows_of(*ids: int) -> list[Row]:
+    return [{"id": number, "n": 10 * number} for number in ids]
+
+
+def records(columns: dict[str, list[Any]]) -> list[Row]:
+    return pa.table(columns).to_pylist()
+
+
+def assert_dataset(path: Path, expected: list[Row], engine: Any = None) -> None:
+    """Assert the rows that inlay reads, which completes a pending commit, and then those of every other reader."""
+    assert sorted(inlay.read_parquet(path).to_pylist(), key=repr) == sorted(expected, key=repr)
+    assert_rows(path, expected, engine)
 
 
 def listing(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def interrupt(path: Path, moves: int = 0) -> None:
+UPDATED: Row = {"id": 2, "n": 21}
+UPSERTED = [*rows_of(1, 3, 4), UPDATED]
+
+
+def interrupt(path: Path, engine: Any = "pyarrow", moves: int = 0) -> None:
     """Leave a pending upsert that has moved this many files."""
     with failing_moves(moves), pytest.raises(CommitPendingError):
-        inlay.merge({"id": [2, 4], "n": [21, 40]}, path, "upsert", "id")
-
-
-def ids(path: Path) -> list[int]:
-    return sorted(inlay.read_parquet(path)["id"].to_pylist())
+        inlay.merge({"id": [2, 4], "n": [21, 40]}, path, "upsert", "id", engine=engine)
 
 
 # ------------------------------------------------------------------------------------------------- mounts and links
@@ -49,7 +67,8 @@ COUNT = """
 import sys, inlay
 path, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for number in range(first, last):
-    inlay.merge({"id": [number], "n": [number]}, path, "upsert", "id", lock_timeout=60)
+    inlay.merge({"id": [number], "n": [10 * number]}, path, "upsert", "id", lock_timeout=60)
+    print(number, flush=True)
 """
 
 
@@ -71,16 +90,16 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_writers_through_two_mounts_lose_no_update(tmp_path: Path) -> None:
-    path = write(tmp_path / "host/sales", id=[-1], n=[0])
-    outside = subprocess.Popen([sys.executable, "-c", COUNT, str(path), "0", "30"], stderr=subprocess.PIPE, text=True)
+@on_two_engines
+def test_writers_through_two_mounts_lose_no_update(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "host/sales")
     inside = in_mount(COUNT, path, tmp_path / "container/data", 100, 130)
-    finish(outside)
+    assert inside.stdout is not None
+    assert inside.stdout.readline() == "100\n", "the process in the mount has begun to write"
+    for number in range(4, 34):
+        inlay.merge(rows_of(number), path, "upsert", "id", engine=engine, lock_timeout=60)
     finish(inside)
-    expected = [-1, *range(30), *range(100, 130)]
-    assert ids(path) == expected
-    for read in READERS.values():
-        assert sorted(row["id"] for row in read(path)) == expected
+    assert_dataset(path, rows_of(*range(1, 34), *range(100, 130)), engine)
 
 
 def test_symbolic_links_and_relative_paths_lead_to_one_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +110,10 @@ def test_symbolic_links_and_relative_paths_lead_to_one_sidecar(tmp_path: Path, m
         assert LocalJournal(locate(each)).sidecar == str(tmp_path / "data/.sales.txn")
 
 
-def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(tmp_path: Path) -> None:
-    path = write(tmp_path / "host/sales")
-    interrupt(path)
+@on_two_engines
+def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "host/sales", engine)
+    interrupt(path, engine)
     script = """
     import sys, inlay
     for call in (lambda p: inlay.read_parquet(p), lambda p: inlay.merge({"id": [9], "n": [9]}, p, "upsert", "id")):
@@ -105,31 +125,36 @@ def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(tmp_path:
     first, second = finish(in_mount(script, path, tmp_path / "container/data")).splitlines()
     assert first == second
     assert "is pending in the directory next to the dataset, which this mount hides" in first
-    assert ids(path) == [1, 2, 3, 4], "the writer's own path completes the commit"
+    assert_dataset(path, UPSERTED, engine)  # the writer's own path completes the commit
     finish(in_mount(COUNT, path, tmp_path / "container/data", 5, 6))
-    assert ids(path) == [1, 2, 3, 4, 5]
+    assert_dataset(path, [*UPSERTED, *rows_of(5)], engine)
 
 
-def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_used(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
-    interrupt(path)
+def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_used(
+    tmp_path: Path, engine: Any
+) -> None:
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine)
     (path / ".inlay.txn").mkdir()
-    inlay.merge({"id": [5], "n": [50]}, path, "upsert", "id")
-    assert ids(path) == [1, 2, 3, 4, 5]
+    inlay.merge({"id": [5], "n": [50]}, path, "upsert", "id", engine=engine)
+    assert_dataset(path, [*UPSERTED, *rows_of(5)], engine)
     assert not (tmp_path / ".sales.txn/commit.json").exists()
     assert not (path / ".inlay.pending").exists()
 
 
-def test_a_marker_without_a_commit_is_removed_by_the_next_writer(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
+@on_two_engines
+def test_a_marker_without_a_commit_is_removed_by_the_next_writer(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "sales", engine)
     (path / ".inlay.pending").mkdir()
-    assert ids(path) == [1, 2, 3]
-    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id")
+    assert_dataset(path, rows_of(1, 2, 3), engine)
+    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", engine=engine)
     assert not (path / ".inlay.pending").exists()
+    assert_dataset(path, rows_of(1, 2, 3, 4), engine)
 
 
+@on_two_engines
 def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
     import fcntl
@@ -142,69 +167,77 @@ def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
         real(descriptor, mode)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    path = write(tmp_path / "sales")
+    path = write(tmp_path / "sales", engine)
     with inlay.incremental.IncrementalFileManager() as manager:
         manager.create_staging_directory(path)
         with pytest.raises(inlay.InlayError, match="is locked by process"):
-            inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", lock_timeout=0)
-    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", lock_timeout=0)
-    assert ids(path) == [1, 2, 3, 4]
+            inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", engine=engine, lock_timeout=0)
+    inlay.merge({"id": [4], "n": [40]}, path, "upsert", "id", engine=engine, lock_timeout=0)
+    assert_dataset(path, rows_of(1, 2, 3, 4), engine)
 
 
 # ------------------------------------------------------------------------------------------------- deleted datasets
+@on_two_engines
 @pytest.mark.parametrize("moves", [0, 1])
-def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(tmp_path: Path, moves: int) -> None:
-    path = write(tmp_path / "sales")
-    interrupt(path, moves)
+def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(tmp_path: Path, engine: Any, moves: int) -> None:
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine, moves)
     shutil.rmtree(path)
     with pytest.raises(InlayError, match="no Parquet file"):
         inlay.read_parquet(path)
     assert not path.exists()
-    write(path, id=[7], n=[70])
-    assert ids(path) == [7]
+    write(path, engine, id=[7], n=[70])
+    assert_dataset(path, rows_of(7), engine)
 
 
-def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
-    interrupt(path)
+def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine)
     shutil.rmtree(path)
     path.mkdir()
     pq.write_table(pa.table({"id": [7], "n": [70]}), path / "part-0.parquet")
-    assert ids(path) == [7]
-    inlay.merge({"id": [8], "n": [80]}, path, "upsert", "id")
-    assert ids(path) == [7, 8]
+    assert_dataset(path, rows_of(7), engine)
+    inlay.merge({"id": [8], "n": [80]}, path, "upsert", "id", engine=engine)
+    assert_dataset(path, rows_of(7, 8), engine)
     assert [entry.name for entry in (tmp_path / ".sales.txn").iterdir() if entry.name.startswith(".staging_")] == []
 
 
-def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
-    interrupt(path, moves=1)
+@on_two_engines
+def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine, moves=1)
     (path / ".inlay.pending").rmdir()
     found = listing(path)
     with pytest.raises(CorruptJournalError, match="belongs to another directory"):
         inlay.read_parquet(path)
     assert listing(path) == found
     assert inlay.recover(path, undo=True).undone
-    assert ids(path) == [1, 2, 3]
+    assert_dataset(path, rows_of(1, 2, 3), engine)
 
 
 # ---------------------------------------------------------------------------------------------- before commit point
-def test_a_partition_name_that_is_too_long_changes_nothing(tmp_path: Path) -> None:
+def test_a_partition_name_that_is_too_long_changes_nothing(tmp_path: Path, engine: Any) -> None:
     path = tmp_path / "places"
-    inlay.write_dataset({"id": [1], "country": ["de"], "city": ["Ulm"]}, path, partition_columns=["country", "city"])
+    stored = {"id": [1], "country": ["de"], "city": ["Ulm"]}
+    inlay.write_dataset(stored, path, partition_columns=["country", "city"], engine=engine)
     before = sorted(path.rglob("*"))
     rows = {"id": [2, 3], "country": ["de", "fr"], "city": ["Bonn", "x" * 295]}
-    for call in (inlay.write_dataset, lambda data, at: inlay.merge(data, at, "upsert", ["id"])):
+    calls: list[Callable[[], object]] = [
+        lambda: inlay.write_dataset(rows, path, engine=engine),
+        lambda: inlay.merge(rows, path, "upsert", ["id"], engine=engine),
+    ]
+    for call in calls:
         with pytest.raises(InlayError, match="File name too long"):
-            call(rows, path)
+            call()
     assert sorted(path.rglob("*")) == before
-    assert ids(path) == [1]
+    assert_dataset(path, records(stored), engine)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test changes its user")
 def test_a_partition_without_write_permission_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "days"
-    inlay.write_dataset({"id": [1, 2], "day": ["mon", "tue"]}, path, partition_columns="day")
+    stored = {"id": [1, 2], "day": ["mon", "tue"]}
+    inlay.write_dataset(stored, path, partition_columns="day")
     before = listing(path)
     for each in [tmp_path, *tmp_path.rglob("*")]:
         os.chown(each, 65534, 65534)
@@ -231,50 +264,53 @@ def test_a_partition_without_write_permission_changes_nothing(tmp_path: Path) ->
     assert "You do not have permission to write to" in done.stdout
     assert "day=tue" in done.stdout
     assert listing(path) == before
-    assert ids(path) == [1, 2]
+    assert_dataset(path, records(stored))
 
 
 # ------------------------------------------------------------------------------------------------------------- undo
+@on_two_engines
 @pytest.mark.parametrize("moves", [0, 1, 2])
-def test_undo_restores_the_files_before_the_commit(tmp_path: Path, moves: int) -> None:
+def test_undo_restores_the_files_before_the_commit(tmp_path: Path, engine: Any, moves: int) -> None:
     path = tmp_path / "days"
-    inlay.write_dataset({"id": [1, 2, 3], "day": ["mon", "tue", "wed"]}, path, partition_columns="day")
+    inlay.write_dataset(DAYS, path, partition_columns="day", engine=engine)
     before = listing(path)
     rows = {"id": [1, 2, 4], "day": ["mon", "tue", "thu"], "new": [1, 2, 4]}
     with failing_moves(moves), pytest.raises(CommitPendingError):
-        inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve")
+        inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve", engine=engine)
     report = inlay.recover(path, undo=True)
     assert report.undone
     assert report.completed is None
     assert listing(path) == before
     assert not list((tmp_path / ".days.txn").glob(".staging_*"))
     assert not inlay.recover(path, undo=True), "there is nothing left to undo"
-    inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve")
-    assert ids(path) == [1, 2, 4]
+    assert_dataset(path, records(DAYS), engine)
+    inlay.merge(rows, path, "full_merge", "id", schema_mode="evolve", engine=engine)
+    assert_dataset(path, records(rows), engine)
 
 
-def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
-    interrupt(path, moves=1)
+def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine, moves=1)
     with failing_moves(0), pytest.raises(CommitPendingError):
         inlay.recover(path, undo=True)
-    assert ids(path) == [1, 2, 3]
+    assert_dataset(path, rows_of(1, 2, 3), engine)
 
 
+@on_two_engines
 def test_undo_without_hard_links_is_an_error_that_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError("no links")
 
     monkeypatch.setattr(os, "link", refused)
-    path = write(tmp_path / "sales")
-    interrupt(path, moves=1)
+    path = write(tmp_path / "sales", engine)
+    interrupt(path, engine, moves=1)
     found = listing(path)
     with pytest.raises(CorruptJournalError, match=r"earlier content of .* is lost"):
         inlay.recover(path, undo=True)
     assert listing(path) == found
-    assert ids(path) == [1, 2, 3, 4]
+    assert_dataset(path, UPSERTED, engine)
 
 
 def test_undo_on_an_object_store_is_rejected(memory: Any) -> None:
@@ -285,27 +321,28 @@ def test_undo_on_an_object_store_is_rejected(memory: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------------- access rights
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
-def test_rewritten_files_keep_owner_group_mode_and_attributes(tmp_path: Path) -> None:
-    path = write(tmp_path / "sales")
+def test_rewritten_files_keep_owner_group_mode_and_attributes(tmp_path: Path, engine: Any) -> None:
+    path = write(tmp_path / "sales", engine)
     [file] = path.glob("*.parquet")
     os.chown(file, 1234, 4321)
     file.chmod(0o640)
     os.setxattr(file, "user.origin", b"vendor")
-    inlay.merge({"id": [2], "n": [21]}, path, "update", "id")
+    inlay.merge({"id": [2], "n": [21]}, path, "update", "id", engine=engine)
     status = file.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o640)
     assert os.getxattr(file, "user.origin") == b"vendor"
+    assert_dataset(path, [*rows_of(1, 3), UPDATED], engine)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change groups")
-def test_the_group_of_the_dataset_can_use_the_sidecar(tmp_path: Path) -> None:
+def test_the_group_of_the_dataset_can_use_the_sidecar(tmp_path: Path, engine: Any) -> None:
     path = tmp_path / "sales"
     path.mkdir()
     os.chown(path, 0, 4321)
     path.chmod(0o2775)
     usual = os.umask(0o022)
     try:
-        inlay.write_dataset({"id": [1], "day": ["mon"]}, path, partition_columns="day")
+        inlay.write_dataset({"id": [1], "day": ["mon"]}, path, partition_columns="day", engine=engine)
     finally:
         os.umask(usual)
     for directory in (tmp_path / ".sales.txn", path / "day=mon"):
@@ -313,16 +350,38 @@ def test_the_group_of_the_dataset_can_use_the_sidecar(tmp_path: Path) -> None:
         assert (status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 0o2775), directory
     [file] = path.rglob("*.parquet")
     assert file.stat().st_gid == 4321
+    assert_dataset(path, [{"id": 1, "day": "mon"}], engine)
 
 
-def test_a_no_op_leaves_nothing_behind(tmp_path: Path) -> None:
-    inlay.merge(ROWS, tmp_path / "new/sales", "update", "id")
+@on_two_engines
+def test_a_no_op_leaves_nothing_behind(tmp_path: Path, engine: Any) -> None:
+    inlay.merge(ROWS, tmp_path / "new/sales", "update", "id", engine=engine)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rejected_initial_load_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["upsert", "insert", "update", "no rows", "append", "compact", "rejected"])
+def test_a_call_that_changes_nothing_leaves_nothing_beside_a_foreign_directory(tmp_path: Path, change: str) -> None:
+    path, rows = tmp_path / "sales", pa.table(ROWS)
+    path.mkdir()
+    pq.write_table(rows, path / "a.parquet")
+    before = sorted(tmp_path.rglob("*"))
+    if change == "append":
+        inlay.write_dataset(rows.slice(0, 0), path, mode="append")
+    elif change == "compact":
+        inlay.compact(path)
+    elif change == "rejected":
+        with pytest.raises(InlayError):
+            inlay.merge(pa.concat_tables([rows, rows]), path, "upsert", "id")
+    else:
+        source, strategy = (rows.slice(0, 0), "upsert") if change == "no rows" else (rows, change)
+        assert inlay.merge(source, path, strategy, "id").rewritten_files == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@on_two_engines
+def test_a_rejected_initial_load_leaves_nothing_behind(tmp_path: Path, engine: Any) -> None:
     with pytest.raises(InlayError):
-        inlay.merge({"id": [1, 1]}, tmp_path / "new/sales", "upsert", "id")
+        inlay.merge({"id": [1, 1]}, tmp_path / "new/sales", "upsert", "id", engine=engine)
     assert list(tmp_path.iterdir()) == []
 
 

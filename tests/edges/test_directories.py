@@ -50,6 +50,24 @@ def test_the_directory_of_a_table_format_is_rejected(tmp_path: Path, table_forma
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("part", "marker"),
+    [
+        ("day=1", "_delta_log/00000000000000000000.json"),
+        ("day=1/city=Bern", ".hoodie/hoodie.properties"),
+        ("data", "metadata/00000-5f5c.metadata.json"),
+        ("data/day=1", "metadata/version-hint.text"),
+    ],
+)
+@pytest.mark.parametrize("call", ["merge", "append", "read"])
+def test_a_directory_inside_a_table_is_rejected(tmp_path: Path, part: str, marker: str, call: str) -> None:
+    path = Path(lake.write(tmp_path / "t" / part, {"part-0.parquet": lake.table([1])}))
+    (tmp_path / "t" / marker).parent.mkdir()
+    (tmp_path / "t" / marker).write_text("{}")
+    with pytest.raises(InvalidArgumentError, match=r"is part of a table of .*, not a plain Parquet dataset"):
+        CALLS[call](path)
+
+
 def test_names_that_resemble_a_table_format_are_data(tmp_path: Path) -> None:
     path = tmp_path / "metadata"
     lake.write(path, {"kind=delta_log/a.parquet": lake.table([1])})

@@ -18,7 +18,7 @@ import inlay
 from inlay.errors import SchemaMismatchError
 from inlay.schema import storage_type
 from tests import lake, oracle
-from tests.edges.readers import files
+from tests.edges.readers import assert_rows, files
 
 IDS = pa.array([1, 2, 3])
 AT = pa.array([1_735_689_600_000_000] * 3, pa.timestamp("us"))
@@ -112,6 +112,19 @@ def test_int96_timestamps_are_kept(tmp_path: Path, engine: Any) -> None:
     for reader, rows in _read(path).items():
         seconds = [row["at"] // 1_000_000_000 for row in rows]
         assert [second - seconds[0] for second in seconds] == [0, 1, 1], reader
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+def test_new_files_declare_the_unit_of_int96_timestamps(tmp_path: Path, engine: Any, unit: str) -> None:
+    """INT96 has no unit. polars reads the unit that the Arrow schema of a file declares, and refuses two units."""
+    at = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC).replace(tzinfo=None)
+    old = pa.table({"id": [1], "at": pa.array([at], pa.timestamp(unit))})
+    path = Path(lake.write(tmp_path / "d", {"a.parquet": old}, use_deprecated_int96_timestamps=True))
+    inlay.merge([{"id": 2, "at": at}], path, "upsert", "id", engine=engine)
+    assert_rows(path, [{"id": 1, "at": at}, {"id": 2, "at": at}])
+    finer = pa.array([1], pa.timestamp("ns"))
+    inlay.merge(pa.table({"id": [3], "at": finer}), path, "upsert", "id", engine=engine)
+    assert finer[0] in inlay.read_parquet(path)["at"].combine_chunks(), "a value that the unit cannot hold is kept"
 
 
 def test_the_index_column_of_pandas_is_a_column(tmp_path: Path, engine: Any) -> None:

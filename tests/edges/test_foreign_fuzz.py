@@ -1,12 +1,14 @@
 """Random merges into directories that pandas, polars, DuckDB, pyarrow and Spark wrote, compared with the oracle.
 
-Every case ends in the right rows for every reader that read the directory before the merge, or in an error that leaves
-the directory unchanged. Run one case again with `INLAY_FUZZ_SEED=17`.
+The sources are tables, frames, rows, batches and files of every kind that inlay accepts. A part of the merges adds and
+omits columns with `schema_mode="evolve"`. Every case ends in the right rows for every reader that read the directory
+before the merge, or in an error that leaves the directory unchanged. Run one case again with `INLAY_FUZZ_SEED=17`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -25,6 +27,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 import inlay
 from inlay.engines import get_engine
@@ -47,6 +50,11 @@ COLUMNS: dict[str, tuple[list[pa.DataType], Callable[[random.Random], Any]]] = {
     "m": ([pa.decimal128(9, 2), pa.decimal128(20, 2)], lambda r: Decimal(r.randrange(999)).scaleb(-2)),
     "b": ([pa.bool_()], lambda r: r.random() < 0.5),
     "c": ([pa.dictionary(pa.int32(), pa.string())], lambda r: r.choice(["red", "green"])),
+}
+#: columns that only a source has, of types that every source keeps
+NEW_COLUMNS: dict[str, Callable[[random.Random], Any]] = {
+    "extra": lambda r: r.randrange(-99, 99),
+    "note": lambda r: r.choice(["x", "y z", None]),
 }
 PARTITIONS: dict[str, list[Any]] = {
     "i": [1, 2, 13, -4],
@@ -88,6 +96,13 @@ class Case:
 
     def table(self, numbers: list[int]) -> pa.Table:
         return pa.Table.from_pylist([self.row(number) for number in numbers], self.schema)
+
+    def evolved(self, table: pa.Table) -> pa.Table:
+        """Add a new column to a source, and perhaps remove one that is neither a key nor a partition column."""
+        name = self.random.choice(sorted(NEW_COLUMNS))
+        omitted = [other for other in self.schema.names[1:] if other not in PARTITIONS and self.random.random() < 0.2]
+        values = pa.array([NEW_COLUMNS[name](self.random) for _ in range(len(table))])
+        return table.drop_columns(omitted[:1]).append_column(name, values)
 
 
 # --------------------------------------------------------------------------------------------------------- writers
@@ -183,9 +198,8 @@ def _spark(case: Case, table: pa.Table) -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession.active()
-    plain = [f.with_type(pa.timestamp("us")) if f.type == pa.timestamp("ns") else f for f in _decoded(table).schema]
-    pq.write_table(_decoded(table).cast(pa.schema(plain)), case.work / "rows.parquet")
-    rows = session.read.parquet(str(case.work / "rows.parquet")).repartition(case.random.choice([1, 3]))
+    pq.write_table(_microseconds(_decoded(table)), case.work / "written.parquet")
+    rows = session.read.parquet(str(case.work / "written.parquet")).repartition(case.random.choice([1, 3]))
     writer = rows.write.option("compression", case.random.choice(["snappy", "zstd", "none"]))
     kind = case.random.choice(["INT96", "TIMESTAMP_MICROS"])
     session.conf.set("spark.sql.parquet.outputTimestampType", kind)
@@ -201,24 +215,29 @@ WRITERS: list[Writer] = [_pandas, _polars, _duckdb, _pyarrow, _pyarrow_with_summ
 
 
 # --------------------------------------------------------------------------------------------------------- sources
-def _csv(case: Case, table: pa.Table) -> Path:
-    pc_csv.write_csv(_decoded(table), case.work / "source.csv")
-    return case.work / "source.csv"
+def _csv(table: pa.Table, path: Path, delimiter: str = ",") -> None:
+    pc_csv.write_csv(_decoded(table), path, pc_csv.WriteOptions(delimiter=delimiter))
 
 
-def _json(case: Case, table: pa.Table) -> Path:
-    lines = [json.dumps({k: _json_value(v) for k, v in row.items()}) for row in table.to_pylist()]
-    (case.work / "source.jsonl").write_text("\n".join(lines))
-    return case.work / "source.jsonl"
+def _json(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in _json_rows(table)))
+
+
+def _json_array(table: pa.Table, path: Path) -> None:
+    path.write_text(json.dumps(_json_rows(table)))
+
+
+def _json_rows(table: pa.Table) -> list[dict[str, Any]]:
+    return [{name: _json_value(value) for name, value in row.items()} for row in table.to_pylist()]
 
 
 def _json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
-def _parquet(case: Case, table: pa.Table) -> Path:
-    pq.write_table(table, case.work / "source.parquet")
-    return case.work / "source.parquet"
+def _arrow(table: pa.Table, path: Path, new: Callable[..., Any] = pa.ipc.new_file) -> None:
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
 
 
 def _decoded(table: pa.Table) -> pa.Table:
@@ -226,6 +245,47 @@ def _decoded(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(plain))
 
 
+def _spark_frame(case: Case, table: pa.Table) -> Any:
+    from pyspark.sql import SparkSession
+
+    pq.write_table(_microseconds(_decoded(table)), case.work / "frame.parquet")
+    return SparkSession.active().read.parquet(str(case.work / "frame.parquet"))
+
+
+def _microseconds(table: pa.Table) -> pa.Table:
+    """Cast nanoseconds, which Spark does not have."""
+    plain = [f.with_type(pa.timestamp("us")) if f.type == pa.timestamp("ns") else f for f in table.schema]
+    return table.cast(pa.schema(plain))
+
+
+def _files(case: Case, table: pa.Table, name: str) -> Path | str:
+    """Write a file, or a directory of up to three files that is the source itself or matches a glob."""
+    layout = case.random.choice(["file", "directory", "glob"])
+    if layout == "file":
+        FILES[name](table, case.work / name)
+        return case.work / name
+    folder = case.work / "source"
+    folder.mkdir()
+    cuts = sorted(case.random.randrange(len(table) + 1) for _ in range(2))
+    for start, end in itertools.pairwise([0, *cuts, len(table)]):
+        if end > start or not table.num_rows:
+            FILES[name](table.slice(start, end - start), folder / f"{start:02}{name}")  # in the order of the rows
+    return folder if layout == "directory" else f"{folder}/*{name}"
+
+
+#: name of a file -> function that writes it
+FILES: dict[str, Callable[[pa.Table, Path], None]] = {
+    "rows.parquet": pq.write_table,
+    "rows.csv": _csv,
+    "rows.tsv": lambda table, path: _csv(table, path, "\t"),
+    "semicolons.csv": lambda table, path: _csv(table, path, ";"),
+    "rows.jsonl": _json,
+    "array.json": _json_array,
+    "rows.arrow": _arrow,
+    "rows.ipc": _arrow,
+    "stream.arrow": lambda table, path: _arrow(table, path, pa.ipc.new_stream),
+    "rows.feather": lambda table, path: feather.write_feather(table, str(path), compression="zstd"),
+}
 SOURCES: dict[str, Callable[[Case, pa.Table], Any]] = {
     "table": lambda _, table: table,
     "shuffled columns": lambda _, table: table.select(table.column_names[::-1]),
@@ -234,15 +294,22 @@ SOURCES: dict[str, Callable[[Case, pa.Table], Any]] = {
     "polars": lambda _, table: pl.from_arrow(table),
     "duckdb": lambda _, table: duckdb.from_arrow(table),
     "dicts": lambda _, table: table.to_pylist(),
-    "parquet": _parquet,
-    "csv": _csv,
-    "json": _json,
+    "list of batches": lambda _, table: table.to_batches(max_chunksize=2),
+    "generator of batches": lambda _, table: (batch for batch in table.to_batches(max_chunksize=2)),
+    **{name: lambda case, table, name=name: _files(case, table, name) for name in FILES},  # type: ignore[misc]
 }
 
 
 # --------------------------------------------------------------------------------------------------------- readers
 def _read_dataset(path: Path) -> pa.Table:
     return ds.dataset(path, partitioning="hive").to_table()
+
+
+def _read_unified(path: Path) -> pa.Table:
+    """Read with the columns of all files."""
+    first = ds.dataset(path, partitioning="hive")
+    schemas = [first.schema, *(fragment.physical_schema for fragment in first.get_fragments())]
+    return first.replace_schema(pa.unify_schemas(schemas, promote_options="permissive")).to_table()
 
 
 def _read_files(path: Path) -> pa.Table:
@@ -264,6 +331,12 @@ def _read_polars(path: Path) -> pa.Table:
     return pl.scan_parquet(files(path), **options).collect().to_arrow()
 
 
+def _read_diagonal(path: Path) -> pa.Table:
+    """Read each file with polars, and combine the columns of all files."""
+    frames = [pl.read_parquet(file, hive_partitioning=True) for file in files(path)]
+    return pl.concat(frames, how="diagonal_relaxed").to_arrow()
+
+
 def _read_duckdb(path: Path) -> pa.Table:
     names = [str(file) for file in files(path)]
     with duckdb.connect() as connection:
@@ -282,32 +355,43 @@ def _read_spark(path: Path) -> pa.Table:
     return SparkSession.active().read.parquet(str(path)).toArrow()
 
 
+def _read_merged_spark(path: Path) -> pa.Table:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.active().read.option("mergeSchema", True).parquet(str(path)).toArrow()
+
+
 def _read_inlay(path: Path) -> pa.Table:
     return inlay.read_parquet(path)
 
 
-READERS: list[Callable[[Path], pa.Table]] = [
-    _read_dataset, _read_files, _read_polars, _read_duckdb, _read_pandas, _read_inlay,
-]  # fmt: skip
+Reader = Callable[[Path], pa.Table]
+READERS: list[Reader] = [_read_dataset, _read_files, _read_polars, _read_duckdb, _read_pandas, _read_inlay]
+# A merge that adds a column keeps the files whose rows it keeps, so only readers of all schemas find the column.
+UNION_READERS: list[Reader] = [_read_unified, _read_files, _read_diagonal, _read_duckdb, _read_inlay]
+
+
+def _readers(evolves: bool, on_spark: bool) -> list[Reader]:
+    spark = _read_merged_spark if evolves else _read_spark
+    return [*(UNION_READERS if evolves else READERS), *([spark] if on_spark else [])]
 
 
 def _rows(case: Case, table: pa.Table) -> list[Any]:
     """Return sorted rows of exact values. Partition values are text, because each reader infers another type."""
     columns = []
-    for name in case.schema.names:
+    names = [*case.schema.names, *NEW_COLUMNS]
+    for name in names:
         if name not in table.column_names:
             columns.append(pa.nulls(len(table)))
         elif name in case.partitions:
             columns.append(pa.chunked_array(table[name]).cast(pa.string()))
         else:
             columns.append(table[name])
-    rows = lake.rows_of(pa.Table.from_arrays(columns, case.schema.names))
+    rows = lake.rows_of(pa.Table.from_arrays(columns, names))
     return sorted((oracle.exact_row(row) for row in rows), key=repr)
 
 
-def _usable(
-    case: Case, expected: list[Any], readers: list[Callable[[Path], pa.Table]]
-) -> Iterator[Callable[[Path], pa.Table]]:
+def _usable(case: Case, expected: list[Any], readers: list[Reader]) -> Iterator[Reader]:
     """Yield the readers that read the directory right before the merge."""
     for read in readers:
         try:
@@ -327,28 +411,44 @@ def _merge(seed: int, root: Path, engines: list[str]) -> str:
     on_spark = engines == ["spark"]
     rng.choice([_spark, _spark, *WRITERS] if on_spark else WRITERS)(case, case.written)
     before = _rows(case, case.written)
-    readers = list(_usable(case, before, [*READERS, _read_spark] if on_spark else READERS))
+    mode = rng.choice(["strict", "strict", "strict", "evolve"])
+    readers = list(_usable(case, before, _readers(mode == "evolve", on_spark)))
     assert len(readers) >= 3, [read.__name__ for read in readers]
     strategy = rng.choice(sorted(oracle.TRUTH))
     numbers = rng.sample(range(30), rng.randrange(9)) + rng.sample(known, len(known) // 2)
     unique = list(dict.fromkeys(numbers))
     source = case.table(numbers if strategy == "deduplicate" else unique)
+    if mode == "evolve":
+        source = case.evolved(source)
     keys = ["id", *rng.sample(case.partitions, rng.randrange(len(case.partitions) + 1))]
     kind, engine = rng.choice(sorted(SOURCES)), rng.choice(engines)
+    if on_spark and rng.random() < 0.2:
+        kind = "Spark DataFrame"
+    data = _spark_frame(case, source) if kind == "Spark DataFrame" else SOURCES[kind](case, source)
     runner: Any = get_engine("duckdb", use_merge=False) if engine == "duckdb-union" else engine
     photograph = lake.photograph(case.path)
-    context = f"seed {seed}: {strategy} by {keys} of {kind} on {engine}, partitions {case.partitions}\n{case.schema}"
+    location = data if isinstance(data, (str, Path)) else "memory"
+    context = (
+        f"seed {seed}: {strategy} ({mode}) by {keys} of {kind} ({location}) on {engine}, partitions {case.partitions}"
+        f"\n{case.schema}"
+    )
     try:
-        inlay.merge(SOURCES[kind](case, source), case.path, strategy, keys, engine=runner)  # type: ignore[arg-type]
+        inlay.merge(data, case.path, strategy, keys, engine=runner, schema_mode=mode)  # type: ignore[arg-type]
     except InlayError as error:
         assert lake.photograph(case.path) == photograph, context
         return f"{type(error).__name__}: {error.message} [{context.splitlines()[0]}]"
-    old = [("all", lake.rows_of(case.written))]
-    outcome = oracle.merge(old, lake.rows_of(source), strategy, keys, case.partitions)
+    except Exception as error:
+        raise AssertionError(context) from error
+    outcome = oracle.merge([("all", _full(case, case.written))], _full(case, source), strategy, keys, case.partitions)
     expected = _expected(case, outcome)
     for read in readers:
         assert _rows(case, read(case.path)) == expected, f"{read.__name__}, {context}"
     return "merged"
+
+
+def _full(case: Case, table: pa.Table) -> list[oracle.Row]:
+    """Return rows with all columns. A column that the table does not have is NULL."""
+    return [dict.fromkeys([*case.schema.names, *NEW_COLUMNS]) | row for row in lake.rows_of(table)]
 
 
 def _expected(case: Case, outcome: oracle.Outcome) -> list[Any]:
@@ -373,7 +473,7 @@ def test_merges_into_directories_of_other_tools(tmp_path: Path) -> None:
     _run(tmp_path, seeds, ["pyarrow", "duckdb", "duckdb-union"])
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs merge with the other engines above, and Spark's tasks run the same kernels
 @pytest.mark.timeout(1200)
 @pytest.mark.spark
 def test_merges_on_spark_into_directories_of_other_tools(tmp_path: Path, spark_session: Any) -> None:

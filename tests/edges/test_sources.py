@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import feather
 
 import inlay
-from inlay.engines import files, streams
-from inlay.errors import CommitPendingError, InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
 from tests import lake
 from tests.edges.readers import assert_rows
-from tests.faults.scenarios import failing_moves
 
 
 def test_a_list_of_dicts_has_the_columns_of_all_dicts(tmp_path: Path, engine: Any) -> None:
@@ -159,6 +157,69 @@ def test_an_iterator_that_an_earlier_call_has_read_is_rejected(tmp_path: Path, e
     assert not (tmp_path / "d").exists()
 
 
+class Wrapped:
+    """An object that exports the stream of a reader, which can be read only once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.reader = table.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader.__arrow_c_stream__(requested_schema)
+
+
+def test_an_object_whose_rows_an_earlier_call_read_is_rejected(tmp_path: Path) -> None:
+    path, source = tmp_path / "d", Wrapped(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    inlay.merge(source, path, "upsert", "id")
+    for again in (
+        lambda: inlay.merge(source, path, "full_merge", "id"),
+        lambda: inlay.write_dataset(source, path, mode="overwrite"),
+    ):
+        with pytest.raises(UnreadableSourceError):
+            again()
+    assert inlay.read_parquet(path).num_rows == 2
+    empty = pa.table({"id": [1], "v": ["a"]}).slice(1)
+    assert inlay.merge(Wrapped(empty), path, "full_merge", "id").deleted == 2  # it never had rows
+
+
+def test_a_relation_over_a_reader_is_rejected_by_the_second_call(tmp_path: Path) -> None:
+    relation = duckdb.from_arrow(pa.table({"id": [1]}).to_reader())
+    inlay.merge(relation, tmp_path / "d", "upsert", "id")
+    with pytest.raises(UnreadableSourceError):
+        inlay.merge(relation, tmp_path / "d", "full_merge", "id")
+    assert inlay.read_parquet(tmp_path / "d").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"id": 12345678901234567890123}],
+        [{"id": 1}, {"id": "x"}],
+        {"id": [1, "x"]},
+        {"other": [1], "id": [object()]},
+    ],
+)
+def test_python_values_without_a_common_type_name_their_column(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(UnreadableSourceError, match="source column 'id' have no common Arrow type"):
+        inlay.merge(rows, tmp_path / "d", "upsert", "id")
+
+
+def test_columns_of_different_lengths_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="do not fit together"):
+        inlay.merge({"id": [1, 2], "v": [1]}, tmp_path / "d", "upsert", "id")
+
+
+def test_an_unknown_or_missing_field_of_a_struct_is_named(tmp_path: Path, engine: Any) -> None:
+    path = tmp_path / "d"
+    inlay.write_dataset([{"id": 1, "s": {"a": 1, "l": [{"x": 1}]}}], path)
+    for value, message in (
+        ({"a": 1, "l": [{"x": 1, "y": 2}]}, r"the dataset lacks the field 's.l.y'"),
+        ({"a": 1, "b": 2, "l": []}, r"the dataset lacks the field 's.b'"),
+        ({"l": [{"x": 1}]}, r"the source lacks the field 's.a'"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=message):
+            inlay.merge([{"id": 1, "s": value}], path, "upsert", "id", engine=engine)
+
+
 def test_a_generator_that_a_failed_call_has_begun_to_read_is_rejected(tmp_path: Path) -> None:
     source = batches()
     with pytest.raises(SchemaMismatchError):
@@ -208,49 +269,6 @@ def test_a_file_that_is_not_arrow_is_named(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- datasets as sources
-@pytest.mark.parametrize("moves", [0, 1])
-def test_a_pending_commit_of_the_source_is_completed_first(tmp_path: Path, engine: Any, moves: int) -> None:
-    source = tmp_path / "source"
-    for start in (0, 2):
-        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
-    with failing_moves(moves), pytest.raises(CommitPendingError):
-        inlay.merge({"id": [1, 2, 9], "v": ["new"] * 3}, source, "upsert", "id")
-    inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
-    assert not (tmp_path / ".source.txn/commit.json").exists()
-    values = {0: "old", 1: "new", 2: "new", 3: "old", 9: "new"}
-    for path in (source, tmp_path / "d"):
-        assert_rows(path, [{"id": key, "v": value} for key, value in values.items()])
-
-
-def test_a_commit_during_the_read_changes_no_row_of_the_source(
-    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commit to the source between the listing of its files and the first row."""
-    source = tmp_path / "source"
-    for start in (0, 2):
-        inlay.write_dataset({"id": [start, start + 1], "v": ["old", "old"]}, source)
-    original = files.scan_fragments
-
-    def commit_first(*arguments: Any) -> Iterator[pa.RecordBatch]:
-        inlay.merge({"id": [1, 2], "v": ["new"] * 2}, source, "upsert", "id")
-        inlay.compact(source)
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(streams, "scan_fragments", commit_first)
-        inlay.merge(source, tmp_path / "d", "upsert", "id", engine=engine)
-    assert_rows(tmp_path / "d", [{"id": key, "v": "old"} for key in range(4)])
-    assert_rows(source, [{"id": key, "v": "new" if key in (1, 2) else "old"} for key in range(4)])
-    assert not [name for name in os.listdir(tmp_path / ".source.txn") if name.startswith(".staging")]
-
-
-def test_a_dataset_is_its_own_source(tmp_path: Path, engine: Any) -> None:
-    path = tmp_path / "d"
-    inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
-    assert inlay.merge(path, path, "full_merge", "id", engine=engine).unchanged == 2
-    assert_rows(path, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
-
-
 def test_an_error_names_the_file_of_a_source_dataset(tmp_path: Path, engine: Any) -> None:
     source = tmp_path / "source"
     inlay.write_dataset({"id": [1]}, source)

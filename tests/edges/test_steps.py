@@ -1,4 +1,4 @@
-"""The steps of the requirements give the answers of a merge."""
+"""The steps of the requirements return the same results as a merge."""
 
 from __future__ import annotations
 

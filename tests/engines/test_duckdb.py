@@ -24,8 +24,8 @@ import inlay
 from inlay import engines
 from inlay.engines import duckdb as duckdb_engine
 from inlay.engines import get_engine
-from inlay.engines.duckdb import DuckDBEngine, duckdb_version
-from inlay.errors import DatasetMergeError, EngineNotInstalledError, UnreadableFileError
+from inlay.engines.duckdb import DuckDBEngine, duckdb_version, supports_merge
+from inlay.errors import DatasetMergeError, EngineNotInstalledError, InlayError, UnreadableFileError
 from tests import lake
 from tests.arrow_types import SCALARS, array_of
 from tests.duckdb_tap import Tap, state_of
@@ -295,7 +295,7 @@ def test_datasets_on_other_filesystems(tmp_path, reads, use_merge):
 # ------------------------------------------------------------------------------------------------------- connections
 @USE_MERGE
 def test_a_merge_does_not_change_the_connection(tmp_path, monkeypatch, use_merge):
-    """Settings, tables, views and the transaction stay the same, also after errors."""
+    """Settings, tables, views and the transaction remain unchanged, also after errors."""
     connection = duckdb.connect()
     connection.execute("SET default_collation = 'nocase'; SET threads = 1; SET memory_limit = '500MB'").fetchall()
     connection.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TEMP TABLE u AS SELECT 2 AS a").fetchall()
@@ -473,9 +473,14 @@ def merged_in_a_child(path, rows, limit, use_merge):
 
 @pytest.mark.parametrize("use_merge", [True, False])
 def test_use_merge_selects_how_duckdb_matches_keys(tmp_path, caplog, use_merge):
+    arguments = ({"id": [1]}, tmp_path / "d", "upsert", "id")
+    if use_merge and not supports_merge(duckdb_version(duckdb.connect())):
+        with pytest.raises(InlayError, match="Required version"):
+            inlay.merge(*arguments, engine="duckdb", use_merge=True)
+        return
     with caplog.at_level(logging.INFO):
         for call in (inlay.plan_merge, inlay.merge):
-            call({"id": [1]}, tmp_path / "d", "upsert", "id", engine="duckdb", use_merge=use_merge)
+            call(*arguments, engine="duckdb", use_merge=use_merge)
     assert ("Using DuckDB MERGE" in caplog.text) == use_merge
 
 
@@ -488,7 +493,7 @@ def test_memory_is_bounded(tmp_path, use_merge):
     assert report["peak"] < 1_000
 
 
-@pytest.mark.long
+@pytest.mark.long  # 20 million rows; tests/test_bounds.py measures merges of 2 million rows in short runs
 @pytest.mark.timeout(1800)
 @USE_MERGE
 def test_memory_is_bounded_for_20_million_rows(tmp_path, use_merge):
@@ -514,7 +519,7 @@ def environment_with(requirement, folder):
     return python
 
 
-@pytest.mark.long
+@pytest.mark.long  # installs other versions; short runs run the same tests with the locked version
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("requirement", ["duckdb>=1.1,<1.2", "duckdb<1.4", "duckdb>=1.4,<1.5"])
 def test_the_suite_passes_with_other_versions_of_duckdb(tmp_path, requirement):

@@ -40,8 +40,8 @@ class Tasks:
     def __call__(self, kernel: Any, tasks: Sequence[Any]) -> Iterator[Any]:
         self.counts.append(len(tasks))
         for task in tasks:
-            run, given = pickle.loads(pickle.dumps((kernel, task)))
-            yield pickle.loads(pickle.dumps(run(given)))
+            run, received = pickle.loads(pickle.dumps((kernel, task)))
+            yield pickle.loads(pickle.dumps(run(received)))
 
 
 @contextlib.contextmanager

@@ -188,7 +188,7 @@ FILES = [
     FilePlan("d/a/keep.parquet", "preserved", "why not", 10, 5_000),
     FilePlan("d/a/part.parquet", "rewritten", "2 matching rows", 1_000, 4_000, 2, (0,), 3_000),
     FilePlan("d/b/whole.parquet", "rewritten", "another schema", 10, 1_000, 2, (0,), 0),
-    FilePlan("d/b/gone.parquet", "removed", "", 10, 700),
+    FilePlan("d/b/old.parquet", "removed", "", 10, 700),
 ]
 LONG = "d/b/" + "x" * 117  # 119 characters behind `d/`
 NEW = [LONG, LONG + "xy"]
@@ -203,7 +203,7 @@ def test_the_whole_html_of_a_plan() -> None:
         "spliced: a/part.parquet (1,000 rows, 4.0 kB): 2 matching rows": (
             "linear-gradient(to top,#2f81f7 55%,#8b949e55 55%)"
         ),
-        "removed: b/gone.parquet (10 rows, 700 bytes)": "none;box-shadow:inset 0 0 0 2px #d1242f",
+        "removed: b/old.parquet (10 rows, 700 bytes)": "none;box-shadow:inset 0 0 0 2px #d1242f",
         "rewritten: b/whole.parquet (10 rows, 1.0 kB): another schema": "#d9822b",
         f"new: {LONG[2:]}: new keys": "#2da44e",
         f"new: ...{NEW[1][-120:]}: new keys": "#2da44e",
@@ -214,7 +214,7 @@ def test_the_whole_html_of_a_plan() -> None:
         " 2.0 kB to encode (without new rows), 3.0 kB to copy;"
         " 5.0 kB (50%) saved compared with rewriting the dataset 5 files touched"
         " spliced a/part.parquet 1,000 rows 4.0 kB 2 matching rows"
-        " removed b/gone.parquet 10 rows 700 bytes"
+        " removed b/old.parquet 10 rows 700 bytes"
         " rewritten b/whole.parquet 10 rows 1.0 kB another schema"
         f" new {LONG[2:]} new keys new ...{NEW[1][-120:]} new keys"
     )

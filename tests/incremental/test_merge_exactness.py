@@ -14,7 +14,7 @@ from tests import lake
 from tests.arrow_types import needs_small_decimals
 
 FAR, NEAR = dt.datetime(9999, 12, 31), dt.datetime(2024, 5, 1)
-MOST = 2**63 - 1
+MAXIMUM = 2**63 - 1
 
 
 # ------------------------------------------------------------------------------------------- timestamps of 96 bits
@@ -56,7 +56,7 @@ def test_int96_years_that_arrow_holds_are_merged(tmp_path, engine):
 # ------------------------------------------------------------------------------------------------------------- keys
 def test_infinite_timestamps_are_valid_keys(tmp_path, engine):
     """DuckDB and PostgreSQL export `infinity` like this."""
-    keys = pa.array([MOST, -MOST, 0], pa.timestamp("us"))
+    keys = pa.array([MAXIMUM, -MAXIMUM, 0], pa.timestamp("us"))
     path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"at": keys, "v": ["a", "b", "c"]})})
     result = inlay.merge(pa.table({"at": keys, "v": ["x", "y", "z"]}), path, "upsert", ["at"], engine=engine)
     assert (result.updated, result.inserted) == (3, 0)

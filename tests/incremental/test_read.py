@@ -6,8 +6,6 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -38,30 +36,11 @@ def test_an_exception_inside_the_block_is_not_wrapped(tmp_path: Path) -> None:
         (tmp_path / "none" / "out.csv").write_text("")
 
 
-def test_an_open_dataset_keeps_its_rows_during_merges(tmp_path: Path) -> None:
-    path = lake.write(
-        tmp_path / "d", {"a.parquet": lake.table([1, 2], ["a", "b"]), "b.parquet": lake.table([3], ["c"])}
-    )
-    with inlay.open_dataset(path) as dataset:
-        for update in ("A", "B"):
-            inlay.merge(lake.table([1, 3], [update, update]), path, "full_merge", ["id"])
-        assert sorted(dataset.to_table()["v"].to_pylist()) == ["a", "b", "c"]
-        assert sorted(inlay.read_parquet(path)["v"].to_pylist()) == ["B", "B"]
-    assert {entry.name for entry in (tmp_path / ".d.txn").iterdir()} <= {"lock", "footers.db"}
-
-
 def test_an_open_dataset_without_a_sidecar_leaves_none(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
     with inlay.open_dataset(path) as dataset:
         assert dataset.count_rows() == 2
     assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
-
-
-def test_globs_of_other_readers_do_not_match_the_links_of_a_snapshot(tmp_path: Path) -> None:
-    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
-    with inlay.open_dataset(path):
-        assert duckdb.read_parquet(f"{tmp_path}/**/*.parquet").fetchall() == duckdb.read_parquet(f"{path}/*").fetchall()
-        assert pl.read_parquet(f"{tmp_path}/**/*.parquet").height == 2
 
 
 def test_a_commit_on_an_object_store_is_an_error_at_the_end_of_the_block(memory: MemoryFileSystem) -> None:

@@ -40,9 +40,7 @@ def planned(
     named = []
     for number, rows in enumerate(files):
         path = folder / f"{number}.parquet"
-        pq.write_table(
-            pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=6
-        )  # not more row groups than are looked at
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=6)  # not more row groups than are read
         named.append((path.name, path.stat().st_size))
     draft = Draft(locate(str(folder)), named, "plan")
     options = MergeOptions.check(strategy, ["id"])
@@ -97,7 +95,7 @@ def test_sample_is_the_same_on_spark(tmp_path: Path, strategy: str) -> None:
     check(target, rows, strategy, 20, changes)
 
 
-class Watched(ArrowEngine):
+class CountingEngine(ArrowEngine):
     """An engine that records its picks."""
 
     def __init__(self) -> None:
@@ -113,7 +111,7 @@ def test_sample_reads_few_row_groups(tmp_path: Path) -> None:
     """The rows come from the first files that hold enough of them."""
     target = [[row(10 * number + key, ("a", 1.0)) for key in range(10)] for number in range(30)]
     rows = [row(key, ("b", 1.0)) for key in range(300)]
-    engine = Watched()
+    engine = CountingEngine()
     plan, changes = planned(tmp_path, target, rows, "upsert", 20, engine)
     assert (plan.updated, changes.old.num_rows, changes.new.num_rows) == (300, 20, 20)
     assert len(engine.seen) == 4
@@ -133,7 +131,7 @@ def test_sample_reads_few_row_groups(tmp_path: Path) -> None:
 def test_sample_contains_deleted_rows_between_kept_rows(tmp_path: Path) -> None:
     target = [[row(key, ("a", 1.0)) for key in range(12)]]
     rows = [*(row(key, ("a", 1.0)) for key in range(6)), row(7, ("b", 1.0))]
-    engine = Watched()
+    engine = CountingEngine()
     _, changes = planned(tmp_path, target, rows, "full_merge", 20, engine)
     check(target, rows, "full_merge", 20, changes)
     assert changes.deleted["id"].to_pylist() == [6, 8, 9, 10, 11]

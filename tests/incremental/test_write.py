@@ -178,7 +178,7 @@ def test_dictionary_indices_widen_only_if_all_files_are_rewritten(tmp_path: Path
     path = lake.write(tmp_path / "d", sizes)
     limit = (tmp_path / "d/a.parquet").stat().st_size * 2 + 100
     (some,) = inlay.compact(path, target_file_size=limit).files
-    assert pq.read_schema(some.path).field("v").type == narrow, "another file stays"
+    assert pq.read_schema(some.path).field("v").type == narrow, "another file is kept"
     (all_,) = inlay.compact(path).files
     assert pq.read_schema(all_.path).field("v").type == wide
 

@@ -425,9 +425,9 @@ def test_pruned_file_never_contains_the_key(writer: str, data: st.DataObject) ->
     kind = TYPES[name][0]
     pool = data.draw(st.lists(ALL_VALUES[name], min_size=1, max_size=6))
     inside = data.draw(st.lists(st.none() | st.sampled_from(pool), min_size=1, max_size=5))
-    asked = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
+    queried = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
-        for file, values in (("target", inside), ("source", asked)):
+        for file, values in (("target", inside), ("source", queried)):
             (Path(folder) / file).mkdir()
             WRITERS[writer](pa.table({"k": array_of(kind, values)}), Path(folder) / file / "a.parquet")
         columns = [lake.read_file(Path(folder) / file / "a.parquet").column("k") for file in ("target", "source")]

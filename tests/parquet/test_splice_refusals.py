@@ -352,10 +352,10 @@ NAMED: dict[str, tuple[str, Callable[[Splicer, ParquetBytes, ParquetBytes], None
 
 @pytest.mark.parametrize("name", NAMED)
 def test_broken_file_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    place, call, named = NAMED[name]
+    function, call, named = NAMED[name]
     base, other, fresh = (ParquetBytes(table_bytes(pa.table(COLUMN)), each) for each in ("base", "other", "fresh"))
     splicer = Splicer(io.BytesIO(), base)
-    monkeypatch.setattr(f"inlay.parquet.splice.{place}", _broken)
+    monkeypatch.setattr(f"inlay.parquet.splice.{function}", _broken)
     with pytest.raises(SpliceRefused, match=f"^{named}: broken"):
         call(splicer, other, fresh)
 

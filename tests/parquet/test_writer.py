@@ -50,7 +50,7 @@ def chunks(data: Path | pa.Buffer) -> dict[str, ChunkSettings]:
 
 def like(path: Path, row_group_size: int = ROWS) -> WriterSettings:
     with pq.ParquetFile(path) as file:
-        return WriterSettings.like(list(chunks(path).values()), file.schema, row_group_size)
+        return WriterSettings.like(ParquetBytes(path.read_bytes()), 0, file.schema, row_group_size)
 
 
 def written_like(path: Path, table: pa.Table | None = None) -> pa.Buffer:
@@ -98,7 +98,7 @@ def test_pages_indexes_checksums_and_statistics_are_kept(tmp_path: Path, options
 
 
 def test_dictionaries_of_mostly_distinct_values_are_dropped(tmp_path: Path) -> None:
-    """By default pyarrow gives every column a dictionary, which is useless for mostly distinct values."""
+    """By default pyarrow writes a dictionary for every column, which is useless for mostly distinct values."""
     pq.write_table(TABLE, tmp_path / "a.parquet")
     before, after = chunks(tmp_path / "a.parquet"), chunks(written_like(tmp_path / "a.parquet"))
     assert before["text"].dictionary

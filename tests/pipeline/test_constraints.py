@@ -81,7 +81,7 @@ _WHOLE = pa.schema([("t", pa.timestamp("s")), ("h", pa.time32("s")), ("z", pa.ti
 def test_fractions_are_rejected_by_types_of_whole_seconds(
     local_converter: Converter, kind: str, is_loaded: bool
 ) -> None:
-    """The type is what was asked for; a Parquet file holds seconds as milliseconds."""
+    """The type is the requested one; a Parquet file holds seconds as milliseconds."""
     day = "2024-01-31 10:00:0"
     rows = [(f"{day}1", "10:00:02", f"{day}3Z"), (f"{day}1.5", "10:00:02", f"{day}3Z"), (f"{day}1", "10:00:02.5", ""),
             ("", "", f"{day}3.001+01:00"), (f"{day}1.000", "10:00:02.0", f"{day}3.00000000000Z")]  # fmt: skip

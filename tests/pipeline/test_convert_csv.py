@@ -275,7 +275,7 @@ def test_a_failure_removes_only_new_files(converter: Any, tmp_path: Path) -> Non
 def test_a_target_that_is_not_a_directory(converter: Any, tmp_path: Path) -> None:
     raw = converter.upload(b"a,b\n1,2\n")
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(OSError):  # noqa: PT011  (whichever the system gives)
+    with pytest.raises(OSError):  # noqa: PT011  (the type depends on the system)
         converter.convert(raw, directory="file/out", rejects_directory="file/rejects")
 
 

@@ -56,14 +56,14 @@ def test_layouts(converter: Any, layout: str, content: str, split_bytes: int) ->
         (["1e400", "1"], "string", ["1e400", "1"]),
     ],
 )
-@pytest.mark.parametrize("place", ["top", "list", "struct"])
+@pytest.mark.parametrize("nesting", ["top", "list", "struct"])
 def test_numbers_are_never_changed(
-    converter: Any, numbers: list[str], type_: str, values: list[Any], place: str
+    converter: Any, numbers: list[str], type_: str, values: list[Any], nesting: str
 ) -> None:
-    around = {"top": "%s", "list": "[%s]", "struct": '{"x": %s}'}[place]
+    around = {"top": "%s", "list": "[%s]", "struct": '{"x": %s}'}[nesting]
     table = converter.table(converter.convert("\n".join(f'{{"a": {around % n}}}' for n in numbers).encode(), "json"))
     column = table.column("a")
-    wanted = {"top": values, "list": [[v] for v in values], "struct": [{"x": v} for v in values]}[place]
+    wanted = {"top": values, "list": [[v] for v in values], "struct": [{"x": v} for v in values]}[nesting]
     assert type_ in str(column.type)
     assert column.to_pylist() == wanted
 

@@ -140,8 +140,8 @@ def test_pages_with_wrong_checksums_are_rejected(local_converter: Any) -> None:
 @pytest.mark.parametrize("rows", [0, 200])
 def test_schema_metadata_is_kept(local_converter: Any, tmp_path: Path, more: dict[str, int], rows: int) -> None:
     field = pa.field("a", pa.int64(), metadata={"unit": "km"})
-    said = {"owner": "somebody", "geo": "{}", "pandas": "{}", "org.apache.spark.sql.parquet.row.metadata": "{}"}
-    table = pa.table([pa.array(range(rows), pa.int64())], schema=pa.schema([field], said))
+    foreign = {"owner": "somebody", "geo": "{}", "pandas": "{}", "org.apache.spark.sql.parquet.row.metadata": "{}"}
+    table = pa.table([pa.array(range(rows), pa.int64())], schema=pa.schema([field], foreign))
     found = local_converter.convert(parquet_bytes(table, row_group_size=50), "parquet", **more)
     wanted = {b"owner": b"somebody", b"geo": b"{}"}
     assert found.schema.metadata == wanted

@@ -138,8 +138,8 @@ def test_a_first_row_that_is_evidently_data_is_loaded_with_a_warning(local_conve
         "The first row looks like data, not like a header: inlay loads it and names the columns column_1, column_2 ... "
         "Set the option header to change this."
     )
-    said = local_converter.convert(content.encode(), options={"delimiter": ",", "header": False})
-    assert not [warning for warning in said.warnings if "first row" in warning]
+    converted = local_converter.convert(content.encode(), options={"delimiter": ",", "header": False})
+    assert not [warning for warning in converted.warnings if "first row" in warning]
 
 
 def test_blank_names_are_generated(local_converter: Any) -> None:

@@ -139,7 +139,7 @@ def _finished_tasks(log: list[dict[str, Any]], group: str) -> int:
     return len(ended)
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web
 def test_spark_connect(folder: Path, tmp_path: Path, connect: str) -> None:
     root = _copy(folder, "connect")
     answers = cluster.run_driver(SCRIPT, connect, root, "raw.csv", "raw.json", folder=tmp_path)

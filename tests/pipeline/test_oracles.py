@@ -269,7 +269,7 @@ def _typed_objects(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def _same(given_value: Any, loaded: Any) -> bool:
-    """Whether a loaded value is what was given, or its text."""
+    """Return whether a loaded value equals the written value, or its text."""
     if given_value is None or loaded is None:
         return given_value is None and loaded is None
     if isinstance(loaded, dict):

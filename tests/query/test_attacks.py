@@ -287,11 +287,11 @@ def processor_seconds() -> float:
     return used
 
 
-# Short runs try one bomb of each kind: endless, large, nested, recursive, sorted.
 _SHORT = ("counting forever", "a long text", "brackets", "cases", "joins", "an endless recursion", "a large statement",
           "one array of all", "a sort of all", "a large result", "a large repetition in a pattern")  # fmt: skip
 
 
+# Short runs try bombs of each kind: endless, large, nested, recursive, sorted.
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n not in _SHORT)) for n in BOMBS])
 def test_bombs_end_and_later_queries_work(db: QueryEngine, name: str) -> None:
     with db.run("SELECT 1"):

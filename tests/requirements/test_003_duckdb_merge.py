@@ -1,6 +1,6 @@
 """Document 003 (DuckDB datasets: merge with the MERGE statement): its scenarios, in its order.
 
-Where it gives SQL that DuckDB does not parse, the test shows that and what is done instead; all of it is in
+Where it contains SQL that DuckDB does not parse, the test shows that and what is done instead; all of it is in
 docs/decisions/duckdb-merge.md.
 """
 

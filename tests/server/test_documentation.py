@@ -27,11 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# Short runs read the pages for users, and one page for operators on PostgreSQL and S3 below.
 FOR_USERS = ("docs/tutorial/service.md", "docs/how-to/service.md")
 
 
 def page_case(path: Path) -> ParameterSet:
+    # Short runs run the pages for users, and one page for operators on PostgreSQL and S3 below.
     is_for_users = path.relative_to(ROOT).as_posix() in FOR_USERS
     return pytest.param(path, marks=() if is_for_users else pytest.mark.long, id=name_of(path))
 
@@ -44,6 +44,7 @@ def test_every_snippet_runs(path: Path, folder: Path) -> None:
         PageRunner(path, api.url).run()
 
 
+# Short runs run the tutorial on SQLite and a disk above.
 TUTORIAL = pytest.param(ROOT / "docs/tutorial/service.md", marks=pytest.mark.long)
 
 

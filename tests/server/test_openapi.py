@@ -149,7 +149,7 @@ def test_responses_match_the_openapi_document(locked_api: Api) -> None:
     assert fuzz(locked_api, 8) > 50
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs send 8 requests of each kind above, instead of 300
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
 def test_many_responses_match_the_openapi_document(locked_api: Api) -> None:

@@ -124,7 +124,7 @@ def test_an_upload_of_100_megabytes_is_streamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.long  # short runs upload 100 MB above
 @pytest.mark.timeout(1200)
 def test_an_upload_of_a_gigabyte_is_streamed(tmp_path: Path) -> None:
     check_memory(tmp_path, 1024)
@@ -144,8 +144,8 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
         assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1  # waits for Spark
         assert expect(http.get("/readyz"), 200)["parts"]["spark"] == "ready"
         job = expect(http.post("/v1/datasets", json=body, headers={"Prefer": "respond-async"}), 202)
-        following = http.stream("GET", f"/v1/jobs/{job['id']}/events")
-        with following as answer:
+        events = http.stream("GET", f"/v1/jobs/{job['id']}/events")
+        with events as answer:
             assert answer.status_code == 200
             assert stop(found) == -signal.SIGTERM
         requests = [line for line in found.lines() if line["logger"] == "inlay.requests"]
@@ -159,7 +159,7 @@ def test_a_service_starts_works_and_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.long  # installs all dependencies; short runs start the same service above, in the environment of the tests
 @pytest.mark.timeout(1200)
 def test_make_serve_sets_up_and_serves(tmp_path: Path) -> None:
     """A new environment without test dependencies serves queries and the page."""

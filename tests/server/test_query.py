@@ -155,14 +155,14 @@ def test_a_disconnect_cancels_the_query(api: Api, table: str, monkeypatch: pytes
     ended: list[type[BaseException]] = []
     real = api.workspace.query_engine.answer
 
-    async def watched(*arguments: Any, **more: Any) -> Any:
+    async def recorded(*arguments: Any, **more: Any) -> Any:
         try:
             return await real(*arguments, **more)
         except BaseException as error:
             ended.append(type(error))
             raise
 
-    monkeypatch.setattr(api.workspace.query_engine, "answer", watched)
+    monkeypatch.setattr(api.workspace.query_engine, "answer", recorded)
     body = json.dumps({"sql": ENDLESS}).encode()
     with socket.create_connection(("127.0.0.1", httpx.URL(api.url).port)) as connection:
         head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"

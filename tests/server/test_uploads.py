@@ -19,7 +19,7 @@ from inlay.errors import CommitStateUnknownError
 from tests.pipeline_data import parquet_bytes
 from tests.service import Api, expect, expect_problem
 
-MOST = 4 << 20  # the limit of the fixtures
+MAX_BYTES = 4 << 20  # the limit of the fixtures
 
 
 def chunks(count: int, size: int = 1 << 18) -> Iterator[bytes]:
@@ -84,7 +84,7 @@ def test_an_empty_upload_is_rejected_and_removed(api: Api, content: bytes) -> No
 
 
 def test_an_upload_at_the_limit_is_accepted(api: Api) -> None:
-    assert expect(api.http.post("/v1/files", content=chunks(16)), 201)["size_bytes"] == MOST
+    assert expect(api.http.post("/v1/files", content=chunks(16)), 201)["size_bytes"] == MAX_BYTES
 
 
 @pytest.mark.parametrize("how", ["length", "chunked"])
@@ -92,7 +92,7 @@ def test_an_upload_at_the_limit_is_accepted(api: Api) -> None:
 def test_an_upload_over_the_limit_is_413_and_removed(api: Api, how: str) -> None:
     before = api.files()
     count = len(api.get("/v1/files", status="all", limit=1000)["uploads"])
-    body = b"x" * (MOST + 1) if how == "length" else chunks(40)
+    body = b"x" * (MAX_BYTES + 1) if how == "length" else chunks(40)
     problem = expect_problem(api.http.post("/v1/files", content=body), 413, "upload_too_large")
     assert "INLAY_MAX_UPLOAD_BYTES" in problem["hint"]
     assert api.files() == before

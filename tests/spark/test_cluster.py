@@ -84,7 +84,7 @@ print(json.dumps(answer))
 """
 
 
-@pytest.mark.long  # short runs merge through Spark Connect in test_engine_cluster.py and ship the package below
+@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web, and ship the package below
 def test_connect(bare_python: str, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
     stock = {"spark.python.daemon.module": "pyspark.daemon"}  # executors without inlay have no other daemon

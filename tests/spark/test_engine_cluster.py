@@ -123,7 +123,7 @@ def test_a_driver_that_dies_changes_nothing(spark, tmp_path, standalone):
     assert state(path) == "after"
 
 
-@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web and tests/cli
+@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web
 def test_merge_on_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
     answer = cluster.run_driver(MERGE, path, connect, "0", folder=tmp_path)
@@ -131,7 +131,7 @@ def test_merge_on_spark_connect(tmp_path, connect):
     assert state(path) == "after"
 
 
-@pytest.mark.long  # short runs merge on S3 with executors in test_large_source_cluster.py
+@pytest.mark.long  # short runs load datasets on S3 with Spark in tests/workspace
 def test_executors_read_and_write_s3_without_extra_jars(tmp_path, standalone, s3):  # noqa: F811
     path = f"{s3.bucket()}/d"
     s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True).put(

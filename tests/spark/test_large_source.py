@@ -416,9 +416,9 @@ def test_partition_columns_come_from_the_paths_of_files(tmp_path, stored):
 @pytest.mark.usefixtures("spark")
 def test_the_driver_reads_files_that_tasks_cannot_open(tmp_path, stored):
     path = target(tmp_path / "d")
-    with fsspec.open("memory://news.parquet", "wb") as out:
+    with fsspec.open("memory://updates.parquet", "wb") as out:
         pq.write_table(rows(range(100)), out)
-    result = inlay.merge("memory://news.parquet", path, "update", ["id"], engine="spark")
+    result = inlay.merge("memory://updates.parquet", path, "update", ["id"], engine="spark")
     assert (result.updated, stored) == (100, [])
     assert not leftovers(path)
 

@@ -87,7 +87,7 @@ def test_two_workers(tmp_path, standalone):
     assert not leftovers(path)
 
 
-@pytest.mark.long  # short runs merge a table on Spark Connect in test_engine_cluster.py
+@pytest.mark.long  # short runs load datasets through Spark Connect in tests/web
 def test_spark_connect(tmp_path, connect):
     path = target(tmp_path / "d")
     assert cluster.run_driver(MERGE, path, connect, "0", folder=tmp_path) == EXPECTED
@@ -115,7 +115,7 @@ def test_a_merge_survives_the_death_of_an_executor(tmp_path):
     assert not leftovers(path)
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs delete the files of a dead process in test_large_source.py
 def test_the_next_merge_deletes_files_of_a_dead_driver(tmp_path, standalone):
     path = target(tmp_path / "d")
     driver = cluster.start_driver(MERGE, path, standalone.master, "3.0", folder=tmp_path)
@@ -138,7 +138,7 @@ def store(s3):  # noqa: F811
     return s3fs.S3FileSystem(endpoint_url=s3.endpoint, skip_instance_cache=True)
 
 
-# Long: short runs exchange rows through a disk below, and load datasets on S3 with Spark in tests/workspace.
+# Short runs exchange rows through a disk in the test of a dead executor, and load datasets on S3 in tests/workspace.
 @pytest.mark.long
 def test_executors_exchange_rows_through_s3(tmp_path, standalone, s3, store):  # noqa: F811
     path = f"{s3.bucket()}/d"
@@ -150,7 +150,7 @@ def test_executors_exchange_rows_through_s3(tmp_path, standalone, s3, store):  #
     assert not [name for name in store.find(path) if ".staging" in name]
 
 
-@pytest.mark.long
+@pytest.mark.long  # short runs read large files from a disk in test_large_source.py
 def test_executors_read_large_files_from_s3(tmp_path, standalone, s3, store):  # noqa: F811
     bucket = s3.bucket()
     path = f"{bucket}/d"
@@ -159,9 +159,9 @@ def test_executors_read_large_files_from_s3(tmp_path, standalone, s3, store):  #
     source = pa.table({"id": ids, "text": [f"new {i}" for i in ids]})
     for at, part in enumerate(np.array_split(np.arange(len(ids)), 3)):
         rows = source.slice(part[0], len(part))
-        name = f"{bucket.removeprefix('s3://')}/news/{at}.parquet"
+        name = f"{bucket.removeprefix('s3://')}/updates/{at}.parquet"
         pq.write_table(rows, name, row_group_size=5_000, filesystem=store)
-    arguments = [path, standalone.master, "0", f"{bucket}/news"]
+    arguments = [path, standalone.master, "0", f"{bucket}/updates"]
     answer = cluster.run_driver(MERGE, *arguments, folder=tmp_path, seconds=300, **s3.environment())
     assert answer == EXPECTED
     assert is_merged(path)

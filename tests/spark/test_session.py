@@ -277,7 +277,7 @@ print(json.dumps([again.range(5).count(), len(s.check_workers(again))]))
 """
 
 
-@pytest.mark.long
+@pytest.mark.long  # starts two JVMs; no merge or page changes how a session starts
 def test_a_new_session_starts_after_the_jvm_died(tmp_path: Path) -> None:
     assert cluster.run_driver(RESTARTED, folder=tmp_path) == [5, 1]
 
@@ -291,7 +291,7 @@ print(json.dumps([spark.sparkContext.master, conf.get("spark.ui.enabled"), conf.
 """
 
 
-@pytest.mark.long
+@pytest.mark.long  # starts a JVM; short runs check in test_settings.py which settings inlay sets
 def test_options_of_spark_submit_are_kept(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SUBMITTED)
     options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]

@@ -101,11 +101,11 @@ def _keys(value: Any) -> list[str]:
 
 
 def test_bar_labels_omit_midnight() -> None:
-    given = [
+    texts = [
         "2025-01-01T00:00:00.000000000",
         "2025-01-01T00:00:00Z",
         "2025-01-01T10:20:00.000Z",
         "2025-01-01T10:20:00.5",
     ]
-    made = options(Chart("bar", 0, (1,)), ["at", "n"], ["timestamp(9)", "bigint"], [[text, 1] for text in given])
+    made = options(Chart("bar", 0, (1,)), ["at", "n"], ["timestamp(9)", "bigint"], [[text, 1] for text in texts])
     assert made["xAxis"]["data"] == ["2025-01-01", "2025-01-01", "2025-01-01T10:20:00", "2025-01-01T10:20:00.5"]

@@ -189,7 +189,7 @@ def large_file(path: Path, megabytes: int) -> Path:
 def test_large_upload_shows_progress(visit: Visit, tmp_path: Path) -> None:
     file = large_file(tmp_path / "large.csv", 200)
     seen: list[tuple[float, float, str]] = []
-    visit.page.expose_function("seen", lambda value, most, text: seen.append((value, most, text)))
+    visit.page.expose_function("seen", lambda value, total, text: seen.append((value, total, text)))
     page = visit.go("/")
     slow_down(visit, 100e6)
     page.evaluate(WATCH_PROGRESS)
@@ -197,10 +197,10 @@ def test_large_upload_shows_progress(visit: Visit, tmp_path: Path) -> None:
     page.wait_for_url("**/uploads/**")
     assert len({value for value, _, _ in seen}) > 5
     assert [value for value, _, _ in seen] == sorted(value for value, _, _ in seen)
-    assert {most for _, most, _ in seen} == {file.stat().st_size}
+    assert {total for _, total, _ in seen} == {file.stat().st_size}
     assert [text for _, _, text in seen if re.search(r"MB of 200 MB · .*\d [KM]B/s · .*(s|min|second) left", text)]
     slow_down(visit, -1)
-    type_ = page.get_by_label("Type of number")  # of so much only the beginning is looked at
+    type_ = page.get_by_label("Type of number")  # inlay reads only the beginning of a large file
     expect(type_).to_have_value("bigint", timeout=SPARK_TIMEOUT * 1000)
 
 

@@ -15,13 +15,13 @@ T0 = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def job(kind: str = "load", state: str = "succeeded", **more: Any) -> Job:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": "job_x", "kind": kind, "state": state, "dataset_id": "data_x", "upload_id": None, "writes": True,
         "request": {}, "progress": None, "result": None, "error": None, "owner": "o", "lease_until": T0,
         "cancel_requested": False, "created_at": T0, "started_at": T0 + timedelta(seconds=1),
         "finished_at": T0 + timedelta(seconds=4),
     }  # fmt: skip
-    return Job(**given | more)
+    return Job(**defaults | more)
 
 
 def test_request_lines_of_a_load() -> None:

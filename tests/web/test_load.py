@@ -240,11 +240,11 @@ def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Clie
 @pytest.mark.spark
 def test_concurrent_changes_stop_the_load_and_appear_in_the_undo_dialog(visit: Visit, api: httpx.Client) -> None:
     dataset = made(api, "id,name\n1,ann\n", "Shared by two")
-    place = f"/v1/datasets/{dataset['id']}/loads"
+    address = f"/v1/datasets/{dataset['id']}/loads"
 
     def somebody_appends(row: str) -> None:
         inline = {"format": "csv", "content": f"id,name\n{row}\n"}
-        api.post(place, json={"source": {"inline": inline}, "strategy": "append"}).raise_for_status()
+        api.post(address, json={"source": {"inline": inline}, "strategy": "append"}).raise_for_status()
 
     page = visit.go(f"/datasets/{dataset['id']}/load")
     expect(page.get_by_label("Upsert", exact=True)).to_be_checked()  # the page is at rest

@@ -27,11 +27,11 @@ MESSY = "id;zip;amount;day;" + EVIL + "\n" + "".join(
 @pytest.fixture
 def visit(visit: Visit) -> Iterator[Visit]:
     """Fail if data opens an alert or sends a request."""
-    said: list[str] = []
-    visit.page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-    visit.page.on("request", lambda request: said.append(request.url) if request.url.endswith("/x") else None)
+    messages: list[str] = []
+    visit.page.on("dialog", lambda dialog: (messages.append(dialog.message), dialog.dismiss()))
+    visit.page.on("request", lambda request: messages.append(request.url) if request.url.endswith("/x") else None)
     yield visit
-    assert said == []
+    assert messages == []
 
 
 def upload(api: httpx.Client, content: bytes | str, name: str = "some.csv", type_: str = "text/csv") -> str:

@@ -132,8 +132,8 @@ def is_ordered(found: list[Row], sorts: tuple[Sort, ...]) -> bool:
     """Assert that rows are in order."""
 
     def key(value: Any, descending: bool) -> tuple[Any, ...]:
-        place, inner = rank(value)
-        return (place == 2, Descending((place, inner)) if descending else (place, inner))
+        position, inner = rank(value)
+        return (position == 2, Descending((position, inner)) if descending else (position, inner))
 
     keys = [[key(row[sort.column], sort.descending) for sort in sorts] for row in found]
     return all(not later < earlier for earlier, later in itertools.pairwise(keys))

@@ -18,7 +18,7 @@ from tests.web.conftest import Opener, Visit
 pytestmark = pytest.mark.spark
 
 
-ASKED = re.compile(r"/login\?next=")
+SIGN_IN = re.compile(r"/login\?next=")
 KEPT = "[...Object.keys(localStorage), ...Object.keys(sessionStorage)].filter((name) => name.startsWith('inlay.'))"
 BROKEN = """
 from inlay.web.shell import page
@@ -81,7 +81,7 @@ def test_unknown_dataset_shows_an_error_and_a_link(visit: Visit) -> None:
 def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_window: Opener) -> None:
     visit = open_window(locked_service.url)
     page = visit.go("/sql?q=SELECT+1")
-    page.wait_for_url(ASKED)
+    page.wait_for_url(SIGN_IN)
     visit.shoot("login")
     page.get_by_label("API key").fill("wrong")
     page.keyboard.press("Enter")
@@ -102,7 +102,17 @@ def test_locked_service_requires_a_key(locked_service: ServiceProcess, open_wind
     other.wait_for_url(re.compile(r"/login(\?next=|$)"))  # it may also notice at its next request
     assert page.evaluate(KEPT) == []
     page.goto(visit.url + "/")
-    page.wait_for_url(ASKED)
+    page.wait_for_url(SIGN_IN)
+
+
+def test_a_visitor_without_a_key_gets_a_redirect_and_no_page(locked_service: ServiceProcess) -> None:
+    with httpx.Client(base_url=locked_service.url, cookies={"inlay_key": "revoked"}) as stranger:
+        for path in ("/", "/no/such/page", "/sql?q=SELECT+1"):
+            answer = stranger.get(path)
+            assert (answer.status_code, answer.content) == (303, b"")
+            assert answer.headers["location"].startswith("/login?next=")
+            assert 'inlay_key="";' in answer.headers["set-cookie"]
+        assert stranger.get("/_nicegui/3.0.0/components/any.js").status_code == 401
 
 
 def test_signing_in_never_redirects_to_another_site(locked_service: ServiceProcess, open_window: Opener) -> None:
@@ -136,7 +146,9 @@ def test_unexpected_error_shows_no_details(tmp_path: Path, open_window: Opener) 
         assert answer.status_code == 500
         assert "nobody should see this" not in answer.text
         assert "Traceback" not in answer.text
-        assert "nobody should see this" in own.log.read_text()
+        log = own.log.read_text()
+        assert "nobody should see this" not in log
+        assert "RuntimeError" in log
         assert httpx.get(own.url + "/broken/no_number").status_code == 404
 
 
@@ -148,7 +160,7 @@ def test_missing_pages_and_parts_are_not_found(api: httpx.Client) -> None:
 
 # ------------------------------------------------------------------------------------------------------ other web sites
 def test_pages_forbid_frames_and_foreign_scripts(api: httpx.Client) -> None:
-    for path in ("/", "/sql", "/login", "/no/such/page"):
+    for path in ("/", "/sql", "/no/such/page"):
         answer = api.get(path)
         policy = answer.headers["content-security-policy"]
         nonce = re.search(r"'nonce-([^']+)'", policy)
@@ -160,6 +172,9 @@ def test_pages_forbid_frames_and_foreign_scripts(api: httpx.Client) -> None:
         assert scripts
         assert all(f'nonce="{nonce[1]}"' in script for script in scripts)
     assert api.get("/").headers["content-security-policy"] != api.get("/").headers["content-security-policy"]
+    login = api.get("/login")
+    assert login.headers["content-security-policy"] == "default-src 'self'; frame-ancestors 'none'"
+    assert login.headers["x-frame-options"] == "DENY"
 
 
 def test_injected_script_does_not_run(visit: Visit) -> None:
@@ -204,16 +219,16 @@ def test_open_service_accepts_sockets_only_from_its_pages(
     service: ServiceProcess, headers: dict[str, str], is_taken: bool
 ) -> None:
     own = {name: value.format(port=service.port) for name, value in headers.items()}
-    sent = {"Host": f"127.0.0.1:{service.port}"} | own
+    sent = {"Host": f"127.0.0.1:{service.port}", "Cookie": "inlay_browser=any"} | own
     assert httpx.get(service.url + SOCKET + "polling", headers=sent).status_code == (200 if is_taken else 403)
     assert upgraded(service.port, SOCKET + "websocket", sent) == (101 if is_taken else 403)
 
 
 def upgraded(port: int, path: str, headers: dict[str, str]) -> int:
     """Request a web socket and return the HTTP status."""
-    asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    asked |= {"Sec-WebSocket-Key": base64.b64encode(b"0123456789abcdef").decode()} | headers
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items()), "", ""]
+    fields = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    fields |= {"Sec-WebSocket-Key": base64.b64encode(b"0123456789abcdef").decode()} | headers
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall("\r\n".join(lines).encode())
         with connection.makefile("rb") as answer:

@@ -36,7 +36,7 @@ class Socket:
         return self.http.get(self.path).text
 
     def handshake(self, client_id: str) -> bool:
-        """Ask for the content of a page, and return whether the service agreed."""
+        """Request the content of a page, and return whether the service agreed."""
         message = {"client_id": client_id, "tab_id": "tab", "document_id": "document", "next_message_id": 0}
         self.send(f"420{json.dumps(['handshake', message])}")
         while "430[" not in (text := self.receive()):
@@ -56,7 +56,7 @@ def open_page(http: httpx.Client, path: str = "/") -> str:
     """Load a page and return its id."""
     page = http.get(path)
     assert page.status_code == 200
-    found = re.search(r'"client_id": ?"([0-9a-f-]+)"', page.text)
+    found = re.search(r"'client_id': '([0-9a-f-]+)'", page.text)
     assert found, page.text[:2000]
     return found[1]
 
@@ -66,10 +66,20 @@ def other_browser(url: str, **cookies: str) -> httpx.Client:
 
 
 def test_a_page_connects_to_its_own_socket(browser: httpx.Client) -> None:
-    assert Socket(browser).handshake(open_page(browser))
+    page = open_page(browser)
+    assert Socket(browser).handshake(page)
 
 
-@pytest.mark.parametrize("cookies", [{}, {"inlay_key": KEY}, {"inlay_browser": "x" * 32}, {"inlay_browser": "same"}])
+@pytest.mark.parametrize("cookies", [{}, {"inlay_key": KEY}])
+def test_no_socket_opens_without_the_cookie_of_a_page(browser: httpx.Client, cookies: dict[str, str]) -> None:
+    with other_browser(str(browser.base_url), **cookies) as other:
+        assert other.get(SOCKET).status_code == 403
+
+
+OTHER = {"inlay_browser": "x" * 32}
+
+
+@pytest.mark.parametrize("cookies", [OTHER, OTHER | {"inlay_key": KEY}, {"inlay_browser": "same"}])
 def test_no_other_socket_receives_the_content_of_a_page(browser: httpx.Client, cookies: dict[str, str]) -> None:
     """Not without a key, not with the same key in another browser, and not in the same browser without the key."""
     page = open_page(browser)
@@ -82,13 +92,14 @@ def test_no_other_socket_receives_the_content_of_a_page(browser: httpx.Client, c
 
 
 def test_no_other_client_continues_a_socket(browser: httpx.Client) -> None:
+    page = open_page(browser)
     own = Socket(browser)
     for cookies in ({}, {"inlay_key": KEY}, {"inlay_browser": browser.cookies.get("inlay_browser") or ""}):
         with other_browser(str(browser.base_url), **cookies) as other:
             poll = other.get(own.path)
             assert (poll.status_code, poll.json()["code"]) == (403, "forbidden")
             assert other.post(own.path, content="41").status_code == 403
-    assert own.handshake(open_page(browser))
+    assert own.handshake(page)
 
 
 def test_no_other_socket_sends_events_to_a_page(browser: httpx.Client, locked_service: ServiceProcess) -> None:
@@ -96,7 +107,7 @@ def test_no_other_socket_sends_events_to_a_page(browser: httpx.Client, locked_se
     own = Socket(browser)
     assert own.handshake(page)
     message: dict[str, Any] = {"client_id": page, "request_id": "r", "result": "forged", "next_message_id": 10**6}
-    with other_browser(str(browser.base_url)) as stranger:
+    with other_browser(str(browser.base_url), **OTHER) as stranger:
         socket = Socket(stranger)
         for event in ("event", "javascript_response", "ack", "log"):
             socket.send(f"42{json.dumps([event, message])}")
@@ -111,7 +122,7 @@ def test_the_log_contains_no_ids_addresses_or_texts_of_clients(
     page = open_page(browser, "/sql?q=SELECT+'chosen-text'")
     socket = Socket(browser)
     assert socket.handshake(page)
-    browser.get("/v1/chosen-text?a=chosen-text", headers={"X-Request-ID": "chosen-text " * 3})
+    browser.get("/v1/chosen-text?a=chosen-text", headers={"X-Request-ID": "chosen-text," * 3})
     browser.get("/chosen-text")
     browser.get(f"{SOCKET}&sid=chosen-text")
     browser.post("/v1/query", json={"sql": "SELECT chosen-text"}, headers={"Authorization": f"Bearer {KEY}"})

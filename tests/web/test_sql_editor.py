@@ -94,10 +94,10 @@ def test_every_example_runs(tmp_path: Path, name: str) -> None:
             f"{name} amount": pa.array([1.5, 2.5]),
         }
     )
-    asked = examples([TableInfo("t", 2, data.schema)])
-    assert len(asked) == 4
+    queries = examples([TableInfo("t", 2, data.schema)])
+    assert len(queries) == 4
     with QueryEngine(OneTable(tmp_path / "t.parquet", data), spill_dir=tmp_path) as engine:
-        for example in asked:
+        for example in queries:
             with engine.run(example.sql) as result:
                 assert result.row_count >= 1
 

@@ -22,7 +22,7 @@ def test_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
     timeout = SPARK_TIMEOUT * 1000
     page = visit.go("/")
 
-    # a messy file, one type put right, one cell that means nothing
+    # a messy file, one type put right, one invalid cell
     shops = {"name": "shops_2024.csv", "mimeType": "text/csv", "buffer": SHOPS.encode()}
     page.get_by_label("click to choose").set_input_files(shops)  # type: ignore[arg-type]
     page.wait_for_url("**/uploads/**")

@@ -64,6 +64,7 @@ class LocalJournal:
         self._store = LocalStore()
         self._lock: int | None = None
         self._created: list[str] = []  # directories that this writer created to lock the dataset
+        self._created_sidecar = False
         self.sidecar = sidecar or sidecar_path(location)
 
     def has_sidecar(self) -> bool:
@@ -79,6 +80,7 @@ class LocalJournal:
         except PermissionError:
             self.sidecar = inner_sidecar_path(self.location)
             made = self._store.make_directories(self.sidecar)
+        self._created_sidecar |= bool(made)
         for directory in made:
             self._store.sync_directory(os.path.dirname(directory))
             _share_access(self.location.path, directory)
@@ -145,15 +147,20 @@ class LocalJournal:
                 unlock(descriptor)
 
     def _remove_created(self) -> None:
-        """Remove the dataset directory and the sidecar if this writer created a dataset and wrote nothing."""
+        """Remove the sidecar and the directories that this writer created, if it committed nothing."""
         created, self._created = self._created, []
         with contextlib.suppress(OSError):
-            if not created or any(name != os.path.basename(self.sidecar) for name in os.listdir(self.location.path)):
-                return
-            if all(name.startswith(("lock", "footers.db")) for name in os.listdir(self.sidecar)):
-                discard_tree(self._store, self.sidecar)
-        for directory in reversed(created):
-            self._store.remove_empty_directory(directory)
+            if self._created_sidecar:
+                self._remove_unused_sidecar()
+            for directory in reversed(created):
+                self._store.remove_empty_directory(directory)
+
+    def _remove_unused_sidecar(self) -> None:
+        names = os.listdir(self.sidecar)
+        if all(name.startswith(("lock", "footers.db")) for name in names):
+            for name in names:
+                self._store.remove(self._in_sidecar(name))
+            self._store.remove_empty_directory(self.sidecar)  # A reader may have created a staging directory meanwhile.
 
     # ------------------------------------------------------------------------------------------------- snapshots
     @contextlib.contextmanager
@@ -190,6 +197,7 @@ class LocalJournal:
     def create_staging(self) -> str:
         """Create a staging directory and return its name relative to the sidecar."""
         name = new_staging_name()
+        self._make_sidecar()  # A reader removes a sidecar that is empty.
         os.mkdir(self._in_sidecar(name), 0o777)
         # Staged files get the group and the default ACL of this directory, and keep them in the dataset.
         _share_access(self.location.path, self._in_sidecar(name))
@@ -235,6 +243,7 @@ class LocalJournal:
             self._discard_draft(record)
             raise
         self._created.clear()
+        self._created_sidecar = False
         self._complete(record)
 
     def _missing_directories(self, record: Record) -> list[str]:

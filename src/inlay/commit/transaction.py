@@ -114,6 +114,21 @@ class IncrementalFileManager:
 
         Raises:
             LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+            CorruptJournalError: The record of a pending commit is damaged, or a file that it needs is missing.
+            DatasetIOError: A pending commit cannot be completed.
+            OSError: The directory of the dataset or its sidecar cannot be created.
+            InlayError: The object store does not support conditional writes.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> from inlay.storage import locate
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     manager.open(locate("sales"))
+            ...     len(manager.snapshot())
+            1
         """
         self._journal = open_journal(location)
         self._journal.acquire(self._lock_timeout)
@@ -151,6 +166,21 @@ class IncrementalFileManager:
 
         Returns:
             Path, size, modification time and inode or ETag of each data file, sorted by path.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+            OSError: The directory cannot be listed.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     [file] = manager.snapshot()
+            >>> file.path.endswith(".parquet")
+            True
         """
         self._snapshot = data_files(self.location)
         return self._snapshot
@@ -160,6 +190,20 @@ class IncrementalFileManager:
 
         Returns:
             An absolute path in the dataset's store.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+            OSError: The staging directory cannot be created.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     manager.stage_path().startswith(staging)
+            True
         """
         if self._staging is None:
             self._staging = self._opened.create_staging()
@@ -174,6 +218,20 @@ class IncrementalFileManager:
 
         Returns:
             The staging path, and the path of the file after the commit.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+            OSError: The staging directory cannot be created.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     manager.stage_replacement("day=mon/a.parquet").path
+            'day=mon/a.parquet'
         """
         return StagedFile(self.stage_path(), self.replacement_name(path))
 
@@ -186,6 +244,20 @@ class IncrementalFileManager:
 
         Returns:
             The staging path, and the path of the file after the commit.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+            OSError: The staging directory cannot be created.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     manager.stage_new_file("day=mon").path
+            'day=mon/part-...-00000.parquet'
         """
         name = f"part-{self.id[:12]}-{self._added_count:05d}{extension}"
         self._added_count += 1
@@ -199,6 +271,19 @@ class IncrementalFileManager:
 
         Returns:
             The same path on a local disk, or a new path on an object store, where no file is overwritten.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     manager.replacement_name("a.parquet")
+            'a.parquet'
         """
         if self.location.store.is_local:
             return path
@@ -216,9 +301,26 @@ class IncrementalFileManager:
             removes: Paths to remove, relative to the dataset.
 
         Raises:
+            InvalidArgumentError: No dataset is open, or a target path occurs twice.
+            OSError: A staged file cannot be read, or the storage rejects the commit. The dataset is unchanged.
             ConcurrentModificationError: The data files changed since `snapshot`, or another writer committed first.
             CommitPendingError: The change is committed, but not all files are in place yet.
             CommitStateUnknownError: The storage failed at the commit point, and the outcome is unknown.
+
+        Example:
+            >>> import inlay
+            >>> import pyarrow as pa
+            >>> import pyarrow.parquet as pq
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     new = manager.stage_new_file("")
+            ...     pq.write_table(pa.table({"id": [2]}), new.stage)
+            ...     manager.commit([new])
+            >>> inlay.read_parquet("sales").num_rows
+            2
         """
         journal = self._opened
         touched = [*(target for _, target in puts), *removes]
@@ -256,7 +358,22 @@ class IncrementalFileManager:
             The path of the staging directory, in the sidecar of the dataset.
 
         Raises:
+            InvalidArgumentError: `base_path` is not a valid path or URL.
             LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+            CorruptJournalError: The record of a pending commit is damaged, or a file that it needs is missing.
+            DatasetIOError: A pending commit cannot be completed.
+            OSError: The directory of the dataset or its sidecar cannot be created.
+            InlayError: The object store does not support conditional writes.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     ".sales.txn/.staging_" in staging
+            True
         """
         if self._journal is None:
             self.open(locate(base_path, self._filesystem))
@@ -275,9 +392,27 @@ class IncrementalFileManager:
             filesystem: The filesystem to use if no dataset is open yet.
 
         Raises:
+            InvalidArgumentError: The lists differ in length, or a target is outside the dataset or occurs twice.
+            LockTimeoutError: Another writer holds the lock for longer than `lock_timeout`.
+            OSError: A source file cannot be read, or the storage rejects the commit. The dataset is unchanged.
             ConcurrentModificationError: Another writer changed the dataset.
             CommitPendingError: The change is committed, but not all files are in place yet.
             CommitStateUnknownError: The storage failed at the commit point, and the outcome is unknown.
+
+        Example:
+            >>> import inlay
+            >>> import pyarrow as pa
+            >>> import pyarrow.parquet as pq
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     staging = manager.create_staging_directory("sales")
+            ...     [target] = inlay.list_dataset_files("sales")
+            ...     pq.write_table(pa.table({"id": [1, 2]}), f"{staging}/new.parquet")
+            ...     manager.atomic_replace_files([f"{staging}/new.parquet"], [target])
+            >>> inlay.read_parquet("sales").num_rows
+            2
         """
         if len(source_files) != len(target_files):
             raise InvalidArgumentError(
@@ -304,7 +439,22 @@ class IncrementalFileManager:
         return staged
 
     def cleanup_staging_files(self) -> None:
-        """Delete staged files and release the writer lock."""
+        """Delete staged files and release the writer lock.
+
+        The end of the `with` block calls this method.
+
+        Example:
+            >>> import inlay
+            >>> import os
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> manager = IncrementalFileManager()
+            >>> staging = manager.create_staging_directory("sales")
+            >>> manager.cleanup_staging_files()
+            >>> os.path.exists(staging)
+            False
+        """
         if self._journal is None:
             return
         if self._staging is not None:

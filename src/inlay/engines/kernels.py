@@ -148,7 +148,7 @@ class _OpenFile:
         try:
             with self.raw() as raw:
                 if raw.num_row_groups:
-                    return WriterSettings.like(raw.chunk_settings(0), self.parquet_schema, rows)
+                    return WriterSettings.like(raw, 0, self.parquet_schema, rows)
         except SpliceRefused:
             pass
         return WriterSettings(row_group_size=max(1, rows))
@@ -328,7 +328,7 @@ def _edit_group(
         same &= edited.same
         changed += edited.changed
         if edited.changed and not dry_run:
-            settings = settings or WriterSettings.like(raw.chunk_settings(edit.group), file.parquet_schema, before)
+            settings = settings or WriterSettings.like(raw, edit.group, file.parquet_schema, before)
             pieces.append((encode_row_group(edited.table.select(edited.changed), settings), edited.changed))
     return EditedGroup(
         edit.group,

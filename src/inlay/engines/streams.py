@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import weakref
@@ -77,6 +78,37 @@ def _open_once(stream: _Stream) -> _Stream:
     with contextlib.suppress(TypeError):  # iterators that allow no weak references cannot be remembered
         _OPENED.add(stream)
     return stream
+
+
+_WITH_ROWS: dict[int, weakref.ref[Any]] = {}  # by id, because tables of other libraries are not hashable
+
+
+def _open_stream(data: Any) -> pa.Table | pa.RecordBatchReader:
+    """Open an object that exports a stream. Reject an object that had rows in an earlier call and has none now.
+
+    Such an object wraps a reader that can be read only once, and a `full_merge` of no rows would delete all rows.
+    """
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+        first = next((batch for batch in reader if batch.num_rows), None)
+    except Exception as error:
+        raise UnreadableSourceError(
+            f"Cannot read the source, a {type(data).__name__}: {error}", hint="Check the source, or pass a table."
+        ) from error
+    if first is not None:
+        with contextlib.suppress(TypeError):  # objects that allow no weak references cannot be remembered
+            _WITH_ROWS[id(data)] = weakref.ref(data, functools.partial(_forget, id(data)))
+        return pa.RecordBatchReader.from_batches(reader.schema, itertools.chain([first], reader))
+    if id(data) in _WITH_ROWS:
+        raise UnreadableSourceError(
+            f"The source is a {type(data).__name__} that had rows in an earlier call and has none now.",
+            hint="Create a new object for each call, or pass a table.",
+        )
+    return reader.schema.empty_table()
+
+
+def _forget(key: int, _: object) -> None:
+    _WITH_ROWS.pop(key, None)
 
 
 def _open_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
@@ -181,7 +213,7 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
     if module == "pyspark":  # its Arrow stream fails for timestamps
         return data.toArrow()
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return _open_stream(data)
     if hasattr(data, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(data)])
     return _open_python(data)
@@ -190,15 +222,32 @@ def _open_foreign(data: Any) -> pa.Table | pa.RecordBatchReader:
 def _open_python(data: Any) -> pa.Table | pa.RecordBatchReader:
     """Open a collection of Python."""
     if isinstance(data, dict):
-        return pa.table(data)
+        return _table_of(data)
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):
         names = dict.fromkeys(name for row in data for name in row)  # from_pylist reads only the keys of the first
-        return pa.table({name: [row.get(name) for row in data] for name in names})
+        return _table_of({name: [row.get(name) for row in data] for name in names})
     if isinstance(data, Iterator):
         return _open_batches(_open_once(data))
     if isinstance(data, list | tuple) and data and isinstance(data[0], pa.RecordBatch | pa.Table):
         return _open_batches(iter(data))
     raise _unsupported(type(data).__name__)
+
+
+def _table_of(columns: Mapping[str, Any]) -> pa.Table:
+    """Convert columns of Python values, and name the column that has no Arrow type."""
+    converted = {}
+    for name, values in columns.items():
+        try:
+            converted[name] = pa.table({name: values}).column(0)
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise UnreadableSourceError(
+                f"The values of the source column {name!r} have no common Arrow type: {error}",
+                hint="Convert the values to one type, or pass a pyarrow table with the types that you want.",
+            ) from error
+    try:
+        return pa.table(converted)
+    except pa.ArrowException as error:
+        raise UnreadableSourceError(f"The columns of the source do not fit together: {error}") from error
 
 
 def _unsupported(kind: str) -> InvalidArgumentError:

@@ -104,6 +104,15 @@ class ParquetMetadataAnalyzer:
         Raises:
             InvalidArgumentError: `dataset_path` is not a valid path or URL.
             ConcurrentModificationError: The dataset changes faster than it can be read.
+            OSError: The directory cannot be listed.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import ParquetMetadataAnalyzer
+            >>> inlay.write_dataset({"id": [1, 2]}, "people").row_count
+            2
+            >>> [(file.total_rows, file.error) for file in ParquetMetadataAnalyzer().analyze_dataset_files("people")]
+            [(2, None)]
         """
         location = locate(dataset_path, filesystem)
         return read_consistently(location, self._analyze_all)

@@ -131,6 +131,16 @@ class MergeResult:
 
         Returns:
             A result with the paths of the files grouped by operation.
+
+        Raises:
+            TypeError: A count is missing, or an attribute does not exist.
+
+        Example:
+            >>> from inlay.incremental import MergeFileMetadata, MergeResult
+            >>> files = [MergeFileMetadata("people/a.parquet", 2, "inserted")]
+            >>> counts = {"target_count_before": 0, "target_count_after": 2, "inserted": 2, "updated": 0, "deleted": 0}
+            >>> MergeResult.of(files, strategy="insert", source_count=2, **counts).inserted_files
+            ['people/a.parquet']
         """
         ordered = sorted(files, key=lambda file: file.path)
         return cls(

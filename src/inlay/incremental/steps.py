@@ -82,6 +82,20 @@ class ConservativeMembershipChecker:
 
         Returns:
             False only if the statistics prove that the file contains no source key.
+
+        Raises:
+            InvalidArgumentError: `key_columns` is empty or repeats a name.
+            KeyError: `source_keys` is a table without one of the key columns.
+            ValueError: The values in `source_keys` have different types.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import ConservativeMembershipChecker, ParquetMetadataAnalyzer
+            >>> inlay.write_dataset({"id": [1, 5]}, "people").row_count
+            2
+            >>> [file] = ParquetMetadataAnalyzer().analyze_dataset_files("people")
+            >>> ConservativeMembershipChecker().file_might_contain_keys(file, "id", [6, 7])
+            False
         """
         return bool(self.files_that_might([file_metadata], key_columns, source_keys)[0])
 
@@ -97,6 +111,21 @@ class ConservativeMembershipChecker:
 
         Returns:
             For each file, False only if the statistics prove that the file contains no source key.
+
+        Raises:
+            InvalidArgumentError: `key_columns` is empty or repeats a name.
+            KeyError: `source_keys` is a table without one of the key columns.
+            ValueError: The values in `source_keys` have different types.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import ConservativeMembershipChecker, ParquetMetadataAnalyzer
+            >>> rows = {"id": [1, 5], "day": ["mon", "tue"]}
+            >>> inlay.write_dataset(rows, "days", partition_columns="day").row_count
+            2
+            >>> files = ParquetMetadataAnalyzer().analyze_dataset_files("days")
+            >>> ConservativeMembershipChecker().files_that_might(files, "id", [5]).tolist()
+            [False, True]
         """
         keys = _key_table(source_keys, normalize_keys(key_columns))
         if not keys.num_rows:
@@ -196,6 +225,24 @@ class PartitionPruner:
 
         Returns:
             The paths of the candidate files. A file with an unknown partition value is a candidate.
+
+        Raises:
+            InvalidArgumentError: `key_columns` is empty or repeats a name.
+            KeyError: `source_keys` is a table without one of the key columns.
+            ValueError: The values in `source_keys` have different types.
+
+        Example:
+            >>> import inlay
+            >>> import pyarrow as pa
+            >>> from inlay.incremental import ParquetMetadataAnalyzer, PartitionPruner
+            >>> rows = {"id": [1, 2], "day": ["mon", "tue"]}
+            >>> inlay.write_dataset(rows, "days", partition_columns="day").row_count
+            2
+            >>> files = ParquetMetadataAnalyzer().analyze_dataset_files("days")
+            >>> schema = pa.schema({"day": pa.string()})
+            >>> [path] = PartitionPruner().identify_candidate_files(files, ["id", "day"], [(2, "tue")], schema)
+            >>> "day=tue" in path
+            True
         """
         schema = partition_schema or pa.schema([])
         wanted = None if source_partitions is None else [dict(values) for values in source_partitions]

@@ -66,7 +66,22 @@ def visible_files(location: Location) -> list[FileStat]:
             raise _table_format_error(location, name)
         return _is_visible(name)
 
+    _reject_part_of_table(location)
     return location.store.walk(location.path, keep)
+
+
+def _reject_part_of_table(location: Location) -> None:
+    """Reject a partition or the data directory of a table format, whose log is in a directory above."""
+    store, root = location.store, location.path
+    while "=" in posixpath.basename(root):
+        root = posixpath.dirname(root)
+    for log in ("_delta_log", ".hoodie"):
+        if root != location.path and store.is_directory(f"{root}/{log}"):
+            raise _table_format_error(location, log, above=root)
+    if posixpath.basename(root) == "data":  # of Iceberg
+        metadata = f"{posixpath.dirname(root)}/metadata"
+        for file in store.walk(metadata, lambda name: name.endswith(_TABLE_FORMAT_ENDS)):
+            raise _table_format_error(location, file.path, above=metadata)
 
 
 def data_files(location: Location) -> list[FileStat]:
@@ -109,10 +124,11 @@ def new_file_extension(files: Sequence[FileStat]) -> str:
     return found.pop() if len(found) == 1 else _SUFFIXES[0]
 
 
-def _table_format_error(location: Location, name: str) -> InvalidArgumentError:
+def _table_format_error(location: Location, name: str, above: str | None = None) -> InvalidArgumentError:
     table_format, tool = next(known for end, known in _TABLE_FORMATS.items() if name.endswith(end))
     return InvalidArgumentError(
-        f"{location.uri!r} is a table of {table_format}, not a plain Parquet dataset: it contains {name!r}.",
+        f"{location.uri!r} is {'' if above is None else 'part of '}a table of {table_format}, not a plain Parquet"
+        f" dataset: {'it' if above is None else repr(above)} contains {name!r}.",
         hint=f"Use {tool} for this table.",
     )
 

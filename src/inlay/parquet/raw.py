@@ -137,18 +137,18 @@ class Schema:
         return None
 
     @cached_property
-    def _arrow_types(self) -> dict[str, list[str]]:
+    def arrow_types(self) -> dict[str, pa.DataType]:
         if not self.arrow_schema:
             return {}
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow_schema)))
         except (ValueError, OSError, pa.ArrowException) as error:
             raise FooterError(f"the Arrow schema cannot be read: {error}") from error
-        return {field.name: re.findall(r"duration\[\w+\]", str(field.type)) for field in schema}
+        return {field.name: field.type for field in schema}
 
     def durations(self, column: Column) -> list[str]:
         """Return the duration types of a column from the Arrow schema. Parquet stores only integers."""
-        return self._arrow_types.get(column.name, [])
+        return re.findall(r"duration\[\w+\]", str(self.arrow_types.get(column.name)))
 
 
 def read_schema(footer: Struct) -> Schema:

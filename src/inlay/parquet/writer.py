@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,12 +65,14 @@ class WriterSettings:
     row_group_bytes: int | None = (
         _ROW_GROUP_BYTES  # memory limit of a row group; None if the caller chose row_group_size
     )
-    int96: frozenset[str] = frozenset()  # columns whose timestamps are INT96
+    # columns whose timestamps are INT96, and the types that the Arrow schema of their file declares
+    int96: Mapping[str, pa.DataType | None] = field(default_factory=dict)
     packs_integers: bool = False  # Delta-encode integers without a dictionary: smaller, and five times as fast.
 
     @classmethod
-    def like(cls, chunks: Sequence[ChunkSettings], schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
+    def like(cls, file: ParquetBytes, row_group: int, schema: pq.ParquetSchema, row_group_size: int) -> WriterSettings:
         """Derive settings from an existing row group: codec, encodings, indexes and checksums."""
+        chunks = file.chunk_settings(row_group)
         options: dict[str, Any] = {
             "compression": {chunk.path: chunk.codec for chunk in chunks},
             "use_dictionary": [chunk.path for chunk in chunks if _has_useful_dictionary(chunk)],
@@ -90,7 +93,8 @@ class WriterSettings:
             "use_compliant_nested_type": not any(".list.item" in chunk.path for chunk in chunks),
             **_physical_choices(schema),
         }
-        int96 = frozenset(chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96")
+        columns = {chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96"}
+        int96 = {name: file.schema.arrow_types.get(name) for name in columns}
         return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks), int96=int96)
 
     @classmethod
@@ -131,14 +135,27 @@ class WriterSettings:
             options["write_statistics"] = [leaf for leaf in described if not _belongs(leaf, nan_columns)]
         return options
 
+    def with_declared_units(self, table: pa.Table) -> pa.Table:
+        """Cast INT96 timestamps, which pyarrow reads as nanoseconds, to the declared types if no value changes.
+
+        INT96 has no unit. polars takes the unit from the Arrow schema, and refuses files with different units.
+        """
+        for name in self.int96.keys() & set(table.column_names):
+            type_ = self.int96[name]
+            if type_ is not None and pa.types.is_timestamp(type_):
+                with contextlib.suppress(pa.ArrowInvalid):  # a value has nanoseconds
+                    column, field_ = table[name].cast(type_), table.schema.field(name).with_type(type_)
+                    table = table.set_column(table.column_names.index(name), field_, column)
+        return table
+
     def _writes_int96(self, schema: pa.Schema) -> bool:
         """Return whether to write timestamps as INT96. The writer has one switch for all columns."""
         timestamps = {field.name for field in schema if contains_type(field.type, pa.types.is_timestamp)}
-        others = sorted(timestamps - self.int96)
+        others = sorted(timestamps - self.int96.keys())
         if others and len(others) < len(timestamps):
             raise SchemaMismatchError(
-                f"Column {others[0]!r} cannot be written, because column {min(timestamps & self.int96)!r} has INT96 "
-                "timestamps, and a file cannot mix INT96 and 64-bit timestamps.",
+                f"Column {others[0]!r} cannot be written, because column {min(timestamps & self.int96.keys())!r} has "
+                "INT96 timestamps, and a file cannot mix INT96 and 64-bit timestamps.",
                 hint="Rewrite the dataset with mode='overwrite'. All of its timestamps then have 64 bits.",
             )
         return bool(timestamps) and not others
@@ -222,7 +239,7 @@ def combine_tables(tables: Iterable[pa.Table], rows: int, size: int | None) -> I
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
     """Encode a table as a Parquet file in memory with one row group, or none if it has no rows."""
     _require_wide_indices(table)
-    return encode_parquet(table, settings.for_table)
+    return encode_parquet(settings.with_declared_units(table), settings.for_table)
 
 
 class StreamingParquetWriter:

@@ -250,7 +250,7 @@ def _limited(receive: Receive, limit: int | None) -> Receive:
 
 # ---------------------------------------------------------------------------------------------------------------- logs
 # Log lines contain nothing that a client wrote: no paths, no values, no messages of unexpected exceptions. Messages of
-# other libraries can contain such text, so only the place of the message is logged.
+# other libraries can contain such text, so only the file and the line of the message are logged.
 def _message(record: logging.LogRecord) -> str:
     if record.name.partition(".")[0] == "inlay":
         return record.getMessage()
@@ -303,4 +303,5 @@ def set_up_logging(level: str = "INFO") -> None:
     handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level="WARNING", handlers=[handler], force=True)
     logging.getLogger("inlay").setLevel(level)
-    logging.getLogger("engineio").setLevel(logging.CRITICAL)  # it logs every wrong request
+    for name in ("engineio.server", "socketio.server"):  # they log texts of clients, with handlers of their own
+        logging.getLogger(name).setLevel(logging.CRITICAL)

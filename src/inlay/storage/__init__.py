@@ -384,6 +384,14 @@ class PathValidator:
 
         Raises:
             InvalidArgumentError: The path contains quotes, semicolons, comment marks, "..", or invisible characters.
+
+        Example:
+            >>> import inlay
+            >>> inlay.PathValidator.validate_path_for_sql("../a.parquet")
+            Traceback (most recent call last):
+                ...
+            inlay.errors.InvalidArgumentError: The path '../a.parquet' contains '../', which is not allowed in SQL.
+            Hint: Rename the path, or pass engine="pyarrow".
         """
         path = os.fspath(path)
         forbidden = cls._FORBIDDEN.search(path)
@@ -410,7 +418,12 @@ class PathValidator:
             The escaped path.
 
         Raises:
-            InvalidArgumentError: The path is not safe; see `validate_path_for_sql`.
+            InvalidArgumentError: `validate_path_for_sql` rejects the path.
+
+        Example:
+            >>> import inlay
+            >>> f"SELECT * FROM '{inlay.PathValidator.escape_for_sql('sales/a.parquet')}'"
+            "SELECT * FROM 'sales/a.parquet'"
         """
         cls.validate_path_for_sql(path)
         return os.fspath(path).replace("'", "''")

@@ -16,15 +16,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import import_module, resources
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
-from inlay.errors import ForbiddenError, NotFoundError
-from inlay.server.auth import SESSION_COOKIE, require_own_page
+from inlay.errors import ForbiddenError, InlayError, NotFoundError, UnauthorizedError
+from inlay.server.auth import SESSION_COOKIE, authenticate, require_own_page
 from inlay.server.problems import problem_response
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ _PAGE_HEADER = "x-nicegui-content"  # NiceGUI sets this header on the pages that
 _BROWSER_COOKIE = "inlay_browser"
 _BROWSER = "inlay.browser"  # The key of the browser cookie's value in the scope of a request.
 _POLICY_VIOLATION = 1008  # The close code of web sockets.
+_OPEN_TIMEOUT_SECONDS = 20.0  # The workspace may still be opening.
 _RECONNECT_SECONDS = 30.0  # NiceGUI keeps the state of a page this long after its connection is lost.
 # NiceGUI evaluates code, compiles templates and sets styles, and therefore needs `unsafe-eval` and `unsafe-inline`.
 # A script injected through data has no nonce, and the browser contacts no other host.
@@ -59,7 +63,7 @@ _HEADERS = {
 
 
 class Protected:
-    """ASGI middleware that adds security headers and a browser cookie, and accepts sockets only from own pages."""
+    """ASGI middleware that sends strangers to the sign-in page, guards sockets, and adds security headers."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -78,8 +82,33 @@ class Protected:
                 return
             await self._app(scope, receive, send)
             return
+        try:
+            await asyncio.wait_for(authenticate(connection), _OPEN_TIMEOUT_SECONDS)
+        except UnauthorizedError as error:  # building a page costs much more than this answer
+            await _ask_to_sign_in(error, connection)(scope, receive, send)
+            return
+        except (InlayError, TimeoutError):
+            pass  # the page shows the error
         scope[_BROWSER] = connection.cookies.get(_BROWSER_COOKIE) or secrets.token_urlsafe(24)
         await self._app(scope, receive, _with_headers(scope, send))
+
+
+def _ask_to_sign_in(error: UnauthorizedError, connection: HTTPConnection) -> Response:
+    if connection.url.path.startswith("/_nicegui"):
+        return problem_response(error)
+    response = RedirectResponse(login_address(connection), status_code=303, headers=_HEADERS)
+    if SESSION_COOKIE in connection.cookies:  # a key that is invalid now
+        response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+def login_address(connection: HTTPConnection) -> str:
+    """Return the address of the sign-in page, from which the visitor returns to the requested page."""
+    return f"/login?next={quote(address_of(connection))}"
+
+
+def address_of(connection: HTTPConnection) -> str:
+    return connection.url.path + (f"?{connection.url.query}" if connection.url.query else "")
 
 
 async def _refuse(error: ForbiddenError, scope: Any, receive: Any, send: Any) -> None:
@@ -121,9 +150,11 @@ def _with_headers(scope: Any, send: Any) -> Any:
 
 # -------------------------------------------------------------------------------------------------------------- sockets
 def _require_own_socket(connection: HTTPConnection) -> None:
-    """Raise if a request continues a socket that another browser opened, or that another API key opened."""
+    """Raise if a request opens a socket without the cookie of a page, or continues a socket of someone else."""
     from nicegui import core
 
+    if _BROWSER_COOKIE not in connection.cookies:
+        raise ForbiddenError("Sockets require the cookie of a page.", hint="Load a page first, with cookies allowed.")
     opened = core.sio.environ.get(connection.query_params.get("sid"))
     if opened is not None and _identity(cookie_parser(opened.get("HTTP_COOKIE", ""))) != _identity(connection.cookies):
         raise ForbiddenError("This socket belongs to another browser or API key.", hint="Reload the page.")
@@ -178,7 +209,7 @@ def mount(app: FastAPI) -> None:
     """
     files = _StaticFiles()
     app.mount(STATIC, files)
-    app.mount("/login", files)
+    app.router.routes.append(Route("/login", files, include_in_schema=False))
     page = _LazyPage(app.state.service)
     app.mount("/", page)
     inner = app.router.lifespan_context

@@ -11,11 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import quote
 
 from fastapi import HTTPException, Request, Response
 from fastapi.exception_handlers import http_exception_handler
-from fastapi.responses import RedirectResponse
 from nicegui import Client, html, ui
 from nicegui.element import Element
 
@@ -24,7 +22,7 @@ from inlay.constants import Scope
 from inlay.errors import InlayError, ServiceUnreachableError, UnauthorizedError
 from inlay.server.auth import SESSION_COOKIE, authenticate, identify, require_scope
 from inlay.server.dependencies import Service, Threads
-from inlay.web.mount import STATIC
+from inlay.web.mount import STATIC, address_of, login_address
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
@@ -47,7 +45,7 @@ __all__ = [
 log = logging.getLogger("inlay.web")
 ICON = resources.files("inlay.web").joinpath("static/icon.svg").read_text(encoding="utf-8")
 _BUILD_TIMEOUT_SECONDS = 30.0
-_OPEN_TIMEOUT_SECONDS = 20.0  # The workspace may still be opening.
+_VISITOR_TIMEOUT_SECONDS = 1.0  # The middleware already waited for the workspace to open.
 _THEME_COOKIE = "inlay_theme"
 _THEMES = {"light": False, "dark": True}  # Without a choice, the page follows the system.
 _ASSET_PATHS = ("/_nicegui", STATIC)
@@ -95,20 +93,14 @@ def page(path: str, title: str) -> Callable[[Body], Body]:
 
     def register(body: Body) -> Body:
         @functools.wraps(body)
-        async def build(request: Request, **parameters: Any) -> Response | None:
+        async def build(request: Request, **parameters: Any) -> None:
             content = _frame(request, title)
             try:
-                visitor = await asyncio.wait_for(Visitor.of(request), _OPEN_TIMEOUT_SECONDS)
+                visitor = await asyncio.wait_for(Visitor.of(request), _VISITOR_TIMEOUT_SECONDS)
                 with content:
                     await body(visitor, **parameters)
-            except UnauthorizedError:
-                response = RedirectResponse(_login_address(request), status_code=303)
-                if SESSION_COOKIE in request.cookies:  # a key that is invalid now
-                    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
-                return response
             except Exception as error:  # noqa: BLE001  (it is logged and shown on the page)
                 _show_failure(content, error)
-            return None
 
         build.__signature__ = _signature(body)  # type: ignore[attr-defined]
         del build.__wrapped__
@@ -124,14 +116,6 @@ def _signature(body: Body) -> inspect.Signature:
     first, *others = inspect.signature(body).parameters.values()
     request = first.replace(name="request", annotation=Request)
     return inspect.Signature([request, *(each.replace(annotation=hints[each.name]) for each in others)])
-
-
-def _login_address(request: Request) -> str:
-    return f"/login?next={quote(_address_of(request))}"
-
-
-def _address_of(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def _frame(request: Request, title: str) -> ui.element:
@@ -240,7 +224,7 @@ async def show_not_found(request: Request, error: Exception) -> Response:
     if request.url.path.startswith(_ASSET_PATHS):
         return await http_exception_handler(request, cast("HTTPException", error))
     with Client(ui.page(""), request=request) as client, _frame(request, "Not found"):
-        heading("Page not found", f"No page exists at {_address_of(request)[:200]}")
+        heading("Page not found", f"No page exists at {address_of(request)[:200]}")
         ui.link("Back to datasets", "/")
     return client.build_response(request, 404)
 
@@ -256,7 +240,7 @@ def report_errors(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awai
             await handler(*arguments, **named)
         except UnauthorizedError:
             with content:
-                ui.navigate.to(_login_address(content.client.request))
+                ui.navigate.to(login_address(content.client.request))
         except InlayError as error:
             with content:
                 _notify(error)
