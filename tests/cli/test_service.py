@@ -783,7 +783,9 @@ def test_keys_are_created_listed_and_revoked(cli: Any, tmp_path: Path) -> None:
     secret = both.out.splitlines()[-1]
     catalog = Catalog(tmp_path / ".inlay" / "catalog.db")
     for each in (secret, made["secret"]):
-        assert catalog.api_keys.verify(each) is not None
+        key = catalog.api_keys.verify(each)
+        assert key is not None
+        catalog.api_keys.record_use(key)
     listed = cli("keys", "list")
     assert made["secret"] not in listed.out
     assert re.search(rf"{made['id']} +build server +read +\d{{4}}-\d\d-\d\d +used \d{{4}}", listed.out)

@@ -78,6 +78,12 @@ def test_a_stored_key_closes_the_service_for_good(fresh: Api) -> None:
         expect_problem(fresh.http.get("/v1/files", headers=headers), 401, "unauthorized")
 
 
+def test_the_use_of_a_key_is_recorded(fresh: Api) -> None:
+    made = fresh.workspace.catalog.api_keys.create("mine")
+    assert fresh.http.get("/v1/files", headers=bearer(made.secret)).status_code == 200
+    assert fresh.workspace.catalog.api_keys.list().items[0].last_used_at is not None
+
+
 def test_scopes(fresh: Api) -> None:
     reader = bearer(fresh.workspace.catalog.api_keys.create("reads", ["read"]).secret)
     writer = bearer(fresh.workspace.catalog.api_keys.create("writes", ["write"]).secret)

@@ -237,7 +237,9 @@ class _StaticFiles:
             return
         sent = dict(scope["headers"]).get(b"if-none-match")
         status, body = (304, b"") if sent == file.tag else (200, file.content)
-        await send({"type": "http.response.start", "status": status, "headers": file.headers})
+        # httptools refuses a response whose body is shorter than its Content-Length, also if the status is 304.
+        headers = [header for header in file.headers if status == 200 or header[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
