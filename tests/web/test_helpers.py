@@ -143,7 +143,7 @@ def test_deleted_last_page_falls_back_to_the_previous_page() -> None:
             tuple(SimpleNamespace(id=n) for n in there[offset : offset + limit]), len(there), limit, offset
         ),
         row_counts=lambda _: {},
-        uploads=lambda *_: None,
+        uploads=lambda *_: Page((), 0, 100, 0),
     )
     assert [dataset.id for dataset in home._read(workspace).datasets.items] == there[100:]
     assert home._offset == 100

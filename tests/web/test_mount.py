@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 OPEN = """
-from fastapi import FastAPI
+import sys
 from starlette.testclient import TestClient
+from inlay.server import create_app
+from inlay.settings import Settings
 from inlay.web.mount import mount
 
-app = FastAPI()
-app.state.service = None
+app = create_app(Settings(data_dir=sys.argv[1]))
 mount(app)
-with TestClient(app) as client:
+with TestClient(app, base_url="http://127.0.0.1") as client:
     print(client.get("/favicon.ico").status_code)
 """
 
@@ -42,8 +44,8 @@ multiprocessing.synchronize._multiprocessing.SemLock = refused
 
 
 @pytest.mark.parametrize("without", [NO_LOOK, NO_SHARED_MEMORY], ids=["looking around", "shared memory"])
-def test_page_opens_without_optional_parts(without: str) -> None:
+def test_page_opens_without_optional_parts(without: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", without + OPEN], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", without + OPEN, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "200"), done.stderr

@@ -88,6 +88,7 @@ class Sources:
         # The limits of queries bound a query result, which may compress at any ratio.
         limits = self._limits if source.sql is None else replace(self._limits, ratio=sys.maxsize)
         with self._raw(source, handle) as (raw, options), self._services.spark.running(handle) as spark:
+            handle.progress("convert", 0, 1)  # a small conversion ends before Spark reports its tasks
             return convert(
                 spark,
                 raw,
