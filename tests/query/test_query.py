@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import csv
 import dataclasses
@@ -49,6 +48,7 @@ from inlay.query.pool import Deadline
 from inlay.query.sql import VOLATILE, explain, find_case_mistake, first_keyword, position_of, respell, table_names
 from inlay.query.steps import run_in_thread
 from inlay.query.values import text_values
+from tests.coroutines import run_coroutine
 from tests.query.workers import workers
 
 NAN = float("nan")
@@ -1276,7 +1276,7 @@ def test_csv_cells_are_those_of_the_values(column: pa.Array) -> None:
 
 def test_large_results_are_encoded_by_workers_in_parts(db: QueryEngine) -> None:
     sql = "SELECT value, repeat('x', 300) AS s FROM generate_series(1, 50000)"
-    answers = {form: asyncio.run(db.answer(sql, form)) for form in ("json", "csv", "arrow")}
+    answers = {form: run_coroutine(db.answer(sql, form)) for form in ("json", "csv", "arrow")}
     encoded = {form: list(db.encode_answer(answer, form)) for form, answer in answers.items()}
     with db.run(sql) as result:
         assert len(encoded["csv"]) > 1
@@ -1290,9 +1290,9 @@ def test_large_results_are_encoded_by_workers_in_parts(db: QueryEngine) -> None:
 
 
 def test_small_results_need_no_file(db: QueryEngine) -> None:
-    answer = asyncio.run(db.answer("SELECT 1 AS a, 'x,' AS b", "csv"))
+    answer = run_coroutine(db.answer("SELECT 1 AS a, 'x,' AS b", "csv"))
     assert (answer.path, answer.complete("csv")) == (None, b'a,b\r\n1,"x,"\r\n')
-    answer = asyncio.run(db.answer("SELECT 1 AS a", "json"))
+    answer = run_coroutine(db.answer("SELECT 1 AS a", "json"))
     assert json.loads(answer.complete("json"))["rows"] == [[1]]
 
 
