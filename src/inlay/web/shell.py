@@ -190,7 +190,8 @@ _SIGN_OUT_WITH_OTHER_TABS = "new BroadcastChannel('inlay.session').onmessage = (
 def _sign_out_button() -> None:
     button = ui.button(icon="logout").props('flat round color=inherit aria-label="Sign out"')
     button.on("click", js_handler=_SIGN_OUT)
-    ui.run_javascript(_SIGN_OUT_WITH_OTHER_TABS)
+    # A script of the page listens as soon as the button shows. The socket would deliver it later.
+    ui.add_head_html(f"<script>{_SIGN_OUT_WITH_OTHER_TABS}</script>")
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
