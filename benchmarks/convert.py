@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.spark import DEFAULT_JAVA
+
 ROOT = Path(__file__).resolve().parent.parent
 CORES = len(os.sched_getaffinity(0))
 REHEARSALS = 8  # a service runs for a long time, so its JVM has compiled the code
@@ -108,7 +110,8 @@ def _inlay(kind: str) -> Callable[[str, str], None]:
     from inlay.pipeline import RawFile, ReadOptions, convert
     from inlay.storage import locate
 
-    spark = get_session(f"local[{CORES}]", ServiceSession(WORKER_MEMORY_BYTES, uses_s3=False))
+    service = ServiceSession(WORKER_MEMORY_BYTES, uses_s3=False, directory=tempfile.gettempdir())
+    spark = get_session(f"local[{CORES}]", service)
     settings = WriterSettings.managed()
 
     def run(source: str, target: str) -> None:
@@ -125,6 +128,7 @@ def _inlay(kind: str) -> Callable[[str, str], None]:
 def _spark(kind: str, *, infers: bool = False) -> Callable[[str, str], None]:
     from inlay.engines.spark.session import get_session
 
+    os.environ["INLAY_SPARK_CONF"] = json.dumps(DEFAULT_JAVA)
     spark = get_session(f"local[{CORES}]")
     schema = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
 

@@ -176,6 +176,12 @@ def _write_delta(dataset: Dataset, workload: Workload, target: Path, path: Path)
         source = _snapshot_source(dataset, target, hits, new, workload.name)
     else:
         source = _upsert_source(dataset, hits, new, workload)
+    if workload.strategy == "delete":
+        source = source.select(list(dataset.keys))
+    if workload.newer_by is not None:
+        position = source.column_names.index(workload.newer_by)
+        old = pa.array(np.zeros(len(source), np.int64)).cast(source.schema.field(position).type)
+        source = source.set_column(position, workload.newer_by, old)
     days = [_day(int(f)) for f in files] if dataset.by_day else []
     if days:
         assert len(days) == 1, "the source of a dataset by day must have one day"

@@ -50,6 +50,13 @@ def expected(dataset: Dataset, workload: Workload, target: str, source: str) -> 
         connection.register("src", rows)
         if workload.strategy == "full_merge":
             return _hashed(connection, f"SELECT {columns} FROM src", [])
+        if workload.newer_by is not None:
+            return _hashed(connection, f"SELECT {columns} FROM read_parquet(?)", [dataset_files(target)])
         using = ", ".join(f'"{key}"' for key in dataset.keys)
+        if workload.updated_columns:  # no generated value is NULL
+            values = ", ".join(f'coalesce(s."{name}", t."{name}") AS "{name}"' for name in workload.updated_columns)
+            updated = f"SELECT t.* REPLACE ({values}) FROM read_parquet(?) AS t LEFT JOIN src AS s USING ({using})"
+            return _hashed(connection, f"SELECT {columns} FROM ({updated})", [dataset_files(target)])
         kept = f"SELECT {columns} FROM read_parquet(?) ANTI JOIN (SELECT {using} FROM src) USING ({using})"
-        return _hashed(connection, f"{kept} UNION ALL SELECT {columns} FROM src", [dataset_files(target)])
+        added = "" if workload.strategy == "delete" else f" UNION ALL SELECT {columns} FROM src"
+        return _hashed(connection, f"{kept}{added}", [dataset_files(target)])

@@ -34,11 +34,24 @@ class Spec:
     key_ranges: list[list[int | str]] = field(default_factory=list)
     days: list[str] = field(default_factory=list)
     row_group_size: int = 100_000
+    newer_by: str | None = None
+    updated_columns: list[str] = field(default_factory=list)
     rehearsal: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
+    def require_upsert(self) -> None:
+        """Reject the workloads that only a merge with deletions or conditions can do."""
+        if self.strategy == "delete":
+            raise UnsupportedError("cannot delete rows by the keys of a source")
+        if self.newer_by is not None:
+            raise UnsupportedError("cannot compare source rows with stored rows")
+
     def load_source(self) -> pa.Table:
-        """Read the source table into memory, without a memory map."""
+        """Read the source table into memory, without a memory map. Leave out columns that the workload keeps."""
+        rows = self.load_rows()
+        return rows.select([*self.key_columns, *self.updated_columns]) if self.updated_columns else rows
+
+    def load_rows(self) -> pa.Table:
         with pa.OSFile(self.source, "rb") as file:
             return pa.ipc.open_file(file).read_all()
 
@@ -111,7 +124,7 @@ def _rehearse(kind: type[Contestant], spec: Spec) -> None:
     work = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=spec.work))
     folder = work.joinpath("target", *(f"day={day}" for day in spec.days[:1]))
     folder.mkdir(parents=True)
-    rows = spec.load_source().slice(0, 20)
+    rows = spec.load_rows().slice(0, 20)
     with pa.OSFile(str(work / "source.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     pq.write_table(rows.slice(0, 10).drop_columns(spec.partition_columns), folder / "part-0.parquet")

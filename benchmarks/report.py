@@ -148,6 +148,27 @@ def _peers(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
             yield from _less(goal, name, results, peer)
 
 
+def _deletions(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
+    if name == "delete-1%":
+        for peer in ("duckdb", "polars"):
+            yield from _less(f"less than rewriting everything with {peer}, for deletions", name, results, peer)
+
+
+def _given_columns(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
+    if name == "given-columns" and _ok(results, "inlay", "inlay-whole-rows"):
+        mine, other = results["inlay"]["cpu"], results["inlay-whole-rows"]["cpu"]
+        goal = "updates of one of 20 columns: at most 1/4 of the CPU of replacing whole rows"
+        yield Verdict(goal, name, mine <= other / 4, f"{mine:.2f} s against {other:.2f} s ({mine / other:.2f})")
+
+
+def _replay(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
+    for mine in ("inlay", "inlay-replayed", "inlay-duckdb", "inlay-spark"):
+        if name == "replay" and _ok(results, mine):
+            data, calls = (results[mine][figure] * 1e6 for figure in ("new_data_mb", "written_mb"))
+            figures = f"{mine}: {data:,.0f} bytes of data, {calls:,.0f} bytes in all write calls"
+            yield Verdict("a batch that changes nothing writes no byte of data", name, not data, figures)
+
+
 def _replan(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
     if entry["kind"] == "replan" and _ok(results, "inlay-cold", "inlay-again", "pyarrow-footers"):
         again, footers = results["inlay-again"]["cpu"], results["pyarrow-footers"]["cpu"]
@@ -172,7 +193,7 @@ def _spark(name: str, _entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]
 def _right(name: str, entry: Raw, results: dict[str, Raw]) -> Iterator[Verdict]:
     """Fail for a failed or wrong run of inlay, which all other goals ignore."""
     for mine in (
-        ("inlay", "inlay-duckdb", "inlay-spark", "inlay-plan")
+        ("inlay", "inlay-duckdb", "inlay-spark", "inlay-plan", "inlay-whole-rows", "inlay-replayed")
         if entry["kind"] == "merge"
         else ("inlay-cold", "inlay-again")
     ):
@@ -203,7 +224,7 @@ def verdicts(raw: Raw) -> list[Verdict]:
     found: list[Verdict] = []
     for name, entry in _merge_workloads(raw).items():
         results = summary(entry)
-        for rule in (_right, _clustered, _no_worse, _peers, _replan, _spark):
+        for rule in (_right, _clustered, _no_worse, _peers, _deletions, _given_columns, _replay, _replan, _spark):
             found += rule(name, entry, results)
     return sorted(found, key=lambda v: v.goal)
 
@@ -288,6 +309,11 @@ METHOD = """
 - DuckLake and Lance write changed rows into new files and mark the old rows as deleted, so that their readers skip
   them; inlay and delta-rs leave no marks. A plain Parquet reader can read the result of inlay, of the reference and
   of the rewrites. For verification, the tables of DuckLake and Lance are written as Parquet after the measurement.
+- In `given-columns`, all contestants get the key and one column, except `inlay-whole-rows`, which gets all 20 columns
+  and therefore another result. The rewrites join that column to the rows.
+- In `replay`, all source rows are older than the stored rows, so the expected state is the target. A merge that
+  changes nothing takes the lock, and caches footers if there are none; both files are deleted afterwards if the dataset
+  has no other records. `inlay-replayed` committed its transaction before the measurement.
 - `limit` merges nothing: it reads the touched files, writes the same bytes and forces them to disk.
 - For a full_merge, DuckDB and polars only write the snapshot instead of reading and joining. The reference gets the
   list of touched files and the range of new keys.

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from benchmarks.contestants import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 REDUCED = 0.1
@@ -124,6 +126,10 @@ class Case:
         if self.workload.kind != "replan":
             self.before = fingerprint.of_files(self.dataset, dataset_files(target))
             self.after = fingerprint.expected(self.dataset, self.workload, target, self.delta.source)
+            self.replaced = self.after
+        if self.workload.updated_columns:
+            whole = replace(self.workload, updated_columns=())
+            self.replaced = fingerprint.expected(self.dataset, whole, target, self.delta.source)
 
     def spec(self, work: Path, options: Result) -> Result:
         delta = {k: v for k, v in asdict(self.delta).items() if k != "touched_row_groups"}
@@ -133,6 +139,8 @@ class Case:
             "strategy": self.workload.strategy,
             "key_columns": list(self.dataset.keys),
             "partition_columns": self.dataset.partition_columns,
+            "newer_by": self.workload.newer_by,
+            "updated_columns": [] if options.get("whole_rows") else list(self.workload.updated_columns),
             "row_group_size": self.dataset.rows // self.dataset.row_groups,
             "options": options,
         }
@@ -144,8 +152,13 @@ class Case:
             _copy(self.delta.target, work / "target")
             spec = self.spec(work, entry.options)
             result = _spawn(self.settings, entry.environment, entry.module, spec)
-            self._verify(result, self.before if entry.leaves_target else self.after)
+            self._verify(result, self._wanted(entry))
         return _hide_paths(self.settings, result)
+
+    def _wanted(self, entry: Entry) -> str:
+        if entry.leaves_target:
+            return self.before
+        return self.replaced if entry.options.get("whole_rows") else self.after
 
     def _verify(self, result: Result, wanted: str) -> None:
         if result["status"] == "ok":

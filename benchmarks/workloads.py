@@ -64,7 +64,9 @@ class Workload:
     keys: int = 10_000
     hits: float = 0.9
     one_row_group: bool = False
-    strategy: Literal["upsert", "full_merge"] = "upsert"
+    strategy: Literal["upsert", "full_merge", "delete"] = "upsert"
+    newer_by: str | None = None  # the source rows are older than the stored ones
+    updated_columns: tuple[str, ...] = ()  # the only columns that the source has, next to the keys
     kind: Literal["merge", "replan", "scaling"] = "merge"
 
     def scaled(self, scale: float) -> Workload:
@@ -79,6 +81,7 @@ DATASETS = {
         Dataset("strings", files=100, rows=100_000, columns=STRINGS, keys=("tenant", "order_no")),
         Dataset("daily", files=100, rows=100_000, by_day=True),
         Dataset("wide", files=20, rows=100_000, columns=wide(50)),
+        Dataset("twenty", files=20, rows=100_000, columns=wide(20)),
         Dataset("small", files=2_000, rows=1_000, scale_by="files"),
         *(Dataset(f"files-{n}", files=n, rows=1_000) for n in (100, 1_000, 10_000)),
         Dataset("footers", files=10_000, rows=40, row_groups=4, columns=wide(10), scale_by="files"),
@@ -102,6 +105,7 @@ WORKLOADS = {
         Workload("day", "10M rows partitioned by day (100 days), a delta for one day", "daily", touched=0.01),
         Workload("wide", "2M rows of 50 columns in 20 files, 10k keys in 2 files", "wide", touched=0.1),
         Workload("small", "2M rows in 2,000 files, 10k keys in 200 files", "small", touched=0.1),
+        Workload("small-20", "2M rows in 2,000 files, 10k keys in 20 files", "small", touched=0.01),
         Workload(
             "full-clustered",
             "full_merge of a 10M-row snapshot, 1% changed, all in 1 of 100 row groups",
@@ -116,6 +120,30 @@ WORKLOADS = {
             "flat",
             keys=100_000,
             strategy="full_merge",
+        ),
+        Workload(
+            "delete-1%",
+            "delete 100k of 10M rows by key, spread over all 100 row groups",
+            "flat",
+            keys=100_000,
+            hits=1.0,
+            strategy="delete",
+        ),
+        Workload(
+            "replay",
+            "a batch of 100k rows of 10M that is all stale: newer_by, no byte to write",
+            "flat",
+            keys=100_000,
+            hits=1.0,
+            newer_by="ts",
+        ),
+        Workload(
+            "given-columns",
+            "2M rows of 20 columns in 20 files, one column updated for 100k rows in all row groups",
+            "twenty",
+            keys=100_000,
+            hits=1.0,
+            updated_columns=("c11",),
         ),
         Workload(
             "replan",

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 import inlay
-from inlay import errors, incremental, type_grammar
+from inlay import errors, incremental, spark, type_grammar
 from inlay.cli.commands import app
 from inlay.incremental import STRATEGIES
 from inlay.server import create_app
@@ -54,6 +54,10 @@ def core() -> Iterator[str]:
     yield f"`inlay.incremental` also exports these names, described above: {links}."
     yield ""
     yield from _entries(incremental, [name for name in incremental.__all__ if name not in shared])
+
+
+def spark_library() -> Iterator[str]:
+    yield from _entries(spark, list(spark.__all__))
 
 
 def _entries(module: Any, names: list[str]) -> Iterator[str]:
@@ -505,11 +509,13 @@ _FIXED_LIMITS = {
     "invalid cells that an error lists": ("inlay.text.reader", "MAX_BAD_CELLS"),
     "size of a request body other than an upload, without inline data": ("inlay.server.middleware", "MAX_BODY_BYTES"),
     "size of the headers of a request": ("inlay.server.middleware", "MAX_HEADER_BYTES"),
+    "time to send the headers of a request": ("inlay.server.protocol", "_HEADER_SECONDS"),
     "pause while a client sends a body": ("inlay.server.middleware", "IDLE_SECONDS"),
+    "pause while a client reads a response": ("inlay.server.protocol", "_STALL_SECONDS"),
     "size of an SQL statement": ("inlay.query.engine", "_MAX_SQL_BYTES"),
     "size of a query result": ("inlay.query.engine.QueryEngine", "max_result_bytes"),
     "connection to PostgreSQL": ("inlay.catalog.database", "CONNECT_SECONDS"),
-    "connection to S3": ("inlay.storage.s3", "CONNECT_SECONDS"),
+    "connection to S3": ("inlay.storage.s3_requests", "CONNECT_SECONDS"),
     "run time of a preview": ("inlay.workspace.sources", "PREVIEW_SECONDS"),
     "concurrent queries; further queries wait": ("inlay.query.engine.QueryEngine", "concurrency"),
     "length of a table name, in characters": ("inlay.catalog.names", "MAX_NAME_LENGTH"),
@@ -569,6 +575,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "library": library,
     "limits": limits,
     "settings": settings,
+    "spark": spark_library,
     "strategies": strategies,
     "types": types,
 }

@@ -46,7 +46,7 @@ SIMPLE = [
     "struct",
 ]
 
-SORTABLE = {"int8", "int64", "uint64", "string", "large_string", "date32", "timestamp_us", "decimal128"}
+SORTABLE = {"int8", "int64", "uint64", "float64", "string", "large_string", "date32", "timestamp_us", "decimal128"}
 
 
 def _decimal(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
@@ -93,6 +93,19 @@ class Case:
     row_group_size: int
     compression: str
     type_names: frozenset[str]
+    missing_columns: str
+    schema_mode: str
+    operation_column: str | None = None
+    newer_by: str | None = None
+    scope: dict[str, list[Any]] | None = None
+    max_deleted: float | None = None
+    transaction: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the merge, named like arguments of `inlay.merge` and of the oracle."""
+        names = ("missing_columns", "operation_column", "newer_by", "scope", "max_deleted")
+        return {name: getattr(self, name) for name in names}
 
     def write(self, root: Path) -> dict[str, Any]:
         """Write the target and return the partition value of each relative path."""
@@ -144,7 +157,8 @@ class Columns:
             fields.append(pa.field(f"k{i}", SCALARS[name][0]))
         for i, name in enumerate(self.value_types):
             palette = self.palettes[i]
-            arrays.append(array_of(TYPES[name][0], [palette[v[i] % len(palette)] for _, v in rows]))
+            values = [None if v[i] is None else palette[v[i] % len(palette)] for _, v in rows]
+            arrays.append(array_of(TYPES[name][0], values))
             note = {b"note": name.encode()}
             fields.append(pa.field(f"c{i}", TYPES[name][0], nullable=self.nullable[i], metadata=note))
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata={b"made": b"by tests"}))
@@ -186,8 +200,13 @@ def _files(drawn: Sequence[Any], shape: Columns, parts: Sequence[Any], per_file:
     ]
 
 
-def _source(shape: Columns, drawn: Sequence[Any], parts: Sequence[Any], fault: str, kind: Any) -> pa.Table:
-    """Build the source table, with a NULL key or a moved row if `fault` requires it."""
+def _source(
+    shape: Columns, drawn: Sequence[Any], parts: Sequence[Any], fault: str, kind: Any, *, in_key: bool
+) -> pa.Table:
+    """Build the source table, with a NULL key or a moved row if `fault` requires it.
+
+    Rows without values have no partition either, unless it is `in_key`.
+    """
     chosen = list(drawn)
     if fault == "null" and chosen:
         chosen[0] = (None, chosen[0][1])
@@ -196,11 +215,19 @@ def _source(shape: Columns, drawn: Sequence[Any], parts: Sequence[Any], fault: s
         return table
     shift = [int(fault == "move" and i == 0) for i in range(len(chosen))]
     where = [parts[((row[0] or 0) % len(shape.pool) + s) % len(parts)] for row, s in zip(chosen, shift, strict=True)]
+    if not in_key:
+        where = [None if None in row[1] else part for row, part in zip(chosen, where, strict=True)]
     return table.append_column("p", pa.array(where, kind))
 
 
 def _unique(drawn: Sequence[Any], size: int) -> list[Any]:
     return list({row[0] % size: row for row in drawn}.values())
+
+
+def _may_be_missing(name: str, missing: str, shape: Columns) -> bool:
+    if missing == "null":
+        return name.startswith("c") and shape.nullable[int(name[1:])]
+    return missing == "keep"
 
 
 @st.composite
@@ -224,20 +251,58 @@ def cases(draw: st.DrawFn) -> Case:
     fault = draw(st.sampled_from([""] * 17 + ["null", "duplicate", "move"]))
     if strategy != "deduplicate" and fault != "duplicate":
         drawn = _unique(drawn, len(shape.pool))
-    source = _source(shape, drawn, parts, fault, kind)
+    operations = None
+    if strategy in ("upsert", "deduplicate") and draw(st.booleans()):
+        words = st.lists(st.sampled_from(list(oracle.OPERATIONS)), min_size=len(drawn), max_size=len(drawn))
+        operations = draw(words)
+        bare = draw(st.booleans())
+        drawn = [
+            (key, (None,) * width if bare and oracle.OPERATIONS[word] else values)
+            for (key, values), word in zip(drawn, operations, strict=True)
+        ]
+    source = _source(shape, drawn, parts, fault, kind, in_key=part_in_key)
+    if operations is not None:
+        source = pa.table(dict(zip(source.column_names, source.columns, strict=True)))  # every column is nullable
+        source = source.append_column("op", pa.array(operations, pa.string()))
     keys = [f"k{i}" for i in range(len(shape.key_types))] + ["p"] * part_in_key
     partitions = [] if kind is None else ["p"]
     sortable = [f"c{i}" for i, name in enumerate(shape.value_types) if name in SORTABLE]
     order_by = sortable if strategy == "deduplicate" and draw(st.booleans()) else []
+    is_ordered = bool(sortable) and strategy in ("update", "upsert", "deduplicate", "delete")
+    newer_by = draw(st.sampled_from([None, *sortable])) if is_ordered else None
+    missing = draw(st.sampled_from(["error", "null", "keep", "keep"])) if files else "error"
+    scope = None
+    if kind is not None and files and strategy in ("full_merge", "delete") and draw(st.booleans()):
+        inside = draw(st.lists(st.sampled_from(parts), min_size=1, unique=True))
+        scope = {"p": inside}
+        if draw(st.sampled_from([True, True, False])):
+            kept = [source.slice(at, 1) for at, part in enumerate(source.column("p").to_pylist()) if part in inside]
+            source = pa.concat_tables([source.slice(0, 0), *kept])
+    needed = {*keys, *order_by, "op", newer_by, *(scope or ())}
+    lacking = [
+        name
+        for name in source.column_names
+        if _may_be_missing(name, missing, shape) and name not in needed and draw(st.booleans())
+    ]
+    if strategy == "delete" and draw(st.booleans()):
+        source = source.select([*keys, *([] if newer_by is None else [newer_by])])
+        lacking = []
     return Case(
         strategy=strategy,
         keys=keys,
         partitions=partitions,
         order_by=order_by,
         files=files,
-        source=source,
+        source=source.drop_columns(lacking),
         writer=writer,
         row_group_size=draw(st.sampled_from([1, 2, 3, 100])),
         compression=draw(st.sampled_from(["zstd", "snappy"])),
         type_names=frozenset([*shape.key_types, *shape.value_types]),
+        missing_columns=missing,
+        schema_mode=draw(st.sampled_from(["strict", "evolve"])),
+        operation_column=None if operations is None else "op",
+        newer_by=newer_by,
+        scope=scope,
+        max_deleted=draw(st.sampled_from([None, None, None, None, 1, 4, 0.29, 0.5])),
+        transaction=draw(st.sampled_from([None, "batch"])),
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 Row = dict[str, Any]
@@ -23,11 +24,12 @@ TRUTH = {
     "upsert": ("replace", "insert", "keep"),
     "full_merge": ("replace", "insert", "delete"),
     "deduplicate": ("replace", "insert", "keep"),
+    "delete": ("delete", "skip", "keep"),
 }
 
 
 class RefusedError(Exception):
-    """The merge must be rejected; `kind` is null-key, duplicate-key or partition-move."""
+    """The merge must be rejected; `kind` is null-key, duplicate-key, partition-move or missing-column."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -47,6 +49,7 @@ class Outcome:
     updated: int = 0
     deleted: int = 0
     unchanged: int = 0
+    stale: int = 0
 
     @property
     def after(self) -> int:
@@ -116,7 +119,7 @@ def partition_of(row: Row, partitions: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _rank(value: Any) -> tuple[bool, Any]:
-    return (False, 0) if value is None else (True, value.encode() if isinstance(value, str) else value)
+    return (False, 0) if value is None else (True, _moment(value))
 
 
 def deduplicated(source: Sequence[Row], keys: Sequence[str], order_by: Sequence[str]) -> list[Row]:
@@ -126,41 +129,109 @@ def deduplicated(source: Sequence[Row], keys: Sequence[str], order_by: Sequence[
     return [source[i] for i in sorted(winner.values())]
 
 
+#: what an operation column may say -> whether the row deletes
+OPERATIONS = {
+    **dict.fromkeys(("insert", "Update", "I", "U", "c", "R", "u"), False),
+    **dict.fromkeys(("delete", "DELETE", "D", "d"), True),
+}
+
+
+def is_newer(row: Row, stored: Row, column: str) -> bool:
+    """NULL is oldest, NaN is newest, and a tie is not newer."""
+    if row[column] is None:
+        return False
+    return stored[column] is None or _moment(row[column]) > _moment(stored[column])
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, float):
+        return (1, 0.0) if math.isnan(value) else (0, value)
+    return value.encode() if isinstance(value, str) else value
+
+
 def checked_source(source: Sequence[Row], keys: Sequence[str], strategy: str, order_by: Sequence[str]) -> list[Row]:
     if any(key_of(row, keys) is None for row in source):
         raise RefusedError("null-key")
-    if strategy == "deduplicate":
+    if strategy in ("deduplicate", "delete"):
         return deduplicated(source, keys, order_by)
     if len({key_of(row, keys) for row in source}) < len(source):
         raise RefusedError("duplicate-key")
     return list(source)
 
 
-def _refuse_moves(files: Files, by_key: dict[Any, Row], keys: Sequence[str], partitions: Sequence[str]) -> None:
+def _refuse_moves(
+    files: Files, by_key: dict[Any, Row], keys: Sequence[str], partitions: Sequence[str], newer_by: str | None
+) -> None:
     for row in (row for _, rows in files for row in rows):
         match = by_key.get(key_of(row, keys))
-        if match is not None and partition_of(match, partitions) != partition_of(row, partitions):
+        if match is not None and newer_by is not None and not is_newer(match, row, newer_by):
+            continue
+        known = [name for name in partitions if match is not None and name in match]
+        if match is not None and partition_of(match, known) != partition_of(row, known):
             raise RefusedError("partition-move")
 
 
+def _is_inside(row: Row, scope: dict[str, list[Any]]) -> bool:
+    """Return whether each column that a row has is in the scope."""
+    return all(row[name] in values for name, values in scope.items() if name in row)
+
+
+def _refuse_rows_outside(files: Files, source: Sequence[Row], keys: Sequence[str], scope: dict[str, list[Any]]) -> None:
+    stored = {key_of(row, keys) for _, rows in files for row in rows if not _is_inside(row, scope)}
+    if any(not _is_inside(row, scope) or key_of(row, keys) in stored for row in source):
+        raise RefusedError("outside-scope")
+
+
+def completed(row: Row, columns: Sequence[str], old: Row | None) -> Row:
+    """Return a source row with all columns. A column that it lacks is that of the old row, or NULL without one."""
+    return {name: row[name] if name in row else (old or {}).get(name) for name in columns}
+
+
+def _refuse_missing(rows: Iterable[Row], required: Iterable[str]) -> None:
+    if any(name not in row for name in required for row in rows):
+        raise RefusedError("missing-column")
+
+
 def _merge_file(
-    path: str, rows: list[Row], by_key: dict[Any, Row], strategy: str, keys: Sequence[str], out: Outcome
-) -> None:
+    path: str,
+    rows: list[Row],
+    by_key: dict[Any, Row],
+    strategy: str,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    keeps: bool,
+    gone: set[Any],
+    newer_by: str | None,
+    outside: Sequence[int],
+    out: Outcome,
+) -> set[Any]:
+    """Merge one file, and return the keys of source rows that had an effect."""
     both, _, target_only = TRUTH[strategy]
     out.files[path], out.changed[path] = kept, changed = [], []
+    effective = set()
     for position, row in enumerate(rows):
         match = by_key.get(key_of(row, keys))
         action = target_only if match is None else both
+        if position in outside:
+            action = "keep"
+        if match is not None and key_of(row, keys) in gone:
+            action = "delete"
+        if match is not None and newer_by is not None and not is_newer(match, row, newer_by):
+            action = "keep"
+        elif match is not None:
+            effective.add(key_of(row, keys))
         if action == "delete":
             out.deleted += 1
             changed.append(position)
             continue
         if action == "replace":
+            match = completed(match, columns, row if keeps else None)
             same = exact_row(match) == exact_row(row)
             out.updated += 1
             out.unchanged += same
             changed.extend([] if same else [position])
         kept.append(match if action == "replace" else row)
+    return effective
 
 
 def merge(
@@ -170,20 +241,68 @@ def merge(
     keys: Sequence[str],
     partitions: Sequence[str] = (),
     dedup_order_by: Sequence[str] = (),
+    missing_columns: str = "error",
+    columns: Sequence[str] = (),
+    required: Sequence[str] = (),
+    operation_column: str | None = None,
+    newer_by: str | None = None,
+    scope: dict[str, list[Any]] | None = None,
+    max_deleted: float | None = None,
 ) -> Outcome:
-    """Merge `source` into `files` and return the outcome. Raises RefusedError."""
+    """Merge `source` into `files` and return the outcome. Raises RefusedError.
+
+    `columns` are those of the dataset, in addition to those of its rows; `required` ones may not be NULL. A source row
+    without one of them lacks the column, and `missing_columns` decides what happens then.
+    """
     source_rows = list(source)
-    wanted = checked_source(source_rows, keys, strategy, dedup_order_by)
+    names = dict.fromkeys([*columns, *(name for _, rows in files for row in rows for name in row)])
+    if strategy != "delete":  # which needs only keys
+        needed = {"error": names, "null": [*required, *partitions], "keep": []}[missing_columns] if files else []
+        _refuse_missing([row for row in source_rows if not OPERATIONS.get(row.get(operation_column))], needed)
+    columns = dict.fromkeys([*names, *(name for row in source_rows for name in row)])
+    columns = [name for name in columns if name != operation_column]
+    wanted = checked_source(source_rows, keys, strategy, dedup_order_by or ([newer_by] if newer_by else []))
+    gone: set[Any] = set()
+    if operation_column is not None:
+        gone = {key_of(row, keys) for row in wanted if OPERATIONS[row[operation_column]]}
+        wanted = [{name: value for name, value in row.items() if name != operation_column} for row in wanted]
     by_key = {key_of(row, keys): row for row in wanted}
-    if strategy != "insert":
-        _refuse_moves(files, by_key, keys, partitions)
+    if TRUTH[strategy][0] == "replace":
+        _refuse_moves(files, {key: row for key, row in by_key.items() if key not in gone}, keys, partitions, newer_by)
+    if scope is not None:
+        _refuse_rows_outside(files, wanted, keys, scope)
     out = Outcome(source_count=len(source_rows), before=sum(len(rows) for _, rows in files))
+    effective: set[Any] = set()
     for path, rows in files:
-        _merge_file(path, rows, by_key, strategy, keys, out)
+        keeps = missing_columns == "keep"
+        outside = [] if scope is None else [at for at, row in enumerate(rows) if not _is_inside(row, scope)]
+        effective |= _merge_file(path, rows, by_key, strategy, keys, columns, keeps, gone, newer_by, outside, out)
+    matched = {key_of(row, keys) for _, rows in files for row in rows} & by_key.keys()
+    out.stale = len(matched - effective)
     if TRUTH[strategy][1] == "insert":
-        known = {key_of(row, keys) for _, rows in files for row in rows}
-        for row in wanted:
-            if key_of(row, keys) not in known:
-                out.inserts.setdefault(partition_of(row, partitions), []).append(row)
-                out.inserted += 1
+        known = {key_of(row, keys) for _, rows in files for row in rows} | gone
+        new = [row for row in wanted if key_of(row, keys) not in known]
+        _refuse_missing(new, [*required, *partitions] if files else [])
+        for row in (completed(row, columns, None) for row in new):
+            out.inserts.setdefault(partition_of(row, partitions), []).append(row)
+            out.inserted += 1
+    if max_deleted is not None:
+        _refuse_deletions(
+            out.deleted, sum(_is_inside(row, scope or {}) for _, rows in files for row in rows), max_deleted
+        )
+    return out
+
+
+def _refuse_deletions(deleted: int, rows: int, limit: float) -> None:
+    if deleted > (limit if isinstance(limit, int) else Fraction(str(limit)) * rows):
+        raise RefusedError("deletion-limit")
+
+
+def delete(files: Files, selects: Callable[[Row], bool | None]) -> Outcome:
+    """Delete the rows for which `selects` returns True."""
+    out = Outcome(before=sum(len(rows) for _, rows in files))
+    for path, rows in files:
+        out.changed[path] = [position for position, row in enumerate(rows) if selects(row)]
+        out.files[path] = [row for row in rows if not selects(row)]
+        out.deleted += len(out.changed[path])
     return out

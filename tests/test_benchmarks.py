@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import data, fingerprint, processes, readers, report, report_scaling, run
+from benchmarks import cores, data, fingerprint, processes, readers, report, report_scaling, run
 from benchmarks.contestants import CONTESTANTS, ON_SPARK, SCALING, takes_part
 from benchmarks.measure import measure
 from benchmarks.workloads import AXES, DATASETS, WORKLOADS
@@ -141,6 +142,22 @@ def test_the_expected_state_replaces_matching_keys(tmp_path: Path) -> None:
     assert fingerprint.of_files(SMALL, files) == fingerprint.expected(SMALL, workload, delta.target, delta.source)
 
 
+def test_the_expected_state_keeps_columns_that_are_not_given(tmp_path: Path) -> None:
+    workload = replace(WORKLOADS["given-columns"], keys=10, updated_columns=("quantity",))
+    delta = data.make(SMALL, workload, tmp_path)
+    with pa.OSFile(delta.source, "rb") as file:
+        source = pa.ipc.open_file(file).read_all()
+    updates = dict(zip(source["id"].to_pylist(), source["quantity"].to_pylist(), strict=True))
+    target = pq.read_table(delta.target)
+    rows = [row | {"quantity": updates.get(row["id"], row["quantity"])} for row in target.to_pylist()]
+    assert len(updates) == 10
+    after = pa.Table.from_pylist(rows, target.schema)
+    assert after.drop_columns("quantity").equals(target.drop_columns("quantity"))
+    assert not after.equals(target)
+    files = write(tmp_path / "after", after)
+    assert fingerprint.of_files(SMALL, files) == fingerprint.expected(SMALL, workload, delta.target, delta.source)
+
+
 # ------------------------------------------------------------------------------------------------------------ report
 def ran(cpu: float, **more: Any) -> dict[str, Any]:
     roles = {"driver": cpu, "jvm": 0.0, "workers": 0.0}
@@ -163,6 +180,20 @@ def test_goals_on_spark(on_spark: float, own: float, met: list[bool]) -> None:
     }
 
 
+@pytest.mark.parametrize(("cpu", "met"), [(1.0, True), (1.1, False)])
+def test_the_goal_of_given_columns(cpu: float, met: bool) -> None:
+    raw = {"workloads": {"given-columns": merged(inlay=cpu, inlay_whole_rows=4.0)}}
+    assert [v.met for v in report.verdicts(raw) if v.goal.startswith("updates of one of 20 columns")] == [met]
+
+
+@pytest.mark.parametrize("written", [0.0, 1e-6])
+def test_the_goal_of_a_replay_is_that_no_data_is_written(written: float) -> None:
+    entry = merged() | {"results": {"inlay-replayed": [ran(1.0, new_data_mb=written)]}}
+    found = [v for v in report.verdicts({"workloads": {"replay": entry}}) if "no byte" in v.goal]
+    assert [v.met for v in found] == [not written]
+    assert f"inlay-replayed: {written * 1e6:.0f} bytes of data" in found[0].figures
+
+
 def test_the_best_repeat_counts_and_a_failure_is_reported() -> None:
     assert report.minimum([ran(2.0), ran(1.0)])["cpu_by"]["driver"] == 1.0
     failed = {"status": "WRONG", "reason": "fingerprint"}
@@ -176,7 +207,7 @@ def test_results_of_earlier_runs_are_kept_and_named() -> None:
     assert "polars" not in run.with_earlier(merged(inlay=1.0), {**merged(polars=2.0), "scale": 0.1})["results"]
 
 
-def test_documents_are_generated_from_any_subset() -> None:
+def test_documents_are_generated_from_any_subset(tmp_path: Path) -> None:
     raw = report.empty()
     raw["workloads"]["random-1m"] = merged(inlay=1.0, inlay_spark=1.4, spark=5.0)
     raw["workloads"]["files-100"] = {**merged(), "kind": "scaling"}
@@ -184,7 +215,11 @@ def test_documents_are_generated_from_any_subset() -> None:
     assert "(3.6x less)" in text
     assert report.NO_DELTA in text
     assert "files-100" not in text
-    assert "| 100 |" in "\n".join(report_scaling._document(raw))
+    assert "| 100 |" in "\n".join(report_scaling._document(raw, tmp_path))
+    cost = {"cpu": 1.5, "wall": 2.5, "peak_mb": 1234.0}
+    (tmp_path / "many_files.json").write_text(json.dumps({"1000000": {"local": cost, "s3": cost}}))
+    many = "| 1,000,000 | 1.50 | 2.50 | 1,234 | 1.50 | 2.50 | 1,234 |"
+    assert many in "\n".join(report_scaling._document(raw, tmp_path))
 
 
 def test_the_cost_of_a_file_is_the_slope_between_two_sizes() -> None:
@@ -243,3 +278,16 @@ def test_readers_are_measured_during_a_commit() -> None:
     assert int(whole) >= 3
     assert int(mixed) >= 0
     assert 0 < float(window) < 60_000
+
+
+def test_merges_on_one_core_are_reported_next_to_polars(tmp_path: Path) -> None:
+    options = ["--workloads", "keys-10", "--cores", "1", "--scale", "0.001", "--repeats", "1"]
+    cores.main([*options, "--data", str(tmp_path / "data"), "--report", str(tmp_path / "cores.md")])
+    [row] = [line for line in (tmp_path / "cores.md").read_text().splitlines() if line.startswith("| 1 |")]
+    assert row.count("x |") == 3  # the speed-up, and the ratios of wall and CPU time
+    assert list((tmp_path / "data").glob("tmp*")) == []
+
+
+def test_merges_on_more_cores_than_the_machine_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="Pass --cores"):
+        cores.main(["--cores", "4096", "--data", str(tmp_path)])

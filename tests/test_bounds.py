@@ -45,6 +45,7 @@ class Recorder:
             return pa.PythonFile(open_read(store, path), mode="r")
 
         monkeypatch.setattr(LocalStore, "open_arrow", open_arrow)
+        monkeypatch.setattr(LocalStore, "open_footer", open_arrow)
         monkeypatch.setattr(LocalStore, "open_read", open_read)
 
     def clear(self) -> None:

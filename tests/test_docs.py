@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import inlay
-from inlay import errors, incremental
+from inlay import errors, incremental, spark
 from inlay.cli.commands import app
 from inlay.server.middleware import Metrics
 from inlay.server.routes import about
@@ -31,6 +31,7 @@ from tests.pages import (
     snippets,
     untested_commands,
 )
+from tests.spark import cluster
 
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 OURS = re.compile(r"\bINLAY_[A-Z]+(?:_[A-Z]+)*\b")
@@ -44,9 +45,23 @@ def reference(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- it runs
-@pytest.mark.parametrize("path", [page for page in DOCUMENTS if runs(page) and not needs_a_service(page)], ids=name_of)
+def needs_spark(path: Path) -> bool:
+    return "from pyspark" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(page, marks=[pytest.mark.spark] if needs_spark(page) else [])
+        for page in DOCUMENTS
+        if runs(page) and not needs_a_service(page)
+    ],
+    ids=name_of,
+)
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if needs_spark(path):
+        cluster.local_session()  # with the settings of the tests
     PageRunner(path).run()
 
 
@@ -105,7 +120,7 @@ def test_every_generated_part_is_used() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- it is complete
-PUBLIC = sorted({*inlay.__all__, *incremental.__all__} - {"__version__"})
+PUBLIC = sorted({*inlay.__all__, *incremental.__all__, *spark.__all__} - {"__version__"})
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -119,12 +134,16 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
     assert re.search(r"[a-z]{3,} ", re.sub(r"```.*?```", "", entry, flags=re.DOTALL)), entry
 
 
-CLASSES = [name for name in PUBLIC if isinstance(getattr(incremental, name, None) or getattr(inlay, name), type)]
+def public(name: str) -> Any:
+    return next(getattr(module, name) for module in (incremental, spark, inlay) if hasattr(module, name))
+
+
+CLASSES = [name for name in PUBLIC if isinstance(public(name), type)]
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_method_is_documented(name: str) -> None:
-    kind = getattr(incremental, name, None) or getattr(inlay, name)
+    kind = public(name)
     entry = reference("python").split(f"### `{name}`\n")[1].split("\n### ")[0]
     for method, _ in GENERATOR.public_methods(kind):
         assert re.search(rf"`\w+\.{method}`", entry) or "Another name for" in entry, method
@@ -203,7 +222,11 @@ def test_every_error_is_documented(name: str) -> None:
 
 
 def test_every_error_class_is_exported_and_has_a_code_of_its_own() -> None:
-    defined = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.InlayError)]
+    defined = [errors.InlayError]
+    for kind in defined:
+        defined += [
+            each for each in kind.__subclasses__() if each.__module__.startswith("inlay") and each not in defined
+        ]
     assert {kind.__name__ for kind in defined} == set(errors.__all__)
     assert len({kind.code for kind in defined}) == len(defined)
 

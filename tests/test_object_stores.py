@@ -169,6 +169,30 @@ def test_a_new_dataset_is_created(place: Place) -> None:
     assert place.merge(SOURCE, "update", ["id"]).updated == 5
 
 
+def test_writers_with_one_token_apply_it_once(place: Place) -> None:
+    place.write(TARGET, row_group_size=5)
+    barrier = threading.Barrier(3)
+    results: list[Any] = []
+
+    def write(text: str) -> None:
+        barrier.wait()
+        source = lake.table([5, 100], [text, text])
+        results.append((text, place.merge(source, "upsert", ["id"], transaction="batch-1")))
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in ("one", "two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [applied] = [text for text, result in results if not result.replayed]
+    assert {numbers(result)[:7] for _, result in results} == {(2, 60, 61, 1, 1, 0, 0)}
+    assert rows(place.read()) == rows(
+        pa.concat_tables([lake.table([i for i in range(60) if i != 5]), lake.table([5, 100], [applied, applied])])
+    )
+    plan = inlay.plan_merge(SOURCE, place.path, "upsert", ["id"], storage_options=place.options, transaction="batch-1")
+    assert plan.replayed
+
+
 def test_a_plan_changes_nothing_and_matches_the_merge(place: Place) -> None:
     place.write(TARGET, row_group_size=5)
     before = place.everything()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import inlay
@@ -21,6 +23,8 @@ from inlay.errors import DatasetMergeError, InlayError, InvalidArgumentError, Qu
 FIXED = [  # of `import inlay`, fixed by the design
     "merge",
     "plan_merge",
+    "delete",
+    "plan_delete",
     "write_dataset",
     "read_parquet",
     "open_dataset",
@@ -122,9 +126,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 def test_a_merge_imports_no_client_and_no_other_engine(tmp_path: Path) -> None:
     assert loaded("import inlay; inlay.merge; inlay.compact; inlay.PyArrowDatasetIO", CLIENTS) == []
-    merge = f"inlay.merge(pyarrow.table({{'id': [1]}}), {str(tmp_path / 'd')!r}, 'upsert', ['id'])"
-    found = loaded(f"import inlay, pyarrow; {merge}; {merge}", CLIENTS)
-    assert set(found) <= {"pandas"}  # pyarrow imports pandas when it makes a table
+    pq.write_table(pa.table({"id": [1], "v": ["a"], "p": ["x"]}), tmp_path / "rows.parquet")
+    rows = f"pyarrow.parquet.ParquetFile({str(tmp_path / 'rows.parquet')!r}).read()"
+    for options in ("", ", partition_columns=['p']"):
+        merge = f"inlay.merge({rows}, {str(tmp_path / ('d' + options[-4:-2]))!r}, 'upsert', ['id']{options})"
+        assert loaded(f"import inlay, pyarrow, pyarrow.parquet; {merge}; {merge}", CLIENTS) == []
 
 
 # --------------------------------------------------------------------------------------------------------- signatures
@@ -249,8 +255,8 @@ def test_documented_fields_come_first_and_additions_have_defaults(kind: type) ->
         assert field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
-def test_the_strategies_are_the_five_documented_ones() -> None:
-    names = {"upsert", "insert", "update", "full_merge", "deduplicate"}
+def test_the_strategies_are_the_documented_ones() -> None:
+    names = {"upsert", "insert", "update", "full_merge", "deduplicate", "delete"}
     assert set(get_args(incremental.MergeStrategy)) == names
     assert set(incremental.STRATEGIES) == names
 
@@ -266,6 +272,7 @@ DESIGN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "read_parquet": (["path"], {"columns": None, "filter": None}),
     "recover": (["path"], {"filesystem": None}),
     "compact": (["path"], {}),
+    "delete": (["path", "where"], {"filesystem": None, "engine": "auto", "storage_options": None}),
 }  # fmt: skip
 
 
@@ -281,6 +288,8 @@ def test_signatures_of_the_design(name: str) -> None:
 def test_a_plan_takes_the_arguments_of_a_merge() -> None:
     merge, plan = (inspect.signature(f).parameters for f in (inlay.merge, inlay.plan_merge))
     assert [(n, p.kind, p.default) for n, p in merge.items()] == [(n, p.kind, p.default) for n, p in plan.items()]
+    delete, plan = (inspect.signature(f).parameters for f in (inlay.delete, inlay.plan_delete))
+    assert [(n, p.kind, p.default) for n, p in delete.items()] == [(n, p.kind, p.default) for n, p in plan.items()]
     assert issubclass(inlay.MergePlan, incremental.IncrementalRewritePlan)
 
 
@@ -288,11 +297,13 @@ def test_a_plan_takes_the_arguments_of_a_merge() -> None:
 ERRORS = [getattr(errors, name) for name in errors.__all__]
 MIXED_IN: dict[str, type[BaseException]] = {
     "BadRowsError": ValueError,
+    "DeletionLimitError": ValueError,
     "DuplicateKeyError": ValueError,
     "InvalidArgumentError": ValueError,
     "InvalidRequestError": ValueError,
     "InvalidTableNameError": ValueError,
     "NullKeyError": ValueError,
+    "OutsideScopeError": ValueError,
     "PartitionMoveError": ValueError,
     "QueryBusyError": ValueError,
     "QueryCancelledError": ValueError,
@@ -301,6 +312,7 @@ MIXED_IN: dict[str, type[BaseException]] = {
     "QueryLimitError": ValueError,
     "RejectedDataError": ValueError,
     "SchemaMismatchError": ValueError,
+    "UnknownOperationError": ValueError,
     "UnreadableSourceError": ValueError,
     "NotUtf8Error": ValueError,
     "UnreadableUploadError": ValueError,
@@ -316,17 +328,19 @@ MIXED_IN: dict[str, type[BaseException]] = {
 }
 EXIT_CODES = {
     1: ["CatalogUnavailableError", "CatalogVersionError", "CommitPendingError", "CommitStateUnknownError",
-        "ConversionFailedError", "CorruptJournalError", "DatasetIOError", "DatasetMergeError", "InlayError",
+        "ConversionFailedError", "CorruptJournalError", "DamagedVersionError", "DatasetIOError", "DatasetMergeError",
+        "HistoryUnavailableError", "InlayError",
         "JobCancelledError", "JobInterruptedError", "MemoryLimitError", "MergeCancelledError", "QueryCancelledError",
-        "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceStoppingError",
-        "ServiceUnreachableError", "SparkUnavailableError", "StorageFullError", "StorageUnavailableError",
-        "UnreadableFileError"],
+        "QueryFailedError", "QueryTimeoutError", "RequestTimeoutError", "ServiceBusyError",
+        "ServiceStoppingError", "ServiceUnreachableError", "SparkUnavailableError", "StorageFullError",
+        "StorageUnavailableError", "UnreadableFileError"],
     2: ["EngineNotInstalledError", "ForbiddenError", "InvalidArgumentError", "InvalidRequestError",
         "InvalidTableNameError", "MethodNotAllowedError", "NotAcceptableError", "QueryError", "QueryLimitError",
         "RequestError", "RequestTooLargeError", "UnauthorizedError", "UnsupportedMediaTypeError",
         "UploadConsumedError", "UploadTooLargeError"],
-    3: ["BadRowsError", "DuplicateKeyError", "NotUtf8Error", "NullKeyError", "PartitionMoveError", "RejectedDataError",
-        "SchemaMismatchError", "UnreadableSourceError", "UnreadableUploadError"],
+    3: ["BadRowsError", "DeletionLimitError", "DuplicateKeyError", "NotUtf8Error", "NullKeyError", "PartitionMoveError",
+        "OutsideScopeError", "RejectedDataError", "SchemaMismatchError", "UnknownOperationError",
+        "UnreadableSourceError", "UnreadableUploadError"],
     4: ["ConcurrentModificationError", "ConflictError", "IdempotencyKeyReusedError", "JobEndedError",
         "LockTimeoutError", "QueryBusyError", "TableNameTakenError", "UploadInUseError"],
     5: ["NotFoundError"],

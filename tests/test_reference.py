@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import inlay
-from inlay import errors, incremental
+from inlay import errors, incremental, spark
 from tests.pages import load_generator
 
 GENERATOR = load_generator()
@@ -23,9 +23,9 @@ REFERENCE = re.compile(r"[Ss]ee (`[\w.]+`(?: and `[\w.]+`)*)")
 
 
 def exported() -> dict[str, Any]:
-    """The functions and classes that `inlay` and `inlay.incremental` export, each once."""
+    """The functions and classes that `inlay`, `inlay.incremental` and `inlay.spark` export, each once."""
     found: dict[int, tuple[str, Any]] = {}
-    for module in (inlay, incremental):
+    for module in (inlay, incremental, spark):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isfunction(value) or inspect.isclass(value):
@@ -43,12 +43,16 @@ EXPORTED = exported()
 METHODS = dict(methods())
 CALLABLES = {name: value for name, value in EXPORTED.items() if inspect.isfunction(value)} | METHODS
 CLASSES = {name: value for name, value in EXPORTED.items() if inspect.isclass(value)}
-NEVER_RAISE = {"cleanup_staging_files", "parse_hive_partition_path", "to_dict"}
+NEVER_RAISE = {"cleanup_staging_files", "name", "parse_hive_partition_path", "to_dict"}
 FUNCTIONS = {  # the methods of every DatasetIO class, with the function that they call
     "merge": inlay.merge,
     "plan_merge": inlay.plan_merge,
     "write_dataset": inlay.write_dataset,
+    "alter": inlay.alter,
+    "plan_alter": inlay.plan_alter,
     "compact": inlay.compact,
+    "delete": inlay.delete,
+    "plan_delete": inlay.plan_delete,
     "read_parquet": inlay.read_parquet,
 }
 

@@ -25,6 +25,7 @@ from inlay.errors import InlayError, InvalidArgumentError
 from inlay.parquet.layout import data_files
 from inlay.storage import (
     FileStat,
+    Listing,
     LocalStore,
     Location,
     ObjectStore,
@@ -289,14 +290,14 @@ def test_walk_ends_at_circular_links(tmp_path: Path) -> None:
 
 def test_walk_raises_if_a_directory_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
-    scandir = os.scandir
+    opened = os.open
 
-    def refusing(path: str) -> Any:
+    def refusing(path: str, flags: int) -> int:
         if path.endswith("sub"):
             raise PermissionError(errno.EACCES, "no", path)
-        return scandir(path)
+        return opened(path, flags)
 
-    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(PermissionError):
         listed(locate(tmp_path))
 
@@ -412,6 +413,30 @@ def test_both_stores_write_read_move_and_remove(tmp_path: Path) -> None:
         for _ in range(2):
             store.remove_tree(root)
         assert store.walk(root, lambda _: True) == []
+
+
+def test_a_link_to_a_directory_of_many_files_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for number in range(40):
+        (tmp_path / "kept" / str(number)).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="symbolic link"):
+        LocalStore().remove_tree(str(tmp_path / "link"))
+    assert len(list((tmp_path / "kept").iterdir())) == 40
+
+
+def test_a_directory_of_many_files_is_removed_without_following_links(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    directory = tmp_path / "d"
+    (directory / "inner").mkdir(parents=True)
+    for number in range(40):
+        (directory / str(number)).touch()
+        (directory / "inner" / str(number)).touch()
+    (directory / "link").symlink_to(tmp_path / "kept")
+    LocalStore().remove_tree(str(directory))
+    assert not directory.exists()
+    assert (tmp_path / "kept" / "file").exists()
 
 
 def test_both_stores_refuse_to_create_an_existing_file(tmp_path: Path) -> None:
@@ -674,3 +699,61 @@ def test_unsafe_paths_are_rejected_in_sql(path: str) -> None:
 def test_globs_that_look_like_sql_comments_are_rejected(path: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"/\*|\*/"):
         PathValidator.validate_path_for_sql(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- listings
+def test_a_listing_is_a_sequence_of_files() -> None:
+    files = [FileStat("b/x", 1, 2, 3), FileStat("a", 4, 5, "tag"), FileStat("b.x", 6, 7, 8)]
+    listing = Listing.of(files)
+    assert list(listing) == files == listing[:] == [listing[0], listing[1], listing[-1]]
+    assert listing == files
+    assert listing == Listing.of(tuple(files))
+    assert Listing.of(listing) is listing
+    assert [file.path for file in listing.sorted()] == ["a", "b.x", "b/x"]
+    assert listing.sorted() != listing
+    assert list(listing.sorted().filter([True, False, True])) == [files[1], files[0]]
+    assert listing.directories == ["b", "", ""]
+    assert list(Listing.of([])) == []
+    for field in FileStat._fields:
+        assert listing != [files[0]._replace(**{field: 0}), *files[1:]]
+
+
+def test_walk_sorts_directories_and_files_that_mix(tmp_path: Path) -> None:
+    names = [f"{prefix}{name}.parquet" for prefix in ("", "a/", "a.b/", "a/c/", "B/", "ä/") for name in "zaÄ~"]
+    names += ["a.parquet", "a-.parquet", "a0.parquet"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert listed(locate(tmp_path)) == sorted(set(names))
+
+
+def test_walk_lists_odd_names_and_times(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"\xff.parquet")
+    times = {odd: 0, "line\nend.parquet": -1, "old.parquet": -(2**33), "new.parquet": 2**33}
+    for name, seconds in times.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    found = {file.path: file.mtime_ns for file in data_files(locate(tmp_path))}
+    assert found == {name: os.stat(tmp_path / name).st_mtime_ns for name in times}
+    assert found["new.parquet"] > 2**62
+
+
+def test_walk_leaves_out_files_that_disappear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("p=1/a", "p=1/b", "p=2/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.parquet").touch()
+    opened = os.open
+
+    def deleting(path: str, flags: int) -> int:
+        if path.endswith("p=2"):
+            Path(path, "c.parquet").unlink()
+            Path(path).rmdir()
+        return opened(path, flags)
+
+    def keep(name: str) -> bool:
+        if name == "b.parquet":
+            (tmp_path / "p=1/b.parquet").unlink()
+        return True
+
+    monkeypatch.setattr(os, "open", deleting)
+    assert [file.path for file in LocalStore().walk(str(tmp_path), keep)] == ["p=1/a.parquet"]

@@ -27,6 +27,20 @@ CONTESTANTS = {
     "inlay-spark": Entry(
         "inlay_merge", "inlay", "`inlay.merge`, spark engine on `local[*]`, warm session", {"engine": "spark"}
     ),
+    "inlay-whole-rows": Entry(
+        "inlay_merge",
+        "inlay",
+        "`inlay.merge`, pyarrow engine, of a source that has all columns",
+        {"whole_rows": True},
+        only=("given-columns",),
+    ),
+    "inlay-replayed": Entry(
+        "inlay_merge",
+        "inlay",
+        "`inlay.merge`, pyarrow engine, with a transaction that is already committed",
+        {"transaction": "benchmark"},
+        only=("replay",),
+    ),
     "limit": Entry(
         "limit",
         "bench",
@@ -70,7 +84,8 @@ CONTESTANTS = {
     "spark": Entry(
         "spark_rewrite",
         "inlay",
-        "plain Spark in the session of `inlay-spark`: reads everything, broadcast anti-join + union, writes everything",
+        "plain Spark in the session of `inlay-spark` with Java's default options: reads everything, "
+        "broadcast anti-join + union, writes everything",
         only=ON_SPARK,
     ),
     "spark-delta": Entry(

@@ -43,7 +43,13 @@ class Delta(Contestant):
 
     def run(self) -> dict[str, Any]:
         merger = self.table.merge(self.source, self.predicate, source_alias="source", target_alias="target")
-        merger = merger.when_matched_update_all().when_not_matched_insert_all()
+        if self.spec.strategy == "delete":
+            return dict(merger.when_matched_delete().execute())
+        if self.spec.updated_columns:
+            values = {name: f"source.{name}" for name in self.spec.updated_columns}
+            return dict(merger.when_matched_update(values).execute())
+        newer = None if self.spec.newer_by is None else f"source.{self.spec.newer_by} > target.{self.spec.newer_by}"
+        merger = merger.when_matched_update_all(newer).when_not_matched_insert_all()
         if self.spec.strategy == "full_merge":
             merger = merger.when_not_matched_by_source_delete()
         return dict(merger.execute())

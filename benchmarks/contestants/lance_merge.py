@@ -9,13 +9,15 @@ import lance
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.measure import Contestant, Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, UnsupportedError, dataset_files, main
 
 
 class Lance(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pylance", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:
+        if spec.strategy == "delete":
+            raise UnsupportedError("cannot delete rows by the keys of a source")
         self.spec = spec
         self.source = spec.load_source()
         self.path = Path(spec.work, "target.lance")
@@ -23,12 +25,14 @@ class Lance(Contestant):
             partitioned = ds.dataset(
                 file, partitioning=ds.partitioning(flavor="hive"), partition_base_dir=spec.target
             ).to_table()
-            rows = partitioned.select(self.source.column_names).cast(self.source.schema)
+            schema = partitioned.schema if spec.updated_columns else self.source.schema
+            rows = partitioned.select(schema.names).cast(schema)
             lance.write_dataset(rows, self.path, mode="append" if self.path.exists() else "create")
 
     def run(self) -> dict[str, Any]:
         merge = lance.dataset(self.path).merge_insert(self.spec.key_columns)
-        merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        newer = None if self.spec.newer_by is None else f"source.{self.spec.newer_by} > target.{self.spec.newer_by}"
+        merge = merge.when_matched_update_all(newer).when_not_matched_insert_all()
         if self.spec.strategy == "full_merge":
             merge = merge.when_not_matched_by_source_delete()
         return dict(merge.execute(self.source))

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from benchmarks.measure import Contestant, Spec, dataset_files, main
+from benchmarks.measure import Contestant, Spec, UnsupportedError, dataset_files, main
 
 
 class Polars(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("polars", "pyarrow")
 
     def __init__(self, spec: Spec) -> None:
+        if spec.newer_by is not None:
+            raise UnsupportedError("rewrites all rows")
         self.spec = spec
         source = pl.from_arrow(spec.load_source())
         assert isinstance(source, pl.DataFrame)
@@ -25,6 +27,10 @@ class Polars(Contestant):
         if self.spec.strategy == "full_merge":
             return source
         target = pl.scan_parquet(f"{self.spec.target}/**/*.parquet", hive_partitioning=self._partitioned)
+        if self.spec.strategy == "delete":
+            return target.join(source, on=self.spec.key_columns, how="anti")
+        if self.spec.updated_columns:
+            return target.update(source, on=self.spec.key_columns, include_nulls=True)
         kept = target.select(self.source.columns).join(source, on=self.spec.key_columns, how="anti")
         return pl.concat([kept, source])
 

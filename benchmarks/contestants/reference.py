@@ -17,6 +17,7 @@ class Reference(Contestant):
     packages: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     def __init__(self, spec: Spec) -> None:
+        spec.require_upsert()
         self.spec = spec
         self.source = spec.load_source().drop_columns(spec.partition_columns)
 
@@ -52,11 +53,12 @@ class Reference(Contestant):
 
     def _replaced(self, old: pa.Table, source: pa.Table, found: pa.ChunkedArray) -> pa.Table:
         mask = found.is_valid().combine_chunks()
-        rows = source.select(old.column_names).take(found.drop_null())
+        rows = source.take(found.drop_null())
         columns = [
-            pc.replace_with_mask(a.combine_chunks(), mask, b.combine_chunks())
-            for a, b in zip(old.columns, rows.columns, strict=True)
-        ]
+            pc.replace_with_mask(old[name].combine_chunks(), mask, rows[name].combine_chunks())
+            if name in rows.column_names else old[name]
+            for name in old.column_names
+        ]  # fmt: skip
         new = pa.table(columns, schema=old.schema)
         return new.filter(mask) if self.spec.strategy == "full_merge" else new
 

@@ -18,7 +18,7 @@ class SparkRewrite(Contestant):
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.spark = spark.session()
+        self.spark = spark.session(**spark.DEFAULT_JAVA)
         rows = spec.load_source()
         self.columns = rows.column_names
         self.source = f"{spec.work}/source.parquet"  # the format that Spark reads fastest

@@ -11,21 +11,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inlay.errors import DatasetMergeError, InlayError
     from inlay.incremental import (
+        AlterPlan,
+        AlterResult,
         FilePlan,
+        ForgetReport,
         MergeFileMetadata,
         MergePlan,
         MergeResult,
         MergeStats,
         Progress,
         RecoveryReport,
+        Version,
+        VersionHistory,
         WriteResult,
+        alter,
         compact,
+        delete,
+        diff,
+        forget,
+        history,
+        keep,
         list_dataset_files,
         merge,
         open_dataset,
+        plan_alter,
+        plan_delete,
         plan_merge,
         read_parquet,
         recover,
+        restore,
+        undo,
         write_dataset,
     )
     from inlay.io import (
@@ -42,21 +57,36 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "inlay.errors": ("DatasetMergeError", "InlayError"),
     "inlay.incremental": (
+        "AlterPlan",
+        "AlterResult",
         "FilePlan",
+        "ForgetReport",
         "MergeFileMetadata",
         "MergePlan",
         "MergeResult",
         "MergeStats",
         "Progress",
         "RecoveryReport",
+        "Version",
+        "VersionHistory",
         "WriteResult",
+        "alter",
         "compact",
+        "delete",
+        "diff",
+        "forget",
+        "history",
+        "keep",
         "list_dataset_files",
         "merge",
         "open_dataset",
+        "plan_delete",
+        "plan_alter",
         "plan_merge",
         "read_parquet",
         "recover",
+        "restore",
+        "undo",
         "write_dataset",
     ),
     "inlay.io": (
@@ -71,10 +101,13 @@ _EXPORTS = {
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
+    "AlterPlan",
+    "AlterResult",
     "DatasetMergeError",
     "DuckDBDatasetIO",
     "DuckDBParquetHandler",
     "FilePlan",
+    "ForgetReport",
     "InlayError",
     "MergeFileMetadata",
     "MergePlan",
@@ -85,21 +118,35 @@ __all__ = [
     "PyArrowDatasetIO",
     "RecoveryReport",
     "SparkDatasetIO",
+    "Version",
+    "VersionHistory",
     "WriteResult",
     "__version__",
+    "alter",
     "compact",
+    "delete",
+    "diff",
+    "forget",
+    "history",
+    "keep",
     "list_dataset_files",
     "merge",
     "merge_parquet_dataset_pyarrow",
     "open_dataset",
+    "plan_alter",
+    "plan_delete",
     "plan_merge",
     "read_parquet",
     "recover",
+    "restore",
+    "undo",
     "write_dataset",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "spark":  # needs pyspark, unlike the other names
+        return importlib.import_module("inlay.spark")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'inlay' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -14,9 +14,10 @@ from inlay.engines import get_engine
 from inlay.engines.base import Engine
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import MergeResult, MergeStats, MergeStrategy, WriteResult, compute_merge_stats
+from inlay.incremental.conditions import Scope
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import get_strategy
-from inlay.incremental.validate import SchemaMode
+from inlay.incremental.validate import MissingColumns, SchemaMode
 from inlay.storage import Filesystem
 
 if TYPE_CHECKING:
@@ -70,11 +71,17 @@ class _MergeOptions(TypedDict, total=False):
     partition_by: str | Sequence[str] | None
     storage_options: Mapping[str, Any] | None
     schema_mode: SchemaMode
+    missing_columns: MissingColumns
     dedup_order_by: str | Sequence[str] | None
     progress: ProgressCallback | bool | None
     lock_timeout: float
     use_merge: bool | None
     read_options: Mapping[str, Any] | None
+    transaction: str | None
+    operation_column: str | None
+    newer_by: str | None
+    max_deleted: float | None
+    scope: Scope | None
 
 
 def _show_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -113,8 +120,12 @@ class _DatasetIO:
 
     merge = _method(incremental.merge)
     plan_merge = _method(incremental.plan_merge)
+    delete = _method(incremental.delete)
+    plan_delete = _method(incremental.plan_delete)
     write_dataset = _method(incremental.write_dataset)
     compact = _method(incremental.compact)
+    alter = _method(incremental.alter)
+    plan_alter = _method(incremental.plan_alter)
     read_parquet = _method(incremental.read_parquet)
 
     @_show_options
@@ -163,6 +174,8 @@ class _DatasetIO:
             if key_columns is not None:
                 raise InvalidArgumentError("key_columns needs a strategy.", hint='Pass strategy="upsert", for example.')
             options.pop("use_merge", None)  # a write matches no keys
+            if options.pop("transaction", None) is not None:
+                raise InvalidArgumentError("transaction needs a strategy.", hint='Pass strategy="upsert", for example.')
             return self.write_dataset(data, path, mode=mode, **options)  # type: ignore[misc]  # checked by the call
         get_strategy(strategy)
         if mode == "overwrite":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,18 +12,25 @@ from inlay.errors import SchemaMismatchError
 
 __all__ = [
     "WIDE_INDEX_BITS",
+    "Path",
     "common_type",
     "contains_type",
     "family",
+    "is_widening",
     "lossless_cast",
     "map_leaf_types",
+    "nested_fields",
     "null_column",
     "require_distinct_names",
     "storage_type",
     "unify",
+    "widen_column",
+    "wider_type",
     "with_wide_indices",
     "without_schema_copies",
 ]
+
+Path: TypeAlias = tuple[str, ...]  # of a field: its column, and the fields of structs that lead to it
 
 _is: Any = pa.types
 WIDE_INDEX_BITS = 32  # Dictionary indices of this width can number all values of a row group.
@@ -290,6 +297,130 @@ def lossless_cast(values: pa.ChunkedArray, to: pa.DataType, column: str, *, as_k
     return result
 
 
+def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether every value of a type is a value of the new type. Structs may get new nullable fields."""
+    if old.equals(new):
+        return True
+    if any(isinstance(type_, pa.BaseExtensionType) or _is.is_dictionary(type_) for type_ in (old, new)):
+        return False
+    if _is.is_date(old) and _is.is_timestamp(new):
+        return new.tz is None
+    kind = family(old)
+    return kind == family(new) and (_is_wider_nested if kind in _NESTED else _is_wider_scalar)(old, new)
+
+
+def _is_wider_scalar(old: pa.DataType, new: pa.DataType) -> bool:
+    kinds = ("integer", "float", "decimal", "naive timestamp", "zoned timestamp", "time", "duration")
+    if family(old) == "text":  # Parquet stores all of them alike
+        return True
+    common = common_type(old, new) if family(old) in kinds else None
+    return common is not None and bool(common.equals(new))
+
+
+def _is_wider_nested(old: pa.DataType, new: pa.DataType) -> bool:
+    if _is.is_map(old):
+        return bool(old.key_type.equals(new.key_type) and is_widening(old.item_type, new.item_type))
+    if not _is.is_struct(old):
+        return bool(old.id == new.id and is_widening(old.value_type, new.value_type))
+    added = [field for field in new.fields if old.get_field_index(field.name) < 0]
+    return all(field.nullable for field in added) and all(_is_wider_field(field, new) for field in old.fields)
+
+
+def _is_wider_field(field: pa.Field, struct: pa.DataType) -> bool:
+    if struct.get_field_index(field.name) < 0:
+        return False
+    new = struct.field(field.name)
+    return new.nullable >= field.nullable and is_widening(field.type, new.type)
+
+
+def wider_type(old: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    """Return the narrowest type that widens `old` to hold values of a source, or None if there is none."""
+    new = _join_types(old, source)
+    return new if new is not None and is_widening(old, new) else None
+
+
+def _join_types(old: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    if _is.is_date(old) and family(source) == "naive timestamp":
+        return storage_type(source)
+    if family(old) != family(source):
+        return old if family(source) == "null" else None
+    if _is.is_struct(old):
+        return _join_structs(old, storage_type(source))
+    if _is.is_map(old):
+        item = _join_types(old.item_type, source.item_type)
+        return None if item is None else pa.map_(old.key_field, old.item_field.with_type(item), old.keys_sorted)
+    if _is.is_nested(old):
+        value = _join_types(old.value_type, source.value_type)
+        return None if value is None else _list_of(old, value)
+    return common_type(old, source)
+
+
+def _join_structs(old: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    fields = []
+    for field in old.fields:
+        at = source.get_field_index(field.name)
+        type_ = None if at < 0 else _join_types(field.type, source.field(at).type)
+        if type_ is None:
+            return None
+        fields.append(field.with_type(type_))
+    added = [field.with_nullable(True) for field in source.fields if old.get_field_index(field.name) < 0]
+    return pa.struct([*fields, *added])
+
+
+def _list_of(type_: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """Return a list type of the same kind with another type of values."""
+    item = type_.value_field.with_type(value)
+    if _is.is_fixed_size_list(type_):
+        return pa.list_(item, type_.list_size)
+    return pa.large_list(item) if _is.is_large_list(type_) else pa.list_(item)
+
+
+def widen_column(values: pa.ChunkedArray, to: pa.DataType, column: str) -> pa.ChunkedArray:
+    """Convert values to a type that `is_widening` allows. New fields are NULL."""
+    if values.type.equals(to):
+        return values
+    return pa.chunked_array([_widen_array(chunk, to, column) for chunk in values.chunks], to)
+
+
+def _widen_array(array: pa.Array, to: pa.DataType, column: str) -> pa.Array:
+    old = array.type
+    if old.equals(to):
+        return array
+    if _is.is_struct(to) and _is.is_struct(old):
+        children = [
+            _widen_array(array.field(old.get_field_index(field.name)), field.type, f"{column}.{field.name}")
+            if old.get_field_index(field.name) >= 0
+            else null_column(len(array), field.type).combine_chunks()
+            for field in to.fields
+        ]
+        return pa.StructArray.from_arrays(children, fields=to.fields, mask=array.is_null())
+    if _is.is_nested(to) and _is.is_nested(old):
+        array = pa.concat_arrays([array])
+        if _is.is_map(to):
+            fields = [to.key_field, to.item_field]
+            child = pa.StructArray.from_arrays(
+                [array.keys, _widen_array(array.items, to.item_type, column)], fields=fields
+            )
+        else:
+            child = _widen_array(array.values, to.value_type, column)
+        own = array.buffers()[: 1 if _is.is_fixed_size_list(to) else 2]
+        return pa.Array.from_buffers(to, len(array), own, array.null_count, array.offset, [child])
+    return _widen_leaves(array, to, column)
+
+
+def _widen_leaves(array: pa.Array, to: pa.DataType, column: str) -> pa.Array:
+    try:
+        if _is.is_date(array.type) and _is.is_timestamp(to):
+            return array.cast(pa.timestamp("s")).cast(to)
+        return lossless_cast(pa.chunked_array([array]), to, column).combine_chunks()
+    except (pa.ArrowInvalid, SchemaMismatchError) as error:
+        reason = _first_line(error.__cause__ or error)
+        raise SchemaMismatchError(
+            f"Column {column!r} is {array.type} and cannot become {to}: not every value fits. ({reason})",
+            hint="Choose a type that holds all values, such as timestamps in a coarser unit.",
+        ) from error
+
+
 def _is_castable(source: pa.DataType, to: pa.DataType, *, as_key: bool = False) -> bool:
     """Return whether a cast can keep values. Arrow alone would also cast numbers to text."""
     kinds = (family(source), family(to))
@@ -331,7 +462,18 @@ def _unknown_fields(path: str, type_: pa.DataType, known: pa.DataType) -> Iterat
         yield from _unknown_fields(path, type_.value_type, known.value_type)
 
 
-def _first_line(error: Exception) -> str:
+def nested_fields(type_: pa.DataType, path: Path = ()) -> list[Path]:
+    """List the paths of all fields inside the structs of a type. A path does not name lists and maps."""
+    plain = storage_type(type_)
+    if _is.is_struct(plain):
+        inside = [(field.type, (*path, field.name)) for field in plain.fields]
+        return [each for member, below in inside for each in (below, *nested_fields(member, below))]
+    if family(plain) in _NESTED:
+        return nested_fields(plain.item_type if _is.is_map(plain) else plain.value_type, path)
+    return []
+
+
+def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -390,12 +532,12 @@ def _keeps_values(before: pa.ChunkedArray, after: pa.ChunkedArray) -> bool:
     if kinds[0] in _NESTED:
         return all(_keeps_values(*pair) for pair in zip(_children(before), _children(after), strict=True))
     if kinds[1] == "decimal" and kinds[0] != "null":
-        return bool(pc.all(pc.fill_null(pc.equal(before, after.cast(before.type)), True), min_count=0).as_py())
+        return bool(pc.all(pc.equal(before, after.cast(before.type)), min_count=0).as_py())
     if "float" not in kinds or kinds[0] == "null":
         return True
     back = after.cast(before.type, safe=False)
     same = _same_floats(before, back) if kinds[0] == "float" else pc.equal(before, back)
-    return bool(pc.all(pc.fill_null(same, True), min_count=0).as_py())
+    return bool(pc.all(same, min_count=0).as_py())
 
 
 def _stored(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -418,4 +560,4 @@ def _same_floats(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArr
     if _is.is_float16(left.type):
         left, right = left.cast(pa.float32()), right.cast(pa.float32())
     both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
-    return pc.fill_null(pc.or_(pc.equal(left, right), both_nan), True)
+    return pc.or_(pc.equal(left, right), both_nan)

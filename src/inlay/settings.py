@@ -35,6 +35,9 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address to listen on; any address but a loopback address requires API keys")
     port: int = _setting(8000, "port to listen on; 0 picks a free port", high=65_535)
+    http_processes: int = _setting(
+        1, "number of processes that serve HTTP; one of them runs the jobs and serves the page", low=1, high=8
+    )
     data_dir: str = _setting(".inlay", "directory of the catalog and the files")
     catalog_url: str = _setting("", "database of the catalog; by default SQLite in the data directory")
     storage_url: str = _setting("", "where to store files; by default the data directory")

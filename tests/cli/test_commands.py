@@ -23,7 +23,7 @@ import inlay
 from inlay.cli import options, output, run
 from inlay.cli.commands import app
 from inlay.commit.local import LocalJournal
-from inlay.commit.sidecar import Record
+from inlay.commit.sidecar import Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager
 from inlay.incremental import STRATEGIES
 from inlay.incremental.validate import SchemaMode
@@ -31,7 +31,8 @@ from inlay.storage import locate
 
 COMMANDS = (
     "serve", "upload", "datasets", "load", "query", "doctor", "keys create", "keys list", "keys revoke",
-    "merge", "plan", "write", "compact", "recover", "inspect",
+    "merge", "plan", "write", "delete", "alter", "compact", "recover", "inspect", "history", "undo", "restore", "diff",
+    "keep", "forget",
 )  # fmt: skip
 
 
@@ -161,8 +162,8 @@ def interrupted_commit(lake: Path) -> str:
         stage = files.stage_path()
         pq.write_table(pa.table({"id": [99], "name": ["late"]}), stage)
         journal = LocalJournal(location)
-        put = journal.prepare(stage[len(journal.staged_path("")) :], "late.parquet")
-        record = Record(files.id, [put])
+        puts = journal.prepare([StagedFile(stage[len(journal.staged_path("")) :], "late.parquet")])
+        record = Record(files.id, puts)
         journal._write_draft(record)
         journal._publish(record)
     return "late.parquet"
@@ -626,3 +627,129 @@ def test_object_stores(cli: Any) -> None:
     ).json
     assert found["row_count"] == 1
     assert pc.sum(inlay.read_parquet("memory://cli-test/lake")["id"]).as_py() == 1
+
+
+# ------------------------------------------------------------------------------------------------------ guards and gaps
+def empty(kind: str) -> bytes:
+    if kind == "csv":
+        return b"id,name\n"
+    sink = pa.BufferOutputStream()
+    schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(schema.empty_table())
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow"])
+def test_a_full_merge_of_an_empty_pipe_needs_a_flag(cli: Any, stdin: Any, lake: Path, kind: str) -> None:
+    arguments = ("-", lake, "-s", "full_merge", "-k", "id", "--source-format", kind)
+    stdin(empty(kind))
+    refused = cli("merge", *arguments, code=3)
+    assert "Standard input has no rows, and full_merge would delete all rows" in refused.err
+    assert "--allow-empty" in refused.err
+    stdin(empty(kind))
+    assert "would delete 30 rows" in cli("plan", *arguments).out
+    assert len(names_of(lake)) == 30
+    stdin(empty(kind))
+    assert "the source has no rows, so the merge deleted 30 rows" in cli("merge", *arguments, "--allow-empty").out
+    assert names_of(lake) == {}
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow"])
+def test_a_full_merge_of_a_pipe_reads_all_rows(cli: Any, stdin: Any, lake: Path, kind: str, tmp_path: Path) -> None:
+    for path in (lake, tmp_path / "new"):
+        stdin(encoded(kind))
+        cli("merge", "-", path, "-s", "full_merge", "-k", "id", "--source-format", kind)
+        assert names_of(path) == {5: "five", 31: "new"}
+
+
+def test_columns_that_the_source_lacks(cli: Any, tmp_path: Path, lake: Path) -> None:
+    (tmp_path / "keys.csv").write_text("id\n5\n31\n")
+    arguments = ("merge", "keys.csv", lake, "-s", "upsert", "-k", "id")
+    refused = cli(*arguments, code=3)
+    assert "lacks 'name'" in refused.err
+    assert "pass --missing-columns keep to keep" in " ".join(refused.err.split())
+    assert "--missing-columns null to set" in cli(*arguments, "--json", code=3).problem["hint"]
+    cli(*arguments, "--missing-columns", "keep")
+    assert (names_of(lake)[5], names_of(lake)[31]) == ("n5", None)
+    cli(*arguments, "--missing-columns", "null")
+    assert names_of(lake)[5] is None
+
+
+# ------------------------------------------------------------------------------------------------- deletes by condition
+def test_rows_are_deleted_by_a_condition(cli: Any, lake: Path) -> None:
+    condition = "id > 25 OR name = 'n3'"
+    planned = cli("delete", lake, "--where", condition, "--dry-run")
+    assert "6 to delete; 30 -> 24 rows" in planned.out
+    assert cli("delete", lake, "--where", condition, "--dry-run", "--json").json["deleted"] == 6
+    assert len(names_of(lake)) == 30
+    assert "6 deleted; 30 -> 24 rows" in cli("delete", lake, "--where", condition).out
+    assert sorted(names_of(lake)) == [n for n in range(1, 26) if n != 3]
+    assert cli("delete", lake, "--where", "TRUE", "--json").json["deleted"] == 24
+
+
+def test_an_invalid_condition_deletes_nothing(cli: Any, lake: Path) -> None:
+    assert "Did you mean 'name'?" in cli("delete", lake, "--where", "nam = 'n3'", code=2).err
+    assert cli("delete", lake, "--where", "id = 'x'", "--json", code=2).problem["code"] == "invalid_argument"
+    assert len(names_of(lake)) == 30
+
+
+def test_deleting_from_a_missing_dataset_changes_nothing_and_says_so(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "keys.csv").write_text("id\n1\n")
+    nowhere = tmp_path / "nowhere"
+    for command in (
+        ["delete", nowhere, "--where", "id = 1"],
+        ["delete", nowhere, "--where", "id = 1", "--dry-run"],
+        ["merge", tmp_path / "keys.csv", nowhere, "-s", "delete", "-k", "id"],
+        ["plan", tmp_path / "keys.csv", nowhere, "-s", "delete", "-k", "id"],
+    ):
+        shown = cli(*command)
+        assert f"note: '{nowhere}' holds no Parquet files" in " ".join(shown.out.split())
+        assert not nowhere.exists()
+        assert cli(*command, "--json").json["deleted"] == 0
+
+
+# --------------------------------------------------------------------------------------------------------- change feeds
+def test_a_feed_with_guards(cli: Any, tmp_path: Path, lake: Path) -> None:
+    (tmp_path / "feed.csv").write_text("op,id,name\nu,5,five\nd,6,\nc,31,new\n")
+    arguments = ("feed.csv", lake, *MERGE, "--operation-column", "op")
+    assert "2 rows would be" not in cli("plan", *arguments).out
+    assert "max_deleted=0" in cli("merge", *arguments, "--max-deleted", "0", code=3).err
+    result = cli("merge", *arguments, "--max-deleted", "0.04", "--transaction", "feed-1", "--json").json
+    assert (result["inserted"], result["updated"], result["deleted"], result["replayed"]) == (1, 1, 1, False)
+    again = cli("merge", *arguments, "--transaction", "feed-1")
+    assert "this transaction is already committed" in again.out
+    assert len(names_of(lake)) == 30
+    assert "--max-deleted expects a number" in cli("merge", *arguments, "--max-deleted", "5%", code=2).err
+
+
+def test_a_late_batch_is_stale(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "batch.csv").write_text("id,at\n1,5\n2,7\n")
+    cli("write", "batch.csv", "feed")
+    arguments = ("batch.csv", "feed", *MERGE, "--newer-by", "at")
+    assert "0 to delete, 2 stale;" in cli("plan", *arguments).out
+    assert "0 deleted, 2 stale;" in cli("merge", *arguments).out
+
+
+def test_a_full_merge_of_a_scope(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "all.csv").write_text("id,day\n1,2025-01-01\n2,2025-01-01\n3,2025-01-02\n4,2025-01-03\n")
+    (tmp_path / "one.csv").write_text("id,day\n1,2025-01-01\n")
+    cli("write", "all.csv", "days")
+    scope = ("--scope", "day=2025-01-01", "--scope", "day=2025-01-02")
+    assert cli("merge", "one.csv", "days", "-s", "full_merge", "-k", "id", *scope, "--json").json["deleted"] == 2
+    assert sorted(inlay.read_parquet("days").column("id").to_pylist()) == [1, 4]
+    assert "--scope expects NAME=VALUE" in cli("plan", "one.csv", "days", *MERGE, "--scope", "day", code=2).err
+
+
+def test_columns_are_altered(cli: Any, tmp_path: Path) -> None:
+    lake = tmp_path / "narrow"
+    for start in (0, 10, 20):
+        rows = pa.table({"id": pa.array(range(start, start + 10), pa.int32()), "name": ["x"] * 10})
+        inlay.write_dataset(rows, str(lake))
+    arguments = ("alter", lake, "--rename", "name=title", "--widen", "id=int64")
+    assert "3 files to rewrite, 0 untouched" in cli(*arguments, "--dry-run").out
+    assert cli(*arguments, "--dry-run", "--json").json["row_count"] == 30
+    assert "3 files rewritten, 0 untouched" in cli(*arguments).out
+    assert inlay.read_parquet(str(lake)).schema.names == ["id", "title"]
+    assert cli("alter", lake, "--drop", "title", "--json").json["row_count"] == 30
+    assert "'nam'" in cli("alter", lake, "--drop", "nam", code=3).err

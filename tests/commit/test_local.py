@@ -22,6 +22,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from inlay.commit import local, snapshot
+from inlay.commit.files import read_content
 from inlay.commit.local import LocalJournal
 from inlay.commit.sidecar import Put, Record, RecoveryReport, claim, commit_pending_error, recovery_error, unlock
 from inlay.commit.snapshot import list_dataset_files, read_consistently
@@ -78,6 +79,18 @@ def opened(root: Path, **options: Any) -> IncrementalFileManager:
     manager = IncrementalFileManager(**options)
     manager.open(locate(dataset(root)))
     return manager
+
+
+def record_external(manager: IncrementalFileManager) -> None:
+    history = LocalJournal(manager.location).history
+    assert history is not None
+    history.record_external(manager.snapshot(), lambda: None)
+
+
+def record_found_files(root: Path) -> None:
+    """Record version 0, as the first commit does."""
+    with opened(root) as manager:
+        record_external(manager)
 
 
 @pytest.fixture
@@ -284,6 +297,7 @@ def test_copy_without_staged_files_is_rejected_and_unchanged(pending: Path, tmp_
     shutil.copytree(pending, copy)
     staged = sorted(next(sidecar(copy).glob(".staging_*")).glob("*.stage"))
     staged[-1].unlink()
+    shutil.rmtree(sidecar(copy) / "files")
     found = read_files(copy)
     with pytest.raises(CorruptJournalError, match="neither staged nor in place") as caught:
         recover(dataset(copy))
@@ -292,6 +306,14 @@ def test_copy_without_staged_files_is_rejected_and_unchanged(pending: Path, tmp_
     assert read_files(copy) == found
     assert is_pending(copy)
     assert staged[0].exists()
+
+
+def test_commit_whose_staged_files_are_lost_completes_from_the_history(pending: Path) -> None:
+    for staged in next(sidecar(pending).glob(".staging_*")).glob("*.stage"):
+        staged.unlink()
+    assert recover(dataset(pending)).completed
+    assert is_after(pending)
+    assert leftovers(pending) == []
 
 
 def test_copy_with_a_damaged_staged_file_is_rejected_and_unchanged(pending: Path) -> None:
@@ -321,7 +343,7 @@ def test_failed_sync_at_the_commit_point_is_unknown_and_keeps_staged_files(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail_at_sidecar_sync(patch, 3)
+        fail_at_sidecar_sync(patch, 5)  # The first two record version 0.
         with pytest.raises(CommitStateUnknownError, match="is unknown") as caught:
             apply_files(root)
     assert caught.value.operation == "commit"
@@ -332,7 +354,7 @@ def test_failed_sync_at_the_commit_point_is_unknown_and_keeps_staged_files(
     assert leftovers(root) == []
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_failed_sync_before_the_commit_point_changes_nothing(
     root: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,25 +510,40 @@ sync /ds
 sync /ds/day=1
 sync /ds/day=2
 sync /ds/year=7/day=3
-sync /.ds.txn
 sync /.ds.txn/.staging_*
+sync /.ds.txn/versions
 remove /.ds.txn/commit.json
 sync /.ds.txn
 """
+_FOUND = """
+remove /.ds.txn/commit.trial.tmp
+sync /.ds.txn
+sync /.ds.txn/commit.*.tmp
+sync /.ds.txn
+sync /.ds.txn/files
+sync /.ds.txn/files/day=1
+sync /.ds.txn/files/day=2
+sync /.ds.txn/versions
+sync /.ds.txn
+"""
 _COMMITTED = f"""
-sync /
 sync /.ds.txn/.staging_*/1.stage
 sync /.ds.txn/.staging_*/2.stage
 sync /.ds.txn/.staging_*/3.stage
 sync /.ds.txn/.staging_*/4.stage
+sync /.ds.txn/versions
 sync /.ds.txn/commit.*.tmp
-sync /.ds.txn
-sync /ds
-sync /ds/year=7
-sync /ds
 sync /.ds.txn/.staging_*
 sync /.ds.txn
 sync /
+sync /ds
+sync /ds/year=7
+sync /ds
+sync /.ds.txn/files
+sync /.ds.txn/files/day=1
+sync /.ds.txn/files/day=2
+sync /.ds.txn/files/year=7
+sync /.ds.txn/files/year=7/day=3
 rename to /.ds.txn/commit.json
 sync /.ds.txn
 {_ROLLED_FORWARD.strip()}
@@ -525,9 +562,18 @@ sync /ds/year=7/day=3
 
 
 def test_commit_syncs_everything_in_a_safe_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_found_files(root)
     steps = Steps(root, monkeypatch)
     apply_files(root)
     assert steps.taken == _COMMITTED.split("\n")[1:-1]
+
+
+def test_first_version_is_synced_in_a_safe_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each link is durable before the record of the version, and the draft that names the links before them."""
+    with opened(root) as manager:
+        steps = Steps(root, monkeypatch)
+        record_external(manager)
+    assert steps.taken == _FOUND.split("\n")[1:-1]
 
 
 def test_recovery_syncs_everything_in_a_safe_order(pending: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +633,7 @@ def test_recovery_reports_files_put_in_place_and_removed(pending: Path) -> None:
 def test_fingerprint_covers_all_bytes(tmp_path: Path) -> None:
     content = os.urandom((2 << 20) + 7)
     (tmp_path / "large").write_bytes(content)
-    assert local._fingerprint(str(tmp_path / "large")) == (len(content), zlib.crc32(content))
+    assert read_content(str(tmp_path / "large")) == (len(content), zlib.crc32(content))
 
 
 def test_report_is_true_if_recovery_changed_anything() -> None:
@@ -746,7 +792,7 @@ def test_unreadable_note_names_another_process(root: Path) -> None:
 
 def test_record_of_another_format_is_rejected_and_nothing_changes(pending: Path) -> None:
     record = sidecar(pending) / "commit.json"
-    content = json.loads(json.loads(record.read_bytes())["body"]) | {"format": 2}
+    content = json.loads(json.loads(record.read_bytes())["body"]) | {"format": 3}
     body = json.dumps(content)
     record.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}))
     before = read_files(pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -107,6 +108,63 @@ def test_fault_while_completing_the_commit_of_another_writer(kind: str) -> None:
         assert client.fired
         dataset.recover()
         assert dataset.content() == AFTER
+
+
+def transact(location: Location) -> bool:
+    """Append to a file in a transaction. Return whether this call did it. A repeated change has a further effect."""
+    while True:
+        try:
+            with IncrementalFileManager() as manager:
+                manager.open(location)
+                [file] = manager.snapshot()
+                if manager.find_outcome("batch-1") is not None:
+                    return False
+                content = location.store.read_bytes(location.full(file.path)) + b" again"
+                name = manager.replacement_name(file.path)
+                manager.commit(list(stage(manager, {name: content})), [file.path], token="batch-1", outcome={"rows": 1})
+                return True
+        except ConcurrentModificationError:
+            continue
+
+
+def counted_dataset() -> tuple[Store, Dataset]:
+    store = Store()
+    dataset = Dataset(PATH, store.client())
+    dataset.direct.pipe_file(f"{PATH}/a.parquet", b"a one")
+    return store, dataset
+
+
+def count_requests_of_transaction() -> int:
+    store, dataset = counted_dataset()
+    client = store.client()
+    assert transact(dataset.location(client))
+    return len(client.requests)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_failed_at_any_request_can_be_repeated(kind: str) -> None:
+    for k in range(1, count_requests_of_transaction() + 1):
+        store, dataset = counted_dataset()
+        client = store.client()
+        client.fail(kind, k)
+        acked = False
+        with contextlib.suppress(OSError, InlayError, KeyboardInterrupt):
+            acked = transact(dataset.location(client))
+        assert client.fired
+        repeated = transact(dataset.location())
+        assert not (acked and repeated), f"request {k}: {client.requests[k - 1]}"
+        assert dataset.content() == [("a.parquet", b"a one again")], f"request {k}: {client.requests[k - 1]}"
+        assert not transact(dataset.location())
+
+
+def test_two_writers_with_one_token_apply_it_once_however_their_requests_interleave() -> None:
+    for k in range(1, count_requests_of_transaction() + 1):
+        store, dataset = counted_dataset()
+        client, other = store.client(), []
+        client.before(k, lambda dataset=dataset, other=other: other.append(transact(dataset.location())))
+        first = transact(dataset.location(client))
+        assert sorted([first, *other]) == [False, True], f"before request {k}: {client.requests[k - 1]}"
+        assert dataset.content() == [("a.parquet", b"a one again")]
 
 
 def pending_dataset() -> tuple[Store, Dataset]:

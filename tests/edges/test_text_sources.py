@@ -24,6 +24,7 @@ from inlay.cli import run
 from inlay.engines import text_files
 from inlay.errors import BadRowsError, InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
 from inlay.text import json_files, reader
+from tests import lake
 from tests.edges.readers import READERS, assert_rows
 
 ROWS = [{"id": 1, "v": "a;b"}, {"id": 2, "v": None}, {"id": 3, "v": "é\nx,y"}]
@@ -84,7 +85,6 @@ def shrink(monkeypatch: pytest.MonkeyPatch, split_bytes: int = 16, sample: int =
     for module in (reader, json_files):
         monkeypatch.setattr(module, "SAMPLE_BYTES", (4096, 4096, 4096))
         monkeypatch.setattr(module, "SAMPLE_ROWS", sample)
-    monkeypatch.setattr("inlay.text.delimited.SAMPLE_ROWS", sample)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -110,7 +110,8 @@ def test_text_files_of_every_dialect(tmp_path: Path, case: str, is_new: bool) ->
     path = tmp_path / "d"
     if not is_new:
         dataset(path, id=pa.int64(), v=pa.string())
-    result = inlay.merge(write(tmp_path / name, content), path, "upsert", "id", read_options=options)
+    source = write(tmp_path / name, content)
+    result = inlay.merge(source, path, "upsert", "id", missing_columns="null", read_options=options)
     assert result.source_count == 3
     assert_rows(path, ROWS)
 
@@ -124,7 +125,13 @@ def test_text_files_on_every_engine(tmp_path: Path, case: str, engine: Any) -> N
         function(tmp_path / name, tmp_path / target, **keys, engine=engine, read_options=options)
         assert_rows(tmp_path / target, ROWS)
     assert inlay.plan_merge(
-        tmp_path / name, tmp_path / "merged", "upsert", "id", engine=engine, read_options=options
+        tmp_path / name,
+        tmp_path / "merged",
+        "upsert",
+        "id",
+        engine=engine,
+        missing_columns="null",
+        read_options=options,
     ).unchanged == len(ROWS)
 
 
@@ -208,7 +215,7 @@ def test_a_column_that_no_json_record_has_is_missing(tmp_path: Path) -> None:
     source = write(tmp_path / "a.json", '{"id": 1}\n' * 1 + '{"id": 2}\n' * 1 + '{"id": 3, "w": "x"}\n')
     with pytest.raises(SchemaMismatchError, match=r"lacks 'v'\."):
         inlay.merge(source, path, "upsert", "id")
-    inlay.merge(source, path, "upsert", "id", schema_mode="evolve")
+    inlay.merge(source, path, "upsert", "id", missing_columns="null")
     assert_rows(
         path, [{"id": 1, "v": None, "w": None}, {"id": 2, "v": None, "w": None}, {"id": 3, "v": None, "w": "x"}]
     )
@@ -342,6 +349,38 @@ def test_a_header_without_rows_merges_nothing(tmp_path: Path) -> None:
     assert inlay.merge(write(tmp_path / "a.csv", "id,v\n"), path, "upsert", "id").source_count == 0
 
 
+@pytest.mark.long_on("duckdb-union", "spark")  # every engine opens text files with the same functions
+@pytest.mark.parametrize(
+    ("header", "strategy", "options"),
+    [
+        ("op,id,v", "upsert", {"operation_column": "op"}),
+        ("v,op,id", "deduplicate", {"operation_column": "op", "newer_by": "v"}),
+        ("id,v", "delete", {}),
+        ("other,id", "delete", {}),
+        ("id", "delete", {"max_deleted": 0}),
+    ],
+)
+def test_a_feed_or_a_list_of_keys_without_rows_merges_nothing(
+    tmp_path: Path, engine: Any, header: str, strategy: Any, options: dict[str, Any]
+) -> None:
+    path = str(tmp_path / "d")
+    inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
+    before = lake.photograph(path)
+    source = write(tmp_path / "feed.csv", header + "\n")
+    for call in (inlay.plan_merge, inlay.merge):
+        result = call(source, path, strategy, "id", engine=engine, **options)
+        assert (result.source_count, result.deleted, result.updated) == (0, 0, 0)
+    assert lake.photograph(path) == before
+
+
+def test_a_header_without_rows_names_unknown_columns(tmp_path: Path) -> None:
+    path = dataset(tmp_path / "d", id=pa.int64(), v=pa.string())
+    with pytest.raises(SchemaMismatchError, match="does not have 'w'"):
+        inlay.merge(write(tmp_path / "a.csv", "id,v,w\n"), path, "upsert", "id")
+    with pytest.raises(SchemaMismatchError, match="'op' does not exist in the source"):
+        inlay.merge(write(tmp_path / "b.csv", "id,v\n"), path, "upsert", "id", operation_column="op")
+
+
 #: case -> (function that makes the source, read options, message)
 REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "table": (lambda _: pa.table({"id": [1]}), {"delimiter": ";"}, "not to Table"),
@@ -429,11 +468,15 @@ def test_an_error_names_the_file_of_a_directory(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- against oracles
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+# A lone carriage return is left out, because csv.writer doesn't quote it before Python 3.13.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=8)
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "i": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "f": (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
-    "t": (pa.string(), TEXT | st.sampled_from(["", " ", '"', "a,b", "x\r\ny", "\n", ";\t|", "007", "NULL", "é"])),
+    "t": (
+        pa.string(),
+        TEXT | st.sampled_from(["", " ", '"', "a,b", "x\r\ny", "\n", "a\rb\n", ";\t|", "007", "NULL", "é"]),
+    ),
     "b": (pa.bool_(), st.booleans()),
     "d": (pa.date32(), st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))),
     "s": (pa.timestamp("us"), st.datetimes(dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31))),  # noqa: DTZ001
@@ -510,6 +553,6 @@ def test_json_of_python_is_merged_exactly(
     source = write(folder / "a.json", content)
     path = dataset(folder / "d", id=pa.int64(), **TYPES)
     with small_parts(split_bytes):
-        inlay.merge(source, path, "upsert", "id", schema_mode="evolve")
+        inlay.merge(source, path, "upsert", "id", missing_columns="null")
     found = sorted(inlay.read_parquet(path).to_pylist(), key=lambda row: row["id"])
     assert found == expected(numbered)

@@ -278,6 +278,17 @@ def test_find_in_ascending_rejects_other_targets(target: list[int | None]) -> No
     check([canonical("int64", [1, 2])], [keys])
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 0, 3, 1, 2]], ids=["sorted", "unsorted"])
+def test_find_in_ascending_numbers_equal_keys_without_a_search(order: list[int]) -> None:
+    keys = pa.chunked_array([pa.array([10, 20, 30, 40, 50])]).take(pa.array(order))
+    found = KeyIndex([keys]).find_in_ascending(pa.chunked_array([pa.array([20, 30, 40])]))
+    assert found is not None
+    positions, rows = found
+    assert positions.tolist() == [0, 1, 2]
+    assert keys.take(pa.array(rows)).to_pylist() == [20, 30, 40]
+    assert not positions.flags.owndata  # a view, because a snapshot matches every row of a dataset
+
+
 def test_find_in_ascending_supports_only_single_numeric_keys() -> None:
     for name in ("string", "float64", "decimal128", "binary"):
         keys = canonical(name, sorted(TYPES[name][1][:2]))

@@ -111,7 +111,7 @@ def test_every_kind_of_source_can_be_merged(tmp_path: Path, kind: str) -> None:
     for target, expected in ((tmp_path / "new", (3, 0)), (tmp_path / "old", (2, 1))):
         if target.name == "old":
             written(target, pa.table({"id": [3], "v": ["old"]}))
-        result = inlay.merge(SOURCES[kind](tmp_path), str(target), "upsert", ["id"])
+        result = inlay.merge(SOURCES[kind](tmp_path), str(target), "upsert", ["id"], missing_columns="null")
         assert (result.inserted, result.updated, result.source_count) == (*expected, 3)
         assert sorted(lake.id_values(lake.all_rows(target))) == [(1, "a"), (2, None), (3, "é")]
 
@@ -355,7 +355,9 @@ def test_json_values_get_the_types_of_the_dataset(tmp_path: Path) -> None:
     path = lake.write(tmp_path / "d", {"a.parquet": schema.empty_table()})
     line = '{"id":"2024-01-01","n":-5,"price":1.10,"at":"2024-02-29 10:00:00","zoned":"2024-02-29T10:00:00Z",'
     line += '"day":"2024-02-29","flag":true,"kind":"x"}'
-    inlay.merge(text(tmp_path / "s.ndjson", f'{line}\n{{"id":"007"}}\n'), path, "insert", ["id"])
+    inlay.merge(
+        text(tmp_path / "s.ndjson", f'{line}\n{{"id":"007"}}\n'), path, "insert", ["id"], missing_columns="null"
+    )
     assert inlay.read_parquet(path).to_pylist() == [
         {
             "id": "2024-01-01",

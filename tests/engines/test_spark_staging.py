@@ -37,7 +37,7 @@ class Tasks:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    def __call__(self, kernel: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+    def __call__(self, kernel: Any, tasks: Sequence[Any], size: int | None = None, /) -> Iterator[Any]:
         self.counts.append(len(tasks))
         for task in tasks:
             run, received = pickle.loads(pickle.dumps((kernel, task)))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inlay.engines.base import Target
 from inlay.engines.keys import KeyIndex
-from inlay.engines.spark import tasks
+from inlay.engines.selection import Selection
+from inlay.engines.spark import jobs, tasks
 from inlay.engines.spark.tasks import ChunkRows, PieceWriter, Scratch, read_slabs
 from inlay.storage import locate
 
@@ -45,6 +49,27 @@ def scratch(tmp_path: Path) -> Scratch:
     made = Scratch.beside(locate(tmp_path / "d"))
     assert made is not None
     return made
+
+
+@pytest.mark.parametrize(
+    ("items", "megabytes", "expected"),
+    [
+        (100, 0.1, 1),  # one task costs less than several
+        (100, 2.5, 3),  # the cores share a few megabytes
+        (2, 2.5, 2),
+        (100, 60, 4),
+        (100, 100, 6),  # more tasks than cores, because they may differ in length
+        (100, 10_000, 16),
+        (10, 10_000, 10),
+        (100, None, 16),
+    ],
+)
+def test_bytes_determine_the_number_of_tasks(
+    monkeypatch: pytest.MonkeyPatch, items: int, megabytes: float | None, expected: int
+) -> None:
+    monkeypatch.setattr(tasks, "parallelism", lambda cores: cores)
+    size = None if megabytes is None else int(megabytes * (1 << 20))
+    assert tasks.max_tasks(4, items, size) == expected
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)
@@ -100,3 +125,23 @@ def test_runs_touch_every_range_that_contains_a_key(keys: list[int], ranges: lis
     assert (index.runs(len(keys)).touches(0, lows, highs, known) == exact).all()
     assert (index.runs(3).touches(0, lows, highs, known) >= exact).all()
     assert index.runs(3).touches(0, lows, highs, ~known).all()
+
+
+def test_positions_of_many_selected_rows_are_sent_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_MAX_RESULT_BYTES", 100)
+    table = pa.table({"id": range(1000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=600)
+    location = locate(str(tmp_path))
+    scratch = Scratch(location.store, str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    results: list[object] = []
+
+    def run(kernel: Callable[[object], object], bundles: Sequence[object]) -> Iterator[object]:
+        results.extend(map(kernel, bundles))
+        return iter(results)
+
+    selection = Selection.of("id >= 500", table.schema)
+    [found] = jobs.select(run, location, selection, scratch, [[Target("a.parquet")]])
+    assert [len(group.positions) for group in found.groups] == [100, 400]
+    assert [type(result) for result in results] == [str]
+    assert not list((tmp_path / "scratch").iterdir())

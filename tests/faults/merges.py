@@ -40,7 +40,8 @@ def read_rows(root: Path) -> Rows:
         directory = str(path.parent.relative_to(dataset(root)))
         count, rows = found.get(directory, (0, []))
         columns = pq.ParquetFile(path).read().to_pydict()
-        found[directory] = count + 1, sorted([*rows, *zip(columns["id"], columns["v"], strict=True)])
+        texts = columns["v"] if "v" in columns else [f"renamed {text}" for text in columns["text"]]
+        found[directory] = count + 1, sorted([*rows, *zip(columns["id"], texts, strict=True)])
     return found
 
 
@@ -62,8 +63,29 @@ def _compact(root: Path) -> None:
     inlay.compact(str(dataset(root)))
 
 
+def _alter(root: Path) -> None:
+    path = inlay.list_dataset_files(str(dataset(root)))[0]  # completes the commit of a killed writer
+    if "v" in pq.read_schema(path).names:
+        inlay.alter(str(dataset(root)), rename={"v": "text"})
+
+
 def _build_nothing(root: Path) -> None:
     """Create nothing, because the first merge creates the dataset."""
+
+
+def _append_text(root: Path) -> None:
+    """Append to the text of each row in a transaction, and check that the result tells whether this call did it."""
+    path = str(dataset(root))
+    paths = inlay.list_dataset_files(path)  # completes the commit of a killed writer
+    # In one thread, so that the n-th call is the same in every run.
+    files = [pq.ParquetFile(each).read(use_threads=False).to_pydict() for each in paths]
+    text = {key: value for file in files for key, value in zip(file["id"], file["v"], strict=True)}
+    is_applied = text[0].endswith("again")
+    rows = table(list(text), "").set_column(1, "v", [[f"{value} again" for value in text.values()]])
+    result = inlay.merge(rows, path, "upsert", ["id"], ["day"], transaction="again-1")
+    assert result.replayed == is_applied
+    assert (result.inserted, result.updated, result.unchanged) == (0, 48, 0)
+    assert len(result.rewritten_files) == 6
 
 
 TOUCHED = [1, 52, 101, 153, 206]  # one row group in each of five files
@@ -79,7 +101,9 @@ MERGES = {
         Scenario("deduplicate", build_dataset, _merge("deduplicate", [*TOUCHED, *NEW, *TOUCHED]), read_rows),
         Scenario("initial load", _build_nothing, _merge("upsert", TOUCHED + NEW), read_rows),
         Scenario("overwrite", build_dataset, _write("overwrite"), read_rows),
+        Scenario("transaction", build_dataset, _append_text, read_rows),
         Scenario("append", build_dataset, _write("append"), read_rows, repeatable=False),
         Scenario("compact", build_dataset, _compact, read_rows),
+        Scenario("alter", build_dataset, _alter, read_rows),
     )
 }

@@ -17,7 +17,7 @@ from tests.faults.operations import Operation
 
 Tree = dict[str, bytes | None]  # path -> content; None is a directory
 Choice = Literal["keep", "drop", "half"]
-IGNORED = ("/lock", "/footers.db", "/footers.db-journal")
+IGNORED = ("/lock", "/commit.trial.tmp", "/footers.db", "/footers.db-journal")
 
 DATA: dict[str, float] = {"full": 1.0, "empty": 0.0, "half": 0.5}
 

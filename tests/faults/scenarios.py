@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import inlay
+from inlay.commit.history import damaged_files
+from inlay.commit.local import LocalJournal
 from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import CommitPendingError, InlayError
-from inlay.storage import LocalStore, locate
+from inlay.parquet.layout import data_files
+from inlay.storage import LocalStore, Location, locate
 
 State = Any
 
-KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm"}
+KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm", "files", "versions"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,54 @@ def leftovers(root: Path) -> list[str]:
     """List files that a completed or rejected change must not leave, such as staged files."""
     found = [str(path) for path in root.iterdir() if path not in (dataset(root), sidecar(root))]
     if sidecar(root).exists():
-        found += [path.name for path in sidecar(root).iterdir() if path.name not in KEPT_IN_SIDECAR]
+        names = {path.name for path in sidecar(root).iterdir()} - KEPT_IN_SIDECAR
+        found += sorted(names - {f"tokens.{ledger}" for ledger in ledgers(root)})
+    found += [str(path) for ledger in ledgers(root).values() for path in ledger if path.endswith(".tmp")]
     for path in dataset(root).rglob("*"):
         if path.is_file() and path.suffix != ".parquet":
             found.append(str(path))
+    return found + wrong_history(root)
+
+
+def wrong_history(root: Path) -> list[str]:
+    """Describe links that no version needs, damaged versions, and a newest version that is not the dataset."""
+    location = locate(dataset(root))
+    history = LocalJournal(location).history
+    numbers = [] if history is None or is_pending(root) else history.numbers()
+    if history is None or not numbers:
+        return []
+    needed, found, files = set(), list[str](), {}
+    for number in numbers:
+        files = history.files(history.read(number))
+        at = history.location_of(files)
+        needed |= {at.full(path) for path in files}
+        found += [f"version {number} has a damaged file {path}" for path in damaged_files(at, files)]
+    links = {str(path) for path in (sidecar(root) / "files").rglob("*") if path.is_file()}
+    found += [f"a link that no version needs: {path}" for path in links - needed]
+    if not found and _contents(history.location_of(files), sorted(files)) != _contents(
+        location, [file.path for file in data_files(location)]
+    ):
+        found.append(f"version {numbers[-1]} is not the dataset")
+    if numbers != list(range(numbers[0], numbers[-1] + 1)):
+        found.append(f"versions are missing: {numbers}")
     return found
+
+
+def ledgers(root: Path) -> dict[str, list[str]]:
+    """Return the entries of each ledger whose witness is in the dataset. A ledger without entries is a leftover."""
+    names = [path.name.removeprefix(".inlay.tokens.") for path in dataset(root).glob(".inlay.tokens.*")]
+    paths = {name: sidecar(root) / f"tokens.{name}" for name in names}
+    return {name: sorted(each.name for each in path.iterdir()) for name, path in paths.items() if any(path.iterdir())}
+
+
+def _contents(location: Location, paths: list[str]) -> dict[str, bytes | None]:
+    """Return the bytes of each file, and None for a file that the next commit records as a foreign change."""
+    contents = {path: Path(location.full(path)).read_bytes() for path in paths}
+    present = {path: Path(location.path, path) for path in paths}
+    return {
+        path: None if present[path].exists() and present[path].read_bytes() == FOREIGN else content
+        for path, content in contents.items()
+    }
 
 
 def directories(root: Path) -> set[str]:
@@ -79,6 +126,7 @@ PUTS = {
     "year=7/day=3/e.parquet": b"e two",
 }
 REMOVES = ["day=2/d.parquet"]
+FOREIGN = b"b of another program"
 
 
 def write_files(root: Path, files: dict[str, bytes]) -> None:
@@ -110,6 +158,41 @@ def change_files(location: Any, puts: dict[str, bytes], removes: list[str]) -> N
 
 def apply_files(root: Path) -> None:
     change_files(locate(dataset(root)), PUTS, REMOVES)
+
+
+TOKEN, OUTCOME = "orders/batch-42", {"rows": 5}
+
+
+def apply_with_token(root: Path) -> None:
+    """Commit a transaction, or find that it is committed. Its change would have a further effect if repeated."""
+    with IncrementalFileManager() as manager:
+        manager.open(locate(dataset(root)))
+        path = dataset(root) / "a.parquet"
+        puts = PUTS | {"a.parquet": path.read_bytes() + b" again" if path.exists() else b"a one"}
+        present = {file.path for file in manager.snapshot()}
+        found = manager.find_outcome(TOKEN)
+        if found is None:
+            removes = [name for name in REMOVES if name in present]
+            manager.commit(list(stage(manager, puts)), removes, token=TOKEN, outcome=OUTCOME)
+        else:
+            assert found == OUTCOME
+            assert "day=1/b.parquet" in present
+            assert not set(REMOVES) & present
+
+
+def apply_token_only(root: Path) -> None:
+    """Commit a transaction that changes no files."""
+    with IncrementalFileManager() as manager:
+        manager.open(locate(dataset(root)))
+        manager.snapshot()
+        if manager.find_outcome(TOKEN) is None:
+            manager.commit([], token=TOKEN, outcome=OUTCOME)
+
+
+def read_files_and_tokens(root: Path) -> dict[str, tuple[bytes, int]]:
+    paths = [sidecar(root) / f"tokens.{ledger}" / name for ledger, names in ledgers(root).items() for name in names]
+    entries = {f"token {path.name}": (path.read_bytes(), 0) for path in paths if path.suffix != ".tmp"}
+    return read_files(root) | entries
 
 
 def apply_one_file(root: Path) -> None:
@@ -160,6 +243,26 @@ def apply_after_recovery(root: Path) -> None:
     change_files(locate(dataset(root)), {"a.parquet": b"a three", "day=1/b.parquet": b"b three"}, [])
 
 
+def build_versions(root: Path) -> None:
+    """Build a dataset with two versions, of which the next commit drops one, and with a change by another program."""
+    build_files(root)
+    apply_one_file(root)
+    inlay.keep(dataset(root), versions=2)
+    (dataset(root) / "day=1/b.parquet").unlink()
+    write_files(root, {"day=1/b.parquet": FOREIGN})
+
+
+def build_restorable(root: Path) -> None:
+    build_files(root)
+    apply_files(root)
+    inlay.keep(dataset(root), versions=2)
+
+
+def apply_restore(root: Path) -> None:
+    if any(content == PUTS["a.parquet"] for content, _ in read_files(root).values()):
+        inlay.undo(dataset(root))
+
+
 def build_nothing(root: Path) -> None:
     """Create nothing, because the change creates the dataset."""
 
@@ -175,6 +278,11 @@ FILES = {
         Scenario("one-file", build_files, apply_one_file, read_files),
         Scenario("required-methods", build_files, apply_required_methods, read_files),
         Scenario("initial", build_nothing, apply_initial, read_files),
+        Scenario("token", build_files, apply_with_token, read_files_and_tokens),
+        Scenario("token-initial", build_nothing, apply_with_token, read_files_and_tokens),
+        Scenario("token-only", build_files, apply_token_only, read_files_and_tokens),
+        Scenario("versions", build_versions, apply_files, read_files),
+        Scenario("undo", build_restorable, apply_restore, read_files),
         Scenario("recovery", build_files, apply_recovery, read_files),
         Scenario("after-recovery", build_files, apply_after_recovery, read_files),
     )

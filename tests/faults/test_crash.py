@@ -11,7 +11,9 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 
 pytestmark = pytest.mark.faults
 
-SCENARIOS = ("files", "one-file", "required-methods", "initial")
+SCENARIOS = (
+    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo"
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,9 @@ def test_a_fault_at_any_call_leaves_the_state_before_or_after(
     case = expected(scenario)
     faults = all_faults(case.counts, (kind,))
     if not thorough and (scenario, kind) != ("files", "kill"):
-        faults = sample(faults, 24 if scenario == "files" else 12)
+        faults = sample(
+            faults, {"files": 24, "token": 24, "versions": 24, "token-initial": 4, "token-only": 4}.get(scenario, 12)
+        )
     found = try_faults(zygote, faults, tmp_path, case)
     tally(f"{scenario}, {kind}", found.tried, found.violations)
 

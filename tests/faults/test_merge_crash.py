@@ -1,4 +1,4 @@
-"""Faults at system calls of merges with every strategy, of writes and of compaction."""
+"""Faults at system calls of merges with every strategy, of writes, of compaction and of changed columns."""
 
 from __future__ import annotations
 

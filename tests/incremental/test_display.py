@@ -126,8 +126,8 @@ def test_a_file_that_cannot_be_spliced_is_rewritten(path: str) -> None:
 
 
 def test_removed_files_are_displayed(path: str) -> None:
-    plan = inlay.plan_merge(lake.table([0]), path, "full_merge", ["id"], schema_mode="evolve")
-    result = inlay.merge(lake.table([0]), path, "full_merge", ["id"], schema_mode="evolve")
+    plan = inlay.plan_merge(lake.table([0]), path, "full_merge", ["id"], missing_columns="null")
+    result = inlay.merge(lake.table([0]), path, "full_merge", ["id"], missing_columns="null")
     assert parse(plan).kinds == parse(result).kinds == {"rewritten": 1, "removed": 4}
 
 

@@ -19,10 +19,10 @@ def checked(**options: Any) -> MergeOptions:
 def test_options_keep_the_arguments() -> None:
     chosen = MergeOptions.check(
         "deduplicate", ("a", "b"), ["p"], compression="zstd", max_rows_per_file=10, row_group_size=5,
-        schema_mode="evolve", dedup_order_by=["b", "c"], progress=print,
+        schema_mode="evolve", dedup_order_by=["b", "c"], progress=print, missing_columns="keep",
     )  # fmt: skip
     assert chosen == MergeOptions(
-        STRATEGIES["deduplicate"], ["a", "b"], ["p"], "zstd", 10, 5, "evolve", ["b", "c"], print
+        STRATEGIES["deduplicate"], ["a", "b"], ["p"], "zstd", 10, 5, "evolve", ["b", "c"], print, "keep"
     )
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import inlay
-from inlay.errors import PartitionMoveError
+from inlay.errors import PartitionMoveError, SchemaMismatchError
 from inlay.incremental.target import Partitions
 from tests import lake
 
@@ -280,6 +280,26 @@ def test_a_source_without_the_partition_column_is_rejected(tmp_path, engine, sch
     path = daily(tmp_path / "d", d1=[1])
     with pytest.raises(ValueError, match="day"):
         inlay.merge(lake.table([1]), path, "upsert", ["id"], engine=engine, schema_mode=schema_mode)
+
+
+@pytest.mark.parametrize("value", [["x"], {"a": "x"}, b"\xff"])
+def test_a_partition_column_of_values_that_no_path_can_hold_is_refused(tmp_path, value):
+    path = lake.write(tmp_path / "d", {"p=x/a.parquet": lake.table([1])})
+    before = lake.photograph(path)
+    source, new = [{"id": 1, "v": "w", "p": value}], str(tmp_path / "new")
+    for change in (
+        lambda: inlay.plan_merge(source, path, "upsert", "id"),
+        lambda: inlay.merge(source, path, "upsert", "id"),
+        lambda: inlay.merge(source, path, "full_merge", "id", scope={"p": ["x"]}),
+        lambda: inlay.merge(source, path, "delete", "id", scope={"p": ["x"]}),
+        lambda: inlay.write_dataset(source, path, mode="append"),
+        lambda: inlay.merge(source, new, "upsert", "id", partition_columns="p"),
+        lambda: inlay.write_dataset(source, new, partition_columns="p"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=r"The partition column 'p' is .* its values cannot be text"):
+            change()
+    assert lake.photograph(path) == before
+    assert inlay.merge(source, path, "delete", "id").deleted == 1  # which ignores the column
 
 
 def test_partition_columns_that_contradict_the_paths_are_rejected(tmp_path, engine):

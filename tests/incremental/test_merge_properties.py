@@ -23,6 +23,7 @@ quiet = settings(suppress_health_check=list(HealthCheck))
 def merge(case: Case, path, engine, function=None):
     function = function or inlay.merge
     options = {"dedup_order_by": case.order_by or None, "partition_columns": case.partitions or None}
+    options |= {"schema_mode": case.schema_mode, "transaction": case.transaction} | case.options
     return function(case.source, path, case.strategy, case.keys, engine=engine, **options)
 
 
@@ -32,11 +33,16 @@ def target_rows(case, root, where):
     ]
 
 
-def expectation(case, files):
+def expectation(case, root, where):
     """Return the oracle's outcome, or None if it rejects the merge."""
+    schemas = [lake.read_file(root / name).schema for name in where]
+    columns = [*dict.fromkeys(name for schema in schemas for name in schema.names), *case.partitions]
+    required = [field.name for schema in schemas for field in schema if not field.nullable]
     try:
-        rows = lake.rows_of(case.source)
-        return oracle.merge(files, rows, case.strategy, case.keys, case.partitions, case.order_by)
+        return oracle.merge(
+            target_rows(case, root, where), lake.rows_of(case.source), case.strategy, case.keys, case.partitions,
+            case.order_by, columns=columns if where else (), required=required, **case.options,
+        )  # fmt: skip
     except oracle.RefusedError as refusal:
         event(f"refused: {refusal.kind}")
         return None
@@ -97,8 +103,8 @@ def check_new_files(case, root, where, expected, schema):
 def check_result(root, result, expected):
     got = (result.source_count, result.target_count_before, result.target_count_after)
     assert got == (expected.source_count, expected.before, expected.after)
-    got = (result.inserted, result.updated, result.deleted, result.unchanged)
-    assert got == (expected.inserted, expected.updated, expected.deleted, expected.unchanged)
+    got = (result.inserted, result.updated, result.deleted, result.unchanged, result.stale)
+    assert got == (expected.inserted, expected.updated, expected.deleted, expected.unchanged, expected.stale)
     stays = expected.emptied if expected.one_empty_file_stays else set()
     rewritten = {str(Path(file).relative_to(root)) for file in result.rewritten_files}
     assert rewritten - stays == expected.rewritten
@@ -111,6 +117,15 @@ def check_result(root, result, expected):
             )
 
 
+def check_replay(case, root, engine, result):
+    """Check that the same transaction returns the recorded result and changes nothing."""
+    before = lake.photograph(root)
+    again = merge(case, str(root), engine)
+    assert (again.replayed, result.replayed, lake.photograph(root)) == (True, False, before)
+    counts = ("source_count", "inserted", "updated", "deleted", "unchanged", "stale", "target_count_after")
+    assert [getattr(again, name) for name in counts] == [getattr(result, name) for name in counts]
+
+
 @quiet
 @given(case=cases())
 def test_a_merge_agrees_with_the_oracle(engine, case):
@@ -120,7 +135,7 @@ def test_a_merge_agrees_with_the_oracle(engine, case):
         schemas = {name: lake.read_file(root / name).schema for name in where}
         groups = {name: list(encoded_groups(root / name)) for name in where}
         before = lake.photograph(root)
-        expected = expectation(case, target_rows(case, root, where))
+        expected = expectation(case, root, where)
         if expected is None:
             for function in (inlay.plan_merge, inlay.merge):
                 with pytest.raises(ValueError, match=r"\w"):
@@ -129,10 +144,11 @@ def test_a_merge_agrees_with_the_oracle(engine, case):
             return
         plan = merge(case, str(root), engine, inlay.plan_merge)
         assert lake.photograph(root) == before
-        assert (plan.inserted, plan.updated, plan.deleted) == (
+        assert (plan.inserted, plan.updated, plan.deleted, plan.stale) == (
             expected.inserted,
             expected.updated,
             expected.deleted,
+            expected.stale,
         )
         result = merge(case, str(root), engine)
         check_result(root, result, expected)
@@ -144,6 +160,8 @@ def test_a_merge_agrees_with_the_oracle(engine, case):
         if lake.names(root):
             got = lake.rows_of(inlay.read_parquet(str(root)))
             assert lake.same_rows(got, expected.rows(), ordered=False)
+            if case.transaction is not None:
+                check_replay(case, root, engine, result)
 
 
 def read_duckdb(path):
@@ -181,7 +199,7 @@ def test_other_readers_agree_with_pyarrow(engine, case):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "d"
         where = case.write(root)
-        if expectation(case, target_rows(case, root, where)) is None:
+        if expectation(case, root, where) is None:
             return
         merge(case, str(root), engine)
         for name in lake.names(root):

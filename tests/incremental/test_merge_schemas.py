@@ -160,7 +160,7 @@ def test_a_null_for_a_column_that_is_not_nullable_is_rejected(tmp_path, engine):
     ("columns", "hint"),
     [
         (["id", "nmae"], "Rename the source columns to the names in the dataset"),
-        (["id"], "set them to NULL in replaced and new rows"),
+        (["id"], 'missing_columns="keep" to keep the stored values'),
         (["id", "name", "colour"], "add the new columns to the dataset"),
     ],
 )
@@ -171,7 +171,7 @@ def test_hints_about_columns_lose_no_data(tmp_path, columns, hint):
     with pytest.raises(ValueError, match="differ") as caught:
         inlay.merge(source, path, "upsert", ["id"])
     assert hint in str(caught.value)
-    assert ("evolve" in str(caught.value)) == ("nmae" not in columns)
+    assert ("Pass " in str(caught.value) or "pass " in str(caught.value)) == ("nmae" not in columns)
 
 
 def test_evolve_adds_new_columns_to_rewritten_and_new_files_only(tmp_path, engine):
@@ -201,21 +201,6 @@ def test_after_evolve_our_reader_and_compact_see_one_schema(tmp_path, engine):
     assert lake.same_rows(lake.all_rows(path), expected, ordered=False)
 
 
-def test_evolve_makes_missing_columns_null_in_replaced_and_inserted_rows(tmp_path, engine):
-    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
-    source = pa.table({"id": pa.array([1, 5], pa.int64())})
-    inlay.merge(source, path, "upsert", ["id"], engine=engine, schema_mode="evolve")
-    assert lake.id_values(lake.all_rows(path)) == [(1, None), (2, "v2"), (5, None)]
-
-
-def test_evolve_rejects_a_missing_column_that_is_not_nullable(tmp_path, engine):
-    """The missing column cannot become NULL."""
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)])
-    path = lake.write(tmp_path / "d", {"a.parquet": pa.table({"id": [1], "x": [2]}, schema)})
-    with pytest.raises(ValueError, match=r"\bx\b"):
-        inlay.merge(pa.table({"id": [1]}), path, "upsert", ["id"], engine=engine, schema_mode="evolve")
-
-
 @pytest.mark.parametrize("schema_mode", ["strict", "evolve"])
 def test_a_key_column_must_be_in_source_and_target(tmp_path, engine, schema_mode):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
@@ -223,12 +208,6 @@ def test_a_key_column_must_be_in_source_and_target(tmp_path, engine, schema_mode
     for source, keys in ((lake.table([1]), ["id", "k"]), (with_k, ["id", "k"])):
         with pytest.raises(ValueError, match=r"\bk\b"):
             inlay.merge(source, path, "upsert", keys, engine=engine, schema_mode=schema_mode)
-
-
-def test_evolve_rejects_lossy_casts(tmp_path, engine):
-    path = lake.write(tmp_path / "d", {"a.parquet": one(pa.int8(), 1)})
-    with pytest.raises(ValueError, match=r"\bx\b"):
-        inlay.merge(one(pa.int64(), 1000), path, "upsert", ["id"], engine=engine, schema_mode="evolve")
 
 
 def mixed(tmp_path, first, second):

@@ -12,8 +12,8 @@ import inlay
 from tests import lake, oracle
 
 STRATEGIES = list(oracle.TRUTH)
-REPLACING = [name for name in STRATEGIES if name != "insert"]
-INSERTING = [name for name in STRATEGIES if name != "update"]
+REPLACING = [name for name in STRATEGIES if oracle.TRUTH[name][0] == "replace"]
+INSERTING = [name for name in STRATEGIES if oracle.TRUTH[name][1] == "insert"]
 
 
 def check_counts(result, expected):
@@ -151,7 +151,7 @@ def test_null_source_keys_are_rejected_with_a_count_and_an_example(tmp_path, eng
         inlay.merge(composite, path, strategy, ["id", "v"], engine=engine)
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "deduplicate"])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in ("deduplicate", "delete")])
 def test_duplicate_source_keys_are_rejected_with_up_to_five_examples(tmp_path, engine, strategy):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
     doubles = [*range(9001, 9008), *range(9001, 9008), 5]
@@ -267,10 +267,10 @@ def test_an_empty_target_is_an_initial_load_and_update_does_nothing(tmp_path, en
     before = lake.photograph(path)
     source = lake.table([3, 1, 2])
     result = inlay.merge(source, path, strategy, ["id"], engine=engine)
-    inserted = 0 if strategy == "update" else 3
+    inserted = 3 if strategy in INSERTING else 0
     assert (result.target_count_before, result.updated, result.deleted) == (0, 0, 0)
     assert (result.source_count, result.inserted, result.target_count_after) == (3, inserted, inserted)
-    if strategy == "update":
+    if strategy not in INSERTING:
         assert lake.photograph(path) == before
         assert result.inserted_files == []
     else:
@@ -283,7 +283,7 @@ def test_an_empty_source_into_a_new_dataset_is_an_empty_result(tmp_path, engine)
         assert (result.inserted, result.deleted, result.target_count_after) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("strategy", ["insert", "update", "upsert", "deduplicate"])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "full_merge"])
 def test_an_empty_source_changes_nothing(tmp_path, engine, strategy):
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1, 2])})
     before = lake.photograph(path)
@@ -328,12 +328,12 @@ def test_no_empty_file_is_kept_when_new_files_carry_the_schema(tmp_path, engine)
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_target_rows_with_null_keys_match_nothing(tmp_path, engine, strategy):
-    """Such rows are kept unchanged; full_merge deletes them."""
+    """Such rows are kept unchanged; full_merge deletes them. Strategy delete deletes the row that matches."""
     path = lake.write(tmp_path / "d", {"a.parquet": lake.table([None, 1, None], ["n", "one", "m"])})
     result = inlay.merge(lake.table([1], ["x"]), path, strategy, ["id"], engine=engine)
     kept = [row["v"] for row in lake.all_rows(path) if row["id"] is None]
     assert kept == ([] if strategy == "full_merge" else ["n", "m"])
-    assert result.deleted == (2 if strategy == "full_merge" else 0)
+    assert result.deleted == {"full_merge": 2, "delete": 1}.get(strategy, 0)
 
 
 def test_a_null_part_of_a_composite_target_key_matches_nothing(tmp_path, engine):

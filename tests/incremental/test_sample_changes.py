@@ -56,8 +56,9 @@ def check(files: list[Rows], source: Rows, strategy: str, limit: int, changes: C
     outcome = oracle.merge([(str(n), rows) for n, rows in enumerate(files)], source, strategy, ["id"])
     by_key = {each["id"]: each for each in source}
     touched = [files[int(path)][at] for path, positions in outcome.changed.items() for at in positions]
-    replaced = [each for each in touched if each["id"] in by_key]
-    gone = [each for each in touched if each["id"] not in by_key]
+    replaces = oracle.TRUTH[strategy][0] == "replace"
+    replaced = [each for each in touched if replaces and each["id"] in by_key]
+    gone = [each for each in touched if not replaces or each["id"] not in by_key]
     assert exact(changes.old.to_pylist()) == exact(replaced[:limit])
     assert exact(changes.new.to_pylist()) == exact([by_key[each["id"]] for each in replaced[:limit]])
     assert exact(changes.deleted.to_pylist()) == exact(gone[:limit])

@@ -95,7 +95,8 @@ def test_repeated_keys_are_reported_with_nanoseconds(tmp_path: Path, kind: pa.Da
 ROWS = pa.table({"id": [1, 2, 3], "day": ["a", "a", "b"], "v": [1.5, 2.5, 3.5]})
 EVOLVES = 'Pass schema_mode="evolve" to add the new columns to the dataset.'
 LACKS = (
-    'Add the missing columns to the source, or pass schema_mode="evolve" to set them to NULL in replaced and new rows.'
+    'Add the missing columns to the source, or pass missing_columns="keep" to keep the stored values of matching rows,'
+    ' or missing_columns="null" to set them to NULL.'
 )
 STAYS = (
     "A merge cannot move rows between partitions. Restore the old values of the partition columns in the"
@@ -251,7 +252,7 @@ def test_partitions_are_pruned_by_their_known_values() -> None:
 def test_missing_columns_become_null_and_metadata_is_kept() -> None:
     target = pa.schema([("id", pa.int64()), ("m", pa.date32()), ("z", pa.string())], {"owner": "tests"})
     source = pa.table({"z": ["a", "b"], "id": [1, 2]})
-    conformer = Conformer(source.schema, target, ["id"], mode="evolve")
+    conformer = Conformer(source.schema, target, ["id"], missing_columns="null")
     assert conformer.schema.equals(target, check_metadata=True)
     fitted = conformer(source)
     assert fitted.schema.equals(target, check_metadata=True)

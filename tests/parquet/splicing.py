@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from inlay.parquet.raw import ELEMENT
 from inlay.parquet.splice import ParquetBytes, Splicer
-from inlay.parquet.thrift import Struct, encode
+from inlay.parquet.thrift import LIST, Struct, decode_structs, encode
 from inlay.pyarrow_features import WRITES_BLOOM_FILTERS
 
 ROWS, GROUP = 6144, 2048  # DuckDB's row groups are multiples of 2048
@@ -187,6 +188,7 @@ def copied(source: ParquetBytes, groups: Iterable[int] | None = None) -> list[Ca
 def refooted(data: bytes, change: Callable[[Struct], None]) -> bytes:
     """Change the footer of a file."""
     parsed = ParquetBytes(data)
+    parsed.footer.put(2, LIST, decode_structs(parsed.footer.text(2), ELEMENT))
     change(parsed.footer)
     footer = encode(parsed.footer)
     return data[: parsed.end] + footer + len(footer).to_bytes(4, "little") + b"PAR1"

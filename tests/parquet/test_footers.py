@@ -44,7 +44,7 @@ from inlay.parquet.footers import (
     python_range,
 )
 from inlay.parquet.layout import data_files
-from inlay.storage import LocalStore, Location, locate
+from inlay.storage import FileStat, LocalStore, Location, locate
 from tests import lake
 from tests.arrow_types import TYPES, array_of
 from tests.merge_cases import KEY_VALUES
@@ -488,9 +488,9 @@ class Counting(LocalStore):
     def __init__(self) -> None:
         self.opened: list[str] = []
 
-    def open_arrow(self, path: str) -> pa.NativeFile:
+    def open_footer(self, path: str) -> pa.NativeFile:
         self.opened.append(os.path.basename(path))
-        return super().open_arrow(path)
+        return super().open_footer(path)
 
 
 class Dataset:
@@ -530,6 +530,18 @@ def test_cached_footers_are_not_read_again(dataset: Dataset) -> None:
     second, opened = dataset.read()
     assert opened == []
     assert plain(second) == plain(first) == plain(dataset.fresh())
+
+
+def test_files_with_inodes_of_64_bits_are_cached(dataset: Dataset) -> None:
+    location = locate(dataset.root)
+    files = [file._replace(tag=2**64 - 1 - number) for number, file in enumerate(data_files(location))]
+    read_footers(location, files, ["id"], dataset.cache)
+    known, _ = dataset.cache.load(files, ["id"]) or (None, None)
+    assert known is not None
+    assert known.all()
+    known, _ = dataset.cache.load([file._replace(tag=1) for file in files], ["id"]) or (None, None)
+    assert known is not None
+    assert not known.any()
 
 
 def replaced(path: Path) -> None:
@@ -752,3 +764,85 @@ def test_contradictory_bounds_are_unknown() -> None:
     statistics = SimpleNamespace(has_null_count=True, null_count=0, has_min_max=True, min_raw=5, max_raw=-5)
     chunk = SimpleNamespace(is_stats_set=True, statistics=statistics, num_values=2)
     assert footers_module._chunk_range(chunk, int).exactness == "unknown"
+
+
+class _SharedList(list[Any]):
+    """A list to which another thread appends something after each append."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__()
+        self._other = other
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        super().append(self._other)
+
+
+def test_threads_that_add_schemas_at_the_same_time_get_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pq.write_table(pa.table({name: [1]}), tmp_path / name)
+    own, other = (pq.read_metadata(tmp_path / name) for name in ("a", "b"))
+    schemas = footers_module._Schemas()
+    schemas._known = _SharedList(footers_module._KnownSchema(other))
+    assert schemas.of(own).arrow.names == ["a"]
+
+
+# ------------------------------------------------------------------------------------------------- local footers
+@pytest.mark.parametrize("columns", [1, 300], ids=["at the end", "longer than the end"])
+def test_footers_are_read_from_the_ends_of_files(tmp_path: Path, columns: int) -> None:
+    table = pa.table({f"column {n}": [n, n + 1] for n in range(columns)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (footer,) = read_footers(locate(tmp_path), data_files(locate(tmp_path)), ["column 0"])
+    assert (footer.rows, footer.schema, footer.ranges) == (2, table.schema, {"column 0": ColumnRange("exact", 0, 1, 0)})
+    with locate(tmp_path).store.open_footer(f"{tmp_path}/a.parquet") as opened:
+        assert isinstance(opened, pa.BufferReader) == (columns == 1)
+
+
+def test_a_damaged_end_is_reported_as_by_the_whole_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(10_000)}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    location, length = locate(tmp_path), int.from_bytes(content[-8:-4], "little")
+    for damaged in (
+        b"",
+        b"PAR1",
+        content[:-1],
+        content[-8:],
+        content[: -length - 8] + bytes(length) + content[-8:],
+        content[:-8] + (2**31).to_bytes(4, "little") + b"PAR1",
+        content[:-4] + b"PARE",
+    ):
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        with pytest.raises((OSError, pa.ArrowInvalid)) as raised:
+            pq.read_metadata(tmp_path / "a.parquet")
+        (footer,) = read_footers(location, data_files(location), ["id"])
+        assert str(raised.value).splitlines()[0] in str(footer.error)
+
+
+def test_a_file_that_grew_after_the_listing_is_read_at_its_new_end(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    files = data_files(locate(tmp_path))
+    pq.write_table(pa.table({"id": range(100_000)}), tmp_path / "a.parquet")
+    (footer,) = read_footers(locate(tmp_path), files, ["id"])
+    assert footer.rows == 100_000
+
+
+def test_files_in_memory_are_not_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"1" * 10)
+    files = [FileStat(str(tmp_path / name), 10, 0, 0) for name in "abc"]
+    advised: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advised.append(arguments[1]))
+    store, preadv = LocalStore(), os.preadv
+    store.read_ahead([])
+    store.read_ahead(files)
+    assert advised == []
+    store.read_ahead([*files, files[0]._replace(path=str(tmp_path / "missing"))])
+    assert len(advised) == 3
+
+    def wait(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", wait)
+    store.read_ahead(files)
+    assert len(advised) == 6
+    monkeypatch.setattr(os, "preadv", preadv)

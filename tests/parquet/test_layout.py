@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import weakref
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from inlay.parquet.layout import (
     parse_hive_partition_path,
     typed_partition_value,
 )
-from inlay.storage import PathValidator, locate
+from inlay.storage import LocalStore, Location, PathValidator, locate
 
 PATHS: dict[str, dict[str, Any]] = {
     "f.parquet": {},
@@ -197,3 +199,22 @@ def test_data_files_are_relative_sorted_and_only_parquet(tmp_path: Path) -> None
         (tmp_path / name).touch()
     found = [file.path for file in data_files(locate(tmp_path))]
     assert found == ["_x=1/z.parquet", "a=10/x.parquet", "a=2/x.parquet", "b.parquet"]
+
+
+def test_files_without_an_extension_are_opened_once_and_keep_no_store(tmp_path: Path) -> None:
+    class Counting(LocalStore):
+        opened = 0
+
+        def read_range(self, path: str, offset: int, length: int) -> bytes:
+            self.opened += 1
+            return super().read_range(path, offset, length)
+
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "000000_0")
+    store = Counting()
+    for _ in range(2):
+        assert len(data_files(Location(store, str(tmp_path), str(tmp_path)))) == 1
+    assert store.opened == 1
+    kept = weakref.ref(store)
+    del store
+    gc.collect()
+    assert kept() is None

@@ -308,3 +308,35 @@ def test_a_column_name_with_a_dot_next_to_a_nested_field_of_that_path(converter:
         {"a.b": 1, "a": {"b": 1.5}},
         {"a.b": 2, "a": {"b": 2.5}},
     ]
+
+
+def test_rejects_of_a_split_of_several_blocks(converter: Any) -> None:
+    lines = [f"{number},{'x' * 80}" for number in range(100_000)]  # blocks of 4 MiB
+    for number in (10, 49_000, 99_000):
+        lines[number] = f'{number},"two\nlines, {number}"'
+    lines[20], lines[60_000], lines[99_990] = "bad,a", "60000,b,c", "99990"
+    conversion = converter.convert(
+        "\n".join(["id,note", *lines, '"open']).encode(), on_error="quarantine", overrides={"id": pa.int64()}
+    )
+    table = converter.table(conversion)
+    valid = [number for number in range(100_000) if number not in (20, 60_000, 99_990)]
+    assert table["id"].to_pylist() == valid
+    assert table["note"][valid.index(49_000)].as_py() == "two\nlines, 49000"
+    found = [(reject["line"], reject["column"], reject["raw"]) for reject in converter.rejects(conversion)]
+    assert found == [
+        (23, "id", "bad,a"),
+        (60_004, None, "60000,b,c"),
+        (99_995, None, "99990"),
+        (100_005, None, '"open'),
+    ]
+
+
+def test_a_column_that_needs_all_blocks_of_a_split_to_find_its_type(converter: Any) -> None:
+    lines = [f",{'x' * 80}" for _ in range(60_000)]  # empty in the sample
+    lines += [f"01/02/2024,{'x' * 80}" for _ in range(60_000)] + ["25/12/2024,x"]
+    conversion = converter.convert("\n".join(["day,note", *lines]).encode())
+    assert converter.table(conversion).schema[0].type == pa.date32()
+    assert converter.table(conversion)["day"][-2:].to_pylist() == [dt.date(2024, 2, 1), dt.date(2024, 12, 25)]
+    lines = [f"{number},{'x' * 80}" for number in range(110_000)] + ["0.5,x", "007,x"]
+    conversion = converter.convert("\n".join(["id,note", *lines]).encode())
+    assert converter.table(conversion)["id"][-3:].to_pylist() == ["109999", "0.5", "007"]

@@ -36,7 +36,8 @@ class Outcome(NamedTuple):
 
 
 def _convert(content: bytes, kind: str, split_bytes: int, options: dict[str, Any], **more: Any) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("inlay.text.delimited._BLOCK_BYTES", 1 + split_bytes // 3)  # several blocks in a split
         converter = Converter(None, locate(folder))
         found = convert(
             None,

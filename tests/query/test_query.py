@@ -9,6 +9,7 @@ import datetime as dt
 import decimal
 import http.client
 import io
+import itertools
 import json
 import math
 import os
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,12 @@ from inlay.errors import (
     QueryFailedError,
     QueryLimitError,
     QueryTimeoutError,
+    StorageUnavailableError,
 )
-from inlay.query import Answer, QueryEngine, QueryResult, Table, pool
+from inlay.query import Answer, QueryEngine, QueryResult, Table, deadlines, pool
 from inlay.query.caches import ResultCache
 from inlay.query.csv_lines import csv_rows
-from inlay.query.pool import Deadline
+from inlay.query.deadlines import Deadline, StorageChecks
 from inlay.query.sql import VOLATILE, explain, find_case_mistake, first_keyword, position_of, respell, table_names
 from inlay.query.steps import run_in_thread
 from inlay.query.values import text_values
@@ -1013,6 +1015,17 @@ def test_queries_get_workers_in_the_order_of_their_requests(alone: QueryEngine) 
     assert order == list(range(5))
     assert run_in_thread(engine_pool.take(Deadline(1))) is worker  # it is free again
     engine_pool.put_back(worker)
+
+
+def test_a_storage_that_does_not_answer_explains_the_end_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_SLOW_SECONDS", 0.0)
+    answered: Future[None] = Future()
+    answered.set_result(None)
+    for check, error in ((Future[None](), StorageUnavailableError), (answered, QueryTimeoutError)):
+        deadline = Deadline(0.2)
+        deadline.check_storage(StorageChecks(lambda check=check: check, 0.6))
+        with pytest.raises(error):
+            [time.sleep(deadline.wait_seconds()) for _ in itertools.count()]
 
 
 @pytest.mark.long  # short runs end endless queries in test_attacks.py

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.parquet_bytes import row_with_a_long_list, rows_of_a_constant
+from tests.postgres import PostgresServer
 from tests.server.test_process import MEGABYTE, Served, served
 from tests.service import TIMEOUT_SECONDS, expect, expect_problem
 from tests.spark import cluster
@@ -34,10 +35,14 @@ BILLION = 10**9
 MEMORY = 1 << 30
 
 
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    limits = {"INLAY_WORKER_MEMORY_BYTES": str(MEMORY), "INLAY_MAX_COLUMNS": "20000"}
-    with served(tmp_path_factory.mktemp("attacked"), "--spark-master", "local[1]", **SECRETS, **limits) as found:
+# The limits do not depend on the catalog, so that short runs use one catalog.
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    variables = SECRETS | {"INLAY_WORKER_MEMORY_BYTES": str(MEMORY), "INLAY_MAX_COLUMNS": "20000"}
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        variables["INLAY_CATALOG_URL"] = server.url(server.create_database())
+    with served(tmp_path_factory.mktemp("attacked"), "--spark-master", "local[1]", **variables) as found:
         yield found
 
 

@@ -13,23 +13,32 @@ import pytest
 
 from inlay.settings import Settings
 from inlay.workspace import Workspace
+from tests.postgres import PostgresServer
 from tests.service import Api, expect_problem, running
 
 KEY = "key-of-the-service"
 JSON = {"Content-Type": "application/json"}
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def catalog_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return ""
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(server.create_database())
+
+
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("locked") / "data"), api_keys=(KEY,))
-    with running(Workspace(settings), spark=False) as api:
+def locked(tmp_path_factory: pytest.TempPathFactory, catalog_url: str) -> Iterator[Api]:
+    data_dir = str(tmp_path_factory.mktemp("locked") / "data")
+    with running(Workspace(Settings(data_dir=data_dir, catalog_url=catalog_url, api_keys=(KEY,))), spark=False) as api:
         yield api
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("open") / "data"))
-    with running(Workspace(settings), spark=False) as api:
+def fresh(tmp_path_factory: pytest.TempPathFactory, catalog_url: str) -> Iterator[Api]:
+    data_dir = str(tmp_path_factory.mktemp("open") / "data")
+    with running(Workspace(Settings(data_dir=data_dir, catalog_url=catalog_url)), spark=False) as api:
         yield api
 
 

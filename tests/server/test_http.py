@@ -59,6 +59,11 @@ def test_an_unknown_parameter_is_400(plain_api: Api) -> None:
     assert plain_api.http.get("/healthz?a=1").status_code == 200
 
 
+def test_a_repeated_parameter_is_400(plain_api: Api) -> None:
+    problem = expect_problem(plain_api.http.get("/v1/files?offset=x&limit=1&offset=2"), 400, "invalid_request")
+    assert [error["field"] for error in problem["errors"]] == ["offset"]
+
+
 # -------------------------------------------------------------------------------------------------------------- bodies
 @pytest.mark.parametrize(
     "content",

@@ -238,3 +238,103 @@ def test_load_and_restore_async(api: Api) -> None:
     assert (job["kind"], job["state"], job["result"]["version"]) == ("restore", "succeeded", 3)
     bad = api.wait(expect(api.try_to_load(dataset["id"], "id,name\n,x\n", "upsert", "id", headers=prefer), 202))
     assert (bad["state"], bad["error"]["code"], bad["error"]["status"]) == ("failed", "null_key", 422)
+
+
+def test_a_load_maps_the_columns_of_the_file(api: Api) -> None:
+    dataset = api.create("id,name\n1,ann\n")["id"]
+    columns = {"Customer": "id", "comment": None, "Land": {"name": "country", "type": "text"}}
+    source = "Customer,name,comment,Land\n2,bob,x,FR\n"
+    planned = api.load(dataset, source, "upsert", "id", columns=columns, dry_run=True)
+    assert planned["changes"]["inserted"] == [[2, "bob", "FR"]]
+    assert api.load(dataset, source, "upsert", "id", columns=columns)["inserted"] == 1
+    found = api.get(f"/v1/datasets/{dataset}")
+    assert [column["name"] for column in found["schema"]["columns"]] == ["id", "name", "country"]
+    assert [c["name"] for c in api.get(f"/v1/datasets/{dataset}", version=1)["schema"]["columns"]] == ["id", "name"]
+    unknown = api.try_to_load(dataset, source, "upsert", "id", columns={"Customer": "ident"})
+    assert "no column 'ident'" in expect_problem(unknown, 400)["detail"]
+
+
+# ------------------------------------------------------------------------------------------------------------- deletes
+def test_rows_are_deleted_by_their_keys(api: Api) -> None:
+    made = api.create("id,day,name\n1,2025-01-01,ann\n2,2025-01-01,bob\n2,2025-01-02,eve\n")
+    url = f"/v1/datasets/{made['id']}/deletes"
+    keys = [{"id": 2, "day": "2025-01-02"}, {"id": 9, "day": "2025-01-01"}]
+    plan = expect(api.http.post(url, json={"keys": keys, "dry_run": True}), 200)
+    assert (plan["deleted"], plan["row_count"], plan["version"]) == (1, 2, 1)
+    assert (plan["columns"], plan["rows"]) == (["id", "day", "name"], [[2, "2025-01-02", "eve"]])
+    answer = api.http.post(url, json={"keys": keys})
+    assert expect(answer, 201) == {
+        "dataset_id": made["id"], "deleted": 1, "row_count": 2, "version": 2,
+        "files_rewritten": 1, "files_removed": 0, "files_kept": 0, "bytes_written": answer.json()["bytes_written"],
+    }  # fmt: skip
+    assert answer.headers["Location"] == f"/v1/datasets/{made['id']}?version=2"
+    assert api.rows(f"SELECT name FROM datasets.{made['table_name']} ORDER BY 1") == [["ann"], ["bob"]]
+    expect(api.http.post(f"/v1/datasets/{made['id']}/restore", json={"version": 1}), 201)
+    assert api.get(f"/v1/datasets/{made['id']}")["row_count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "exactly one of keys and where"),
+        ({"keys": [{"id": 1}], "where": "id = 1"}, "exactly one of keys and where"),
+        ({"keys": [{"id": 1}, {"name": "x"}]}, "Key 2 has the columns name, but the first key has id"),
+        ({"keys": [{"ident": 1}]}, "'ident' does not exist in the dataset"),
+        ({"keys": [{"id": "x"}]}, "not an integer that fits bigint"),
+        ({"keys": [{"id": None}]}, "NULL"),
+        ({"where": "id = 'x'"}, "'x' is not a value of column 'id'"),
+        ({"where": "ident = 1"}, "no column 'ident'"),
+    ],
+)
+def test_invalid_deletions_are_explained(api: Api, body: dict[str, Any], message: str) -> None:
+    made = api.create("id,name\n1,ann\n")
+    answer = api.http.post(f"/v1/datasets/{made['id']}/deletes", json=body)
+    assert message in expect_problem(answer, answer.status_code)["detail"]
+    assert 400 <= answer.status_code < 500
+    assert api.get(f"/v1/datasets/{made['id']}")["version"] == 1
+
+
+def test_rows_are_deleted_by_a_condition(api: Api) -> None:
+    made = api.create("id,day,name\n1,2025-01-01,ann\n2,2025-01-01,bob\n3,2025-01-02,eve\n")
+    url, table = f"/v1/datasets/{made['id']}/deletes", f"datasets.{made['table_name']}"
+    where = "day = '2025-01-01' AND (name LIKE 'b%' OR id > 7)"
+    plan = expect(api.http.post(url, json={"where": where, "dry_run": True}), 200)
+    assert (plan["deleted"], plan["row_count"], plan["columns"], plan["rows"]) == (
+        1, 2, ["id", "day", "name"], [[2, "2025-01-01", "bob"]]
+    )  # fmt: skip
+    assert plan["files"][0]["reason"] == "1 matching row in 1 of 1 row groups"
+    result = expect(api.http.post(url, json={"where": where}), 201)
+    assert (result["deleted"], result["row_count"], result["version"]) == (1, 2, 2)
+    version = api.get(f"/v1/datasets/{made['id']}/versions")["versions"][0]
+    assert (version["strategy"], version["deleted"], version["source"]) == (
+        "delete", 1, {"type": "condition", "where": where}
+    )  # fmt: skip
+    assert api.rows(f"SELECT id FROM {table} ORDER BY id") == [[1], [3]]
+    everything = expect(api.http.post(url, json={"where": "TRUE"}), 201)
+    assert (everything["deleted"], everything["row_count"]) == (2, 0)
+    assert api.rows(f"SELECT count(*) FROM {table}") == [[0]]
+    expect(api.http.post(f"/v1/datasets/{made['id']}/restore", json={"version": 1}), 201)
+    assert api.rows(f"SELECT id FROM {table} ORDER BY id") == [[1], [2], [3]]
+
+
+def test_a_deletion_can_run_as_a_job(api: Api) -> None:
+    made = api.create("id\n1\n")
+    job = api.http.post(
+        f"/v1/datasets/{made['id']}/deletes", json={"where": "id = 1"}, headers={"Prefer": "respond-async"}
+    )
+    assert expect(job, 202)["kind"] == "delete"
+    assert api.wait(expect(job, 202))["result"]["deleted"] == 1
+
+
+def test_deletions_beyond_the_limit_are_refused(api: Api) -> None:
+    made = api.create("id,name\n1,ann\n2,bob\n3,eve\n4,joe\n")
+    url = f"/v1/datasets/{made['id']}/deletes"
+    for body in ({"where": "id > 2"}, {"keys": [{"id": 3}, {"id": 4}]}):
+        for limit in (1, 0.49):
+            refused = api.http.post(url, json=body | {"max_deleted": limit})
+            assert "2 of 4 rows would be deleted" in expect_problem(refused, 422, "deletion_limit")["detail"]
+    rows = "id,name\n1,ann\n2,bob\n"
+    refused = api.try_to_load(made["id"], rows, "full_merge", "id", max_deleted=1, dry_run=True)
+    expect_problem(refused, 422, "deletion_limit")
+    expect_problem(api.try_to_load(made["id"], rows, "append", max_deleted=1), 400)
+    assert api.load(made["id"], rows, "full_merge", "id", max_deleted=0.5)["deleted"] == 2

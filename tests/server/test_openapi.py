@@ -28,6 +28,7 @@ EXPECTED = {
     "/v1/datasets/{dataset_id}": {"get": "get_dataset", "put": "update_dataset", "delete": "delete_dataset"},
     "/v1/datasets/{dataset_id}/data": {"get": "get_data"},
     "/v1/datasets/{dataset_id}/loads": {"post": "load_dataset"},
+    "/v1/datasets/{dataset_id}/deletes": {"post": "delete_rows"},
     "/v1/datasets/{dataset_id}/versions": {"get": "list_versions"},
     "/v1/datasets/{dataset_id}/restore": {"post": "restore_dataset"},
     "/v1/datasets/{dataset_id}/rejects": {"get": "list_rejects"},

@@ -182,6 +182,7 @@ def test_spark_starts_with_an_upload_and_stops_without_work(tmp_path: Path) -> N
         for _ in range(2):
             body = {"label": "x", "source": {"inline": {"format": "csv", "content": "a\n1\n"}}}
             assert expect(http.post("/v1/datasets", json=body), 201)["row_count"] == 1
+            assert list(tmp_path.glob("data/spill/query-*/blockmgr-*"))  # temporary data of Spark
             cluster.wait_until(lambda: not java(), TIMEOUT_SECONDS, "the end of Spark")
             wait_for_spark(http, "not started")
         assert expect(http.get("/v1/files"), 200)["uploads"][0]["id"] == upload

@@ -50,7 +50,7 @@ def message_for(model: type[RequestBody], body: dict[str, Any]) -> str:
     return _invalid(error.errors()).message
 
 
-STRATEGIES = "append, replace, insert, update, upsert, full_merge, deduplicate"
+STRATEGIES = "append, replace, insert, update, upsert, full_merge, deduplicate, delete"
 
 
 @pytest.mark.parametrize("strategy", ["merge", "", None, 5, ["upsert"]])

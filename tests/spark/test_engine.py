@@ -110,7 +110,7 @@ def test_a_job_reads_the_footers_of_many_files(tmp_path, monkeypatch, operate, c
     jobs = []
     run = spark_engine.SparkEngine._run
     monkeypatch.setattr(
-        spark_engine.SparkEngine, "_run", lambda self, kernel, tasks: jobs.append(kernel) or run(self, kernel, tasks)
+        spark_engine.SparkEngine, "_run", lambda self, kernel, *tasks: jobs.append(kernel) or run(self, kernel, *tasks)
     )
     operate(path)
     assert isinstance(jobs[0], spark_engine._FooterKernel)
@@ -143,6 +143,28 @@ def test_spark_and_pyarrow_write_the_same_bytes(tmp_path):
     folders = [tmp_path / "pyarrow", tmp_path / "spark"]
     files = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
     assert files[0] == files[1]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_small_merge_runs_two_tasks(tmp_path, monkeypatch):
+    path = target(tmp_path / "d", files=16)
+    counts = []
+
+    def make_jobs(_, spark):
+        return TaskJobs(spark, InlayError, lambda done, total: counts.append(total) if done == total else None)
+
+    monkeypatch.setattr(spark_engine.SparkEngine, "_jobs", make_jobs)
+    changed = np.arange(0, ROWS, 50)
+    result = inlay.merge(_table(changed, "new"), path, "update", ["id"], engine="spark")
+    assert len(result.rewritten_files) == 16
+    assert counts == [1, 1]  # one job finds the keys, one rewrites the files
+
+
+def test_small_files_share_tasks_on_a_disk_but_not_on_an_object_store(spark, tmp_path):
+    remote = locate("s3://bucket/ds", storage_options={"key": "user", "secret": "s"})
+    engines = [spark_engine.SparkEngine(spark, None, location) for location in (locate(tmp_path / "d"), remote)]
+    counts = [len(engine._bundles(range(100), 1_000)) for engine in engines]
+    assert counts == [1, 4 * spark.sparkContext.defaultParallelism]
 
 
 @pytest.mark.usefixtures("spark")

@@ -452,3 +452,39 @@ def test_tasks_write_rows_without_keys(spark, tmp_path, stored, partitions):
     assert inlay.write_dataset(str(files_of(tmp_path / "more", source)), path, engine="spark").row_count == 2_000
     assert len(stored) == 2
     assert not leftovers(path)
+
+
+def feed(ids, *, seed=0):
+    """Return two versions of each row in random order. The later version of every third key deletes."""
+    ids = np.repeat(ids, 2)
+    version = np.tile([1, 2], len(ids) // 2)
+    table = rows(ids, seed=seed)
+    table = table.append_column("version", pa.array(version))
+    table = table.append_column(
+        "op", pa.array(["d" if i % 3 == 0 and v == 2 else "u" for i, v in zip(ids, version, strict=True)])
+    )
+    return table.take(np.random.default_rng(seed).permutation(len(table)))
+
+
+def test_a_change_feed(spark, tmp_path, stored):
+    """Operations, versions and deletions have the same effect as in a small source."""
+    paths = [target(tmp_path / name, groups=2) for name in ("table", "frame")]
+    ids = np.arange(0, 2 * ROWS, 3) + np.arange(0, 2 * ROWS, 3) % 2
+    options = {"operation_column": "op", "newer_by": "version", "schema_mode": "evolve"}
+    for again in (False, True):
+        found = []
+        for source, path in both(spark, feed(ids), paths):
+            engine = "pyarrow" if isinstance(source, pa.Table) else "spark"
+            result = inlay.merge(source, path, "deduplicate", "id", engine=engine, **options)
+            found.append((result.inserted, result.updated, result.deleted, result.stale, result.target_count_after))
+        assert found[0] == found[1]
+        assert (found[0][3] > 0) == again
+    assert lake.same_rows(lake.rows_of(content(paths[0])), lake.rows_of(content(paths[1])))
+    gone = rows(np.arange(0, ROWS, 2)).select(["id", "k", "x"])
+    found = [
+        inlay.merge(source, path, "delete", "id", scope={"k": [f"k{i}" for i in range(13)]}).deleted
+        for source, path in both(spark, gone, paths)
+    ]
+    assert found[0] == found[1] > 0
+    assert content(paths[0]).equals(content(paths[1]))
+    assert len(stored) == 3

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_is_loopback(master: str, loopback: bool) -> None:
 # ---- the session of a service
 
 
-SERVICE = conf.ServiceSession(1 << 30, uses_s3=False)
+SERVICE = conf.ServiceSession(1 << 30, uses_s3=False, directory="spill")
 
 
 @pytest.mark.parametrize(("master", "expected"), [("local[2]", "true"), ("spark://127.0.0.1:7077", None)])
@@ -90,15 +91,37 @@ def test_only_a_local_session_creates_its_own_secret(master: str, expected: str 
     assert conf.default_conf(master, {}, {}).get("spark.authenticate") == expected
 
 
-def test_a_service_limits_workers_and_tunes_its_own_java() -> None:
+def test_a_service_limits_the_memory_of_workers() -> None:
     local, cluster = (conf.default_conf(master, {}, {}, SERVICE) for master in ("local[2]", "spark://127.0.0.1:7077"))
     variable = f"spark.executorEnv.{inlay_daemon.MEMORY_VARIABLE}"
     assert local[variable] == cluster[variable] == str(1 << 30)
     assert variable not in conf.default_conf("local[2]", {}, {})
-    assert "-XX:+UseSerialGC" in local["spark.driver.defaultJavaOptions"]
-    assert "-XX:" not in cluster["spark.driver.defaultJavaOptions"]
-    own = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}  # Java refuses two garbage collectors
-    assert "-XX:" not in conf.default_conf("local[2]", own, {}, SERVICE)["spark.driver.defaultJavaOptions"]
+
+
+@pytest.mark.parametrize(
+    ("master", "user", "expected"),
+    [
+        ("local[2]", {}, "spill"),
+        ("local[2]", {"spark.local.dir": "elsewhere"}, None),
+        ("spark://127.0.0.1:7077", {}, None),
+    ],
+)
+def test_a_service_keeps_temporary_data_of_a_local_spark_on_its_disk(
+    master: str, user: dict[str, str], expected: str | None
+) -> None:
+    assert conf.default_conf(master, user, {}, SERVICE).get("spark.local.dir") == expected
+
+
+def test_a_local_session_tunes_java_unless_the_user_does() -> None:
+    def tunes(master: str, user: dict[str, str], environment: dict[str, str]) -> bool:
+        return "-XX:+UseSerialGC" in conf.default_conf(master, user, environment)["spark.driver.defaultJavaOptions"]
+
+    own = "-XX:+UseG1GC"  # Java refuses two garbage collectors
+    assert tunes("local[2]", {}, {})
+    assert not tunes("spark://127.0.0.1:7077", {}, {})
+    assert not tunes("local[2]", {"spark.driver.extraJavaOptions": own}, {})
+    for variable in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        assert not tunes("local[2]", {}, {variable: own})
 
 
 @pytest.mark.parametrize("uses_s3", [False, True])
@@ -247,6 +270,7 @@ def test_a_merge_reports_an_unreachable_master_soon(tmp_path: Path) -> None:
 
 def test_tasks_of_a_service_carry_credentials_only_to_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    for service, carried in ((None, True), (SERVICE, False), (conf.ServiceSession(1 << 30, uses_s3=True), True)):
+    on_s3 = replace(SERVICE, uses_s3=True)
+    for service, carried in ((None, True), (SERVICE, False), (on_s3, True)):
         monkeypatch.setattr(session, "_service", service)
         assert ("AWS_SECRET_ACCESS_KEY" in tasks.credentials()) is carried

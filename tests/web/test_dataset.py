@@ -267,7 +267,7 @@ def test_deleting_requires_typing_the_table_name(
     other.go(f"/datasets/{people['id']}")
     page = visit.go(f"/datasets/{people['id']}")
     page.get_by_role("button", name="Show more actions").click()
-    page.get_by_role("menuitem", name="Delete").click()
+    page.get_by_role("menuitem", name="Delete dataset").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("This deletes 4 rows and all older versions")
     expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
@@ -346,7 +346,7 @@ def test_names_and_values_are_shown_as_text(visit: Visit, api: httpx.Client) -> 
         select_tab(page, tab)
         expect(page.get_by_role("tabpanel", name=tab).get_by_text(words).first).to_be_visible()
     page.get_by_role("button", name="Show more actions").click()
-    page.get_by_role("menuitem", name="Delete").click()
+    page.get_by_role("menuitem", name="Delete dataset").click()
     expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
     assert page.locator("img[src=x]").count() == 0
     assert alerts == []
@@ -378,3 +378,27 @@ def create_key(stand: Stand) -> str:
     options = ["--data-dir", str(stand.folder / "data")]
     done = subprocess.run([*command, *options], check=True, capture_output=True, text=True)
     return str(json.loads(done.stdout)["secret"])
+
+
+@pytest.mark.spark
+def test_rows_are_deleted_by_a_condition_and_restored(visit: Visit, api: httpx.Client) -> None:
+    source = {"inline": {"format": "csv", "content": "id,state\n1,open\n2,void\n3,<b>void</b>\n"}}
+    made = api.post("/v1/datasets", json={"label": "Deletions", "source": source}).json()
+    page = visit.go(f"/datasets/{made['id']}")
+    page.get_by_role("button", name="Show more actions").click()
+    page.get_by_role("menuitem", name="Delete rows").click()
+    page.get_by_label("Condition").fill("stat = 'void'")
+    page.get_by_role("button", name="Preview deletion").click()
+    expect(page.get_by_role("alert")).to_contain_text("Did you mean 'state'?")
+    page.get_by_label("Condition").fill("state LIKE '%void%'")
+    page.get_by_role("button", name="Preview deletion").click()
+    expect(page.get_by_text("2 of 3 rows to be deleted")).to_be_visible()
+    expect(page.get_by_role("region", name="Deleted rows").locator("tbody")).to_have_text("2void3<b>void</b>")
+    visit.shoot("delete-rows")
+    page.get_by_role("button", name="Delete 2 rows").click()
+    expect(page.get_by_role("status").filter(has_text="Deleted 2 rows in version 2")).to_be_visible()
+    assert api.get(f"/v1/datasets/{made['id']}").json()["row_count"] == 1
+    page.get_by_role("button", name="Undo and restore version 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    page.wait_for_url(f"{visit.url}/datasets/{made['id']}")
+    assert api.get(f"/v1/datasets/{made['id']}").json()["row_count"] == 3

@@ -9,7 +9,7 @@ import pytest
 
 from inlay.catalog import Job
 from inlay.web.jobs import counts, elapsed, outcome, request_lines, timeline
-from inlay.workspace import Inline, Load, NewDataset, Source
+from inlay.workspace import Inline, Load, NewColumn, NewDataset, Source
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -35,6 +35,18 @@ def test_request_lines_of_a_load() -> None:
         ("Options", "delimiter ';'"),
         ("Invalid rows", "Reject them and load the rest"),
     ]
+
+
+def test_request_lines_of_a_column_mapping() -> None:
+    columns = {"Customer": "id", "comment": None, "Land": NewColumn("country", "text")}
+    request = Load(Source(upload_id="upld_x"), "append", columns=columns)
+    expected = ("Columns", "Customer as id, comment ignored, Land added as country text")
+    assert expected in request_lines(job(request=request.as_json()))
+
+
+def test_request_lines_of_a_scope() -> None:
+    request = Load(Source(sql="SELECT 1"), "delete", ["id"], scope={"day": ["2025-01-01", "2025-01-02"], "n": [1]})
+    assert ("Scope", "day=2025-01-01, 2025-01-02; n=1") in request_lines(job(request=request.as_json()))
 
 
 def test_request_lines_of_a_new_dataset() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,8 +11,8 @@ from playwright.sync_api import Page, expect
 
 from inlay.incremental import STRATEGIES
 from inlay.server.models import Changes, LoadPlan, PlannedFile
+from inlay.web.load.mapping import suggest_columns
 from inlay.web.load.plan import rewritten_share, segments
-from inlay.web.load.source import compare_columns
 from inlay.web.load.strategy import STRATEGY_CARDS, LoadDraft, default_strategy
 from inlay.workspace.key_columns import KeyAdvice
 from inlay.workspace.requests import KEYLESS_STRATEGIES
@@ -52,10 +53,28 @@ def test_request_has_only_the_arguments_of_its_strategy() -> None:
     assert "key columns" in str(LoadDraft(upload_id="upld_x", strategy="upsert").missing)
 
 
+@pytest.mark.parametrize("strategy", ["full_merge", "delete"])
+def test_a_scope_is_one_column_and_its_values(strategy: str) -> None:
+    draft = LoadDraft(upload_id="upld_x", key_columns=["id"], strategy=strategy, scope=" day = 2025-01-01, 2025-01-02 ")
+    request = draft.request(dry_run=True)
+    assert request.scope == {"day": ["2025-01-01", "2025-01-02"]}
+    assert replace(draft, strategy="upsert").request(dry_run=True).scope is None
+    assert replace(draft, scope="  ").request(dry_run=True).scope is None
+    for text in ("day", "=2025-01-01", "day=", "day=2025-01-01,"):
+        assert str(replace(draft, scope=text).missing).startswith("Write the scope as a column and its values")
+        assert replace(draft, scope=text, strategy="upsert").missing is None
+
+
 def test_upsert_is_the_default_if_a_key_is_known() -> None:
     assert default_strategy(KeyAdvice((), (("id",),))) == "upsert"
     assert default_strategy(KeyAdvice((), ())) == "append"
-    assert compare_columns(["a", "c"], ["a", "b"]) == (["b"], ["c"])
+
+
+def test_similar_names_of_columns_are_suggested() -> None:
+    source = ["id", "Full Name", "order-date", "Order Date", "x"]
+    found = suggest_columns(source, ["id", "full_name", "orderDate", "note"])
+    assert found == {"id": "id", "Full Name": "full_name", "order-date": "orderDate", "Order Date": None, "x": None}
+    assert suggest_columns(["Id", "id"], ["id"]) == {"Id": None, "id": "id"}
 
 
 def plan_of(files: list[PlannedFile], **more: Any) -> LoadPlan:
@@ -198,6 +217,78 @@ def test_errors_offer_a_remedy_and_keep_the_choices(visit: Visit, api: httpx.Cli
     expect(page.get_by_role("alert")).to_contain_text("already consumed")
 
 
+@pytest.mark.spark
+def test_columns_of_a_file_are_mapped(visit: Visit, api: httpx.Client) -> None:
+    dataset = made(api, "id,full_name\n1,ann\n")
+    upload_id = uploaded(api, f"ID,Full Name,comment,Land\n1,Ann,{EVIL},\n2,bob,,FR\n")
+    page = visit.go(f"/datasets/{dataset['id']}/load?upload={upload_id}")
+    expect(page.get_by_label("What Full Name becomes")).to_have_value("full_name")
+    expect(page.get_by_text("The dataset lacks 2 columns of the source: comment, Land.")).to_be_visible()
+    page.get_by_role("button", name="id unique in the dataset").click()
+    expect(page.get_by_text("Choose a column of the dataset for comment.")).to_be_visible()
+    expect(page.get_by_role("button", name="Preview changes")).to_be_disabled()
+    for name, choice in (("comment", "Ignore this column"), ("Land", "Add as a new column")):
+        page.get_by_label(f"What {name} becomes").click()
+        page.get_by_role("option", name=choice).click()
+        expect(page.get_by_role("listbox")).to_have_count(0)
+    page.get_by_label("New name of Land").fill("country")
+    expect(page.get_by_text("The source has all 2 columns of the dataset.")).to_be_visible()
+    visit.shoot("load-mapping")
+    look(page)
+    expect(page.get_by_role("region", name="New rows").locator("tbody")).to_have_text("2bobFR")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
+    assert rows(api, f"SELECT * FROM datasets.{dataset['table_name']} ORDER BY id") == [
+        [1, "Ann", None],
+        [2, "bob", "FR"],
+    ]
+
+
+@pytest.mark.spark
+def test_a_feed_is_loaded_with_the_options(visit: Visit, api: httpx.Client) -> None:
+    dataset = made(api, "id,name,at\n1,ann,5\n2,bob,5\n3,eve,5\n")
+    upload_id = uploaded(api, "op,id,at\nu,1,4\nd,2,9\nu,3,9\n")
+    page = visit.go(f"/datasets/{dataset['id']}/load?upload={upload_id}")
+    expect(page.get_by_text("The dataset lacks 1 column of the source: op.")).to_be_visible()
+    page.get_by_role("button", name="id unique in the dataset").click()
+    page.get_by_label("Upsert", exact=True).check()
+    page.get_by_text("More options").click()
+    for label, choice in (("Columns that the source lacks", "Keep the stored values"), ("Only newer rows by", "at")):
+        page.get_by_label(label).click()
+        page.get_by_role("option", name=choice).click()
+        expect(page.get_by_role("listbox")).to_have_count(0)
+    page.get_by_label("Operation column").fill("op")
+    page.get_by_label("Maximum number or share of deleted rows").fill("0.1")
+    page.get_by_role("button", name="Preview changes").click()
+    expect(page.get_by_role("alert")).to_contain_text("1 of 3 rows would be deleted, and max_deleted=0.1 allows 0")
+    page.get_by_label("Maximum number or share of deleted rows").fill("1")
+    look(page)
+    expect(page.get_by_text("Matching rows keep their values in name.")).to_be_visible()
+    expect(page.get_by_text("stale, without effect")).to_be_visible()
+    visit.shoot("load-feed")
+    page.get_by_role("button", name="Load and delete 1 row").click()
+    expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
+    assert rows(api, f"SELECT * FROM datasets.{dataset['table_name']} ORDER BY id") == [[1, "ann", 5], [3, "eve", 9]]
+
+
+@pytest.mark.long  # short runs load with the other options, and check the scope of a draft and of HTTP
+@pytest.mark.spark
+def test_a_full_merge_replaces_the_rows_of_a_scope(visit: Visit, api: httpx.Client) -> None:
+    dataset = made(api, "id,day\n1,2025-01-01\n2,2025-01-01\n3,2025-01-02\n")
+    upload_id = uploaded(api, "id,day\n2,2025-01-01\n")
+    page = visit.go(f"/datasets/{dataset['id']}/load?upload={upload_id}")
+    page.get_by_role("button", name="id unique in the dataset").click()
+    page.get_by_label("Full merge", exact=True).check()
+    page.get_by_text("More options").click()
+    page.get_by_label("Only rows with").fill("day")
+    expect(page.get_by_text("Write the scope as a column and its values")).to_be_visible()
+    page.get_by_label("Only rows with").fill("day=2025-01-01")
+    look(page)
+    page.get_by_role("button", name="Load and delete 1 row").click()
+    expect(page.get_by_role("status").filter(has_text="Loaded as version 2")).to_be_visible()
+    assert rows(api, f"SELECT id FROM datasets.{dataset['table_name']} ORDER BY id") == [[2], [3]]
+
+
 @pytest.mark.long  # short runs load a file on this page, and the rows of a query over HTTP
 @pytest.mark.spark
 def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Client) -> None:
@@ -215,7 +306,7 @@ def test_rows_of_a_query_can_be_loaded_by_keyboard(visit: Visit, api: httpx.Clie
     expect(page.get_by_role("alert")).to_contain_text("nowhere")
     page.reload()
     use("SELECT 5 AS id")
-    expect(page.get_by_role("alert")).to_contain_text("The source lacks 1 column of the dataset: name")
+    expect(page.get_by_text("The source lacks 1 column of the dataset: name")).to_be_visible()
     page.get_by_role("button", name="Change source").press("Enter")
     use(f"SELECT a.id, b.name FROM {table} a, {table} b, {table} c WHERE a.id * b.id * c.id % 8009 = 7")
     expect(page.get_by_role("region", name="First rows").get_by_role("cell").first).to_be_visible()

@@ -219,7 +219,7 @@ def test_open_service_accepts_sockets_only_from_its_pages(
     service: ServiceProcess, headers: dict[str, str], is_taken: bool
 ) -> None:
     own = {name: value.format(port=service.port) for name, value in headers.items()}
-    sent = {"Host": f"127.0.0.1:{service.port}", "Cookie": "inlay_browser=any"} | own
+    sent = {"Host": f"127.0.0.1:{service.port}", "Cookie": f"inlay_browser={'x' * 32}"} | own
     assert httpx.get(service.url + SOCKET + "polling", headers=sent).status_code == (200 if is_taken else 403)
     assert upgraded(service.port, SOCKET + "websocket", sent) == (101 if is_taken else 403)
 

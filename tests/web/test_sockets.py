@@ -76,6 +76,18 @@ def test_no_socket_opens_without_the_cookie_of_a_page(browser: httpx.Client, coo
         assert other.get(SOCKET).status_code == 403
 
 
+@pytest.mark.parametrize("value", ["chosen", "x" * 33, '"a\\015\\012X-Chosen: 1"'])
+def test_a_page_sets_its_own_cookie_and_repeats_no_text_of_a_client(browser: httpx.Client, value: str) -> None:
+    headers = {"Cookie": f"inlay_key={KEY}; inlay_browser={value}"}
+    page = httpx.get(browser.base_url, headers=headers)
+    assert "chosen" not in str(page.headers).lower()
+    made = page.cookies["inlay_browser"]
+    assert re.fullmatch(r"[\w-]{32}", made)
+    headers = {"Cookie": f"inlay_key={KEY}; inlay_browser={made}"}
+    assert "set-cookie" not in httpx.get(browser.base_url, headers=headers).headers
+    assert httpx.get(f"{browser.base_url}{SOCKET}", headers={"Cookie": f"inlay_browser={value}"}).status_code == 403
+
+
 OTHER = {"inlay_browser": "x" * 32}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.conftest import SPARK_TIMEOUT, Visit
+from tests.faults.service_process import ServiceProcess, Stand
+from tests.spark import cluster
+from tests.web.conftest import SPARK_TIMEOUT, Opener, Visit
 
 pytestmark = pytest.mark.spark
 
@@ -19,6 +22,24 @@ CORRECTION = "shop_id;zip;opened;revenue\n77;00550;2024-06-15;77.5\n301;01111;20
 
 
 def test_first_five_minutes(visit: Visit, api: httpx.Client) -> None:
+    tell_story(visit, api)
+
+
+@pytest.mark.long  # short runs send requests to several processes in tests/server/test_processes.py
+def test_first_five_minutes_with_several_processes(open_window: Opener, tmp_path: Path) -> None:
+    """The connections of the browser reach each of the processes."""
+    stand = Stand(tmp_path, cluster.local_connect_url(), settings={"INLAY_HTTP_PROCESSES": "3"})
+    with ServiceProcess(stand).serving() as service, httpx.Client(base_url=service.url, timeout=SPARK_TIMEOUT) as api:
+        cluster.wait_until(lambda: api.get("/readyz").status_code == 200, SPARK_TIMEOUT, "all processes")
+        for _ in range(8):
+            window = open_window(service.url)
+            window.go("/status")
+            expect(window.page.get_by_role("heading", name="Versions")).to_be_visible()
+            window.context.close()
+        tell_story(open_window(service.url), api)
+
+
+def tell_story(visit: Visit, api: httpx.Client) -> None:
     timeout = SPARK_TIMEOUT * 1000
     page = visit.go("/")
 

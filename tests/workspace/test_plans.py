@@ -44,7 +44,7 @@ def test_a_dry_run_shows_the_rows_that_change(
     dataset = made(workspace, before[0])
     load(workspace, dataset, inline(before[1]), "append")
     outcome = oracle.merge([(str(n), each) for n, each in enumerate(before)], rows, strategy, ["id"])
-    new = {each["id"]: each for each in rows}
+    new = {each["id"]: each for each in rows} if strategy != "delete" else {}
     touched = [before[int(path)][at] for path, positions in outcome.changed.items() for at in positions]
     changes = changes_of(workspace, dataset, rows, strategy)
     assert changes["columns"] == ["id", "name", "n"]

@@ -11,7 +11,7 @@ from inlay.errors import InvalidArgumentError
 from inlay.workspace.requests import Inline, Load, Source, read_options
 
 UPLOAD = "upld_x"
-EVERY_STRATEGY = "append, replace, insert, update, upsert, full_merge, deduplicate"
+EVERY_STRATEGY = "append, replace, insert, update, upsert, full_merge, deduplicate, delete"
 
 
 @pytest.mark.parametrize(

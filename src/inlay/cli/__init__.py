@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ __all__ = ["main", "run"]
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _INTERRUPTED = 130
+_ARGUMENT = re.compile(r"""(?<!\()\b(strategy|schema_mode|missing_columns|engine|mode)=["'](\w+)["']""")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -57,7 +59,13 @@ def _unexpected(error: Exception) -> dict[str, Any]:
     return {"code": "failure", "message": message, "hint": "Run the command again with --debug to see the traceback."}
 
 
+def _with_flags(hint: str) -> str:
+    """Name the flags of the arguments that a hint suggests."""
+    return _ARGUMENT.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", hint)
+
+
 def _report(problem: dict[str, Any], exit_code: int, arguments: Sequence[str]) -> int:
+    problem |= {"hint": problem["hint"] and _with_flags(problem["hint"])}
     trace = traceback.format_exc() if "--debug" in arguments and sys.exc_info()[0] is not None else None
     if "--json" in arguments:
         text = json.dumps(problem | ({"traceback": trace} if trace else {}), ensure_ascii=False)

@@ -312,7 +312,6 @@ def _error_of(job: Mapping[str, Any]) -> InlayError:
 
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  (to connect, not to listen)
-_JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # Java puts these first, so that options of the user win
 
 
 def _option(name: str, metavar: str, text: str) -> Any:
@@ -374,7 +373,7 @@ class Service:
                 yield client
         else:
             require_data_dir(settings, creates=creates)
-            with _quiet(self.debug), _fast_java_start(), _private_service(settings) as client:
+            with _quiet(self.debug), _private_service(settings) as client:
                 yield client
 
 
@@ -452,19 +451,6 @@ def _workspace(settings: Settings) -> Workspace:
             return super().open(warm=warm)
 
     return LazyWorkspace(settings)
-
-
-@contextlib.contextmanager
-def _fast_java_start() -> Iterator[None]:
-    """Limit Java to its first compiler, which halves the start time of Spark."""
-    if _JAVA_OPTIONS in os.environ:
-        yield
-        return
-    os.environ[_JAVA_OPTIONS] = "-XX:TieredStopAtLevel=1"
-    try:
-        yield
-    finally:
-        del os.environ[_JAVA_OPTIONS]
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import typer
 
 from inlay.cli import api_keys, output
 from inlay.cli import options as o
+from inlay.cli.diff import diff
 from inlay.cli.doctor import doctor
 from inlay.cli.options import SourceFormat
 from inlay.cli.serve import serve
@@ -127,6 +129,13 @@ def merge(
     partition_by: o.PartitionBy = None,
     dedup_order_by: o.DedupOrderBy = None,
     schema_mode: o.SchemaMode = o.SchemaModeName.strict,
+    missing_columns: o.MissingColumns = o.MissingColumnsName.error,
+    operation_column: o.OperationColumn = None,
+    newer_by: o.NewerBy = None,
+    scope: o.Scope = None,
+    max_deleted: o.MaxDeleted = None,
+    transaction: o.Transaction = None,
+    allow_empty: o.AllowEmpty = False,
     compression: o.Compression = None,
     row_group_size: o.RowGroupSize = None,
     max_rows_per_file: o.MaxRowsPerFile = MAX_ROWS_PER_FILE,
@@ -143,13 +152,19 @@ def merge(
     read_options: dict[str, Any],
 ) -> None:
     """Merge the rows of SOURCE into DATASET. Rewrites only the row groups that change."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "path": dataset,
         "strategy": strategy.value,
         "key_columns": o.names(key) or [],
         "partition_columns": o.names(partition_by),
         "dedup_order_by": o.names(dedup_order_by),
         "schema_mode": schema_mode.value,
+        "missing_columns": missing_columns.value,
+        "operation_column": operation_column,
+        "newer_by": newer_by,
+        "scope": o.scope(scope),
+        "max_deleted": o.max_deleted(max_deleted),
+        "transaction": transaction,
         "compression": compression,
         "row_group_size": row_group_size,
         "max_rows_per_file": max_rows_per_file,
@@ -157,10 +172,41 @@ def merge(
         "storage_options": o.storage_options(storage_option),
         "lock_timeout": lock_timeout,
     }
-    if dry_run:
-        _plan(_open_source(source, source_format, read_options), arguments, limit=limit, json=json, quiet=quiet)
-    else:
-        _merge(_open_source(source, source_format, read_options), arguments, limit=limit, json=json, quiet=quiet)
+    rows = _open_source(source, source_format, read_options)
+    if source == "-" and arguments["strategy"] == "full_merge" and not (allow_empty or dry_run):
+        rows = _require_rows(rows, dataset, arguments["storage_options"])
+    (_plan if dry_run else _merge)(rows, arguments, limit=limit, json=json, quiet=quiet)
+
+
+@contextlib.contextmanager
+def _require_rows(
+    source: SourceArguments, dataset: str, storage_options: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """Raise if standard input has no rows: the program that writes to it may have failed."""
+    from inlay.engines.streams import open_source
+
+    with source as arguments:
+        like = _schema_of(dataset, storage_options)
+        with open_source(arguments["data"], like, None, arguments.get("read_options")) as rows:
+            batches = rows.to_batches() if hasattr(rows, "to_batches") else rows
+            first = next((batch for batch in batches if batch.num_rows), None)
+            if first is None:
+                raise RejectedDataError(
+                    f"Standard input has no rows, and full_merge would delete all rows of {dataset!r}.",
+                    hint="Check the program that writes the rows. To delete all rows, pass --allow-empty.",
+                )
+            if "read_options" not in arguments:  # a stream can be read only once
+                arguments |= {"data": itertools.chain([first], batches)}
+        yield arguments
+
+
+def _schema_of(dataset: str, storage_options: dict[str, Any] | None) -> Any:
+    """Return the schema of a dataset, or None if it does not exist."""
+    import inlay
+
+    with contextlib.suppress(NotFoundError), inlay.open_dataset(dataset, storage_options=storage_options) as found:
+        return found.schema
+    return None
 
 
 def plan(**arguments: Any) -> None:
@@ -235,6 +281,75 @@ def write(
             lock_timeout=lock_timeout,
         )
     output.print_json(result.to_dict()) if json else output.write_result(result, dataset, limit)
+
+
+@app.command()
+def delete(
+    dataset: o.Dataset,
+    where: o.Where,
+    max_deleted: o.MaxDeleted = None,
+    engine: o.EngineName = "auto",
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    dry_run: o.PlanOnly = False,
+    limit: o.Limit = 50,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Delete the rows of DATASET for which a condition is true. Rewrites only row groups that lose rows."""
+    import inlay
+
+    arguments: dict[str, Any] = {
+        "max_deleted": o.max_deleted(max_deleted),
+        "engine": engine,
+        "storage_options": o.storage_options(storage_option),
+        "lock_timeout": lock_timeout,
+    }
+    _require_dataset(dataset, o.storage_options(storage_option), missing_ok=True)
+    with output.progress(enabled=not json and not quiet) as step:
+        if dry_run:
+            plan = inlay.plan_delete(dataset, where, **arguments, progress=step)
+            output.print_json(plan.to_dict()) if json else output.merge_plan(plan, dataset, limit)
+        else:
+            result = inlay.delete(dataset, where, **arguments, progress=step)
+            output.print_json(result.to_dict()) if json else output.merge_result(result, dataset, limit)
+
+
+@app.command()
+def alter(
+    dataset: o.Dataset,
+    rename: o.Rename = None,
+    drop: o.Drop = None,
+    widen: o.Widen = None,
+    engine: o.EngineName = "auto",
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    dry_run: o.PlanOnly = False,
+    limit: o.Limit = 50,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Rename, drop and widen columns of DATASET. Encodes only widened columns."""
+    import inlay
+
+    arguments: dict[str, Any] = {
+        "rename": dict(o.pairs(rename, "--rename")),
+        "drop": o.names(drop),
+        "widen": dict(o.pairs(widen, "--widen", last=True)),
+        "engine": engine,
+        "storage_options": o.storage_options(storage_option),
+        "lock_timeout": lock_timeout,
+    }
+    _require_dataset(dataset, o.storage_options(storage_option))
+    with output.progress(enabled=not json and not quiet) as step:
+        if dry_run:
+            plan = inlay.plan_alter(dataset, **arguments, progress=step)
+            output.print_json(plan.to_dict()) if json else output.alter_plan(plan, dataset, limit)
+        else:
+            result = inlay.alter(dataset, **arguments, progress=step)
+            output.print_json(result.to_dict()) if json else output.alter_result(result, dataset, limit)
 
 
 @app.command()
@@ -314,6 +429,101 @@ def inspect(
     _require_dataset(dataset, storage, missing_ok=True)
     found = inspection.inspect(dataset, o.names(key) or [], storage)
     output.print_json(found.to_dict()) if json else inspection.show(found, limit)
+
+
+@app.command()
+def history(
+    dataset: o.Dataset,
+    storage_option: o.StorageOptions = None,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """List the versions of DATASET, newest first. Shows what each commit did."""
+    import inlay
+
+    storage = o.storage_options(storage_option)
+    _require_dataset(dataset, storage, missing_ok=True)
+    found = inlay.history(dataset, storage_options=storage)
+    output.print_json([version.to_dict() for version in found]) if json else output.history(found)
+
+
+@app.command()
+def undo(
+    dataset: o.Dataset,
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Revert the newest change of DATASET as a new version. A second undo reverts the change before it."""
+    import inlay
+
+    version = inlay.undo(dataset, storage_options=o.storage_options(storage_option), lock_timeout=lock_timeout)
+    output.print_json(version.to_dict()) if json else output.restored(version)
+
+
+@app.command()
+def restore(
+    dataset: o.Dataset,
+    version: Annotated[int, typer.Argument(help="The number of the version.")],
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Restore the rows of an earlier version of DATASET, as a new version."""
+    import inlay
+
+    storage = o.storage_options(storage_option)
+    made = inlay.restore(dataset, version, storage_options=storage, lock_timeout=lock_timeout)
+    output.print_json(made.to_dict()) if json else output.restored(made)
+
+
+app.command()(diff)
+
+
+@app.command()
+def keep(
+    dataset: o.Dataset,
+    versions: Annotated[int | None, typer.Option(help="Keep this many versions, with the newest.")] = None,
+    days: Annotated[float | None, typer.Option(help="Keep a version this many days after it was replaced.")] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--bytes", help="Keep at most this size of replaced files, such as 10GiB.")
+    ] = None,
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Set how many versions DATASET keeps, and drop older ones. Limits that you omit do not apply."""
+    import inlay
+
+    report = inlay.keep(
+        dataset,
+        versions=versions,
+        days=days,
+        bytes=None if max_bytes is None else o.size(max_bytes),
+        storage_options=o.storage_options(storage_option),
+        lock_timeout=lock_timeout,
+    )
+    output.print_json(report.to_dict()) if json else output.forgotten(report)
+
+
+@app.command()
+def forget(
+    dataset: o.Dataset,
+    before: Annotated[int, typer.Option(help="The number of the oldest version to keep.")],
+    storage_option: o.StorageOptions = None,
+    lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001
+) -> None:
+    """Delete all versions of DATASET before a number, with their files. Keeps versions that a process reads."""
+    import inlay
+
+    storage = o.storage_options(storage_option)
+    report = inlay.forget(dataset, before, storage_options=storage, lock_timeout=lock_timeout)
+    output.print_json(report.to_dict()) if json else output.forgotten(report)
 
 
 def _require_dataset(dataset: str, storage_options: dict[str, Any] | None, *, missing_ok: bool = False) -> None:

@@ -66,6 +66,8 @@ class Inspection:
     columns: list[dict[str, Any]]
     files: list[InspectedFile]
     hints: list[Hint]
+    version_count: int = 0
+    history_bytes: int = 0  # of the files that only earlier versions have
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,7 +114,19 @@ def inspect(path: str, keys: Sequence[str], storage_options: dict[str, Any] | No
         raise NotFoundError(f"{path!r} holds no Parquet files.")
     _require_keys(keys, views)
     hints = [*_pending_hints(pending), *_hints(location, views, keys)]
-    return _summary(location, views, keys, hints)
+    found = _summary(location, views, keys, hints)
+    found.version_count, found.history_bytes = _history(location)
+    return found
+
+
+def _history(location: Location) -> tuple[int, int]:
+    """Return the number of versions, and the size of the files that only earlier versions have."""
+    history = open_journal(location).history
+    numbers = [] if history is None else history.numbers()
+    if history is None or not numbers:
+        return 0, 0
+    oldest, newest = history.read(numbers[0]), history.read(numbers[-1])
+    return len(numbers), newest.replaced_bytes - oldest.replaced_bytes
 
 
 def _read_footer(location: Location, keys: Sequence[str], file: FileStat) -> _FooterView:
@@ -325,6 +339,9 @@ def show(found: Inspection, limit: int) -> None:
     if found.partition_columns:
         count = output.counted(found.partition_count, "partition")
         out.print(f"{count} by {plain(', '.join(found.partition_columns))}")
+    if found.version_count:
+        versions = output.counted(found.version_count, "version")
+        out.print(f"{versions} in the history, with {output.size(found.history_bytes)} of replaced files")
     out.print("columns: " + ", ".join(plain(f"{column['name']} {column['type']}") for column in found.columns))
     for hint in found.hints:
         out.print(plain(f"{hint.severity}: {hint.message} {hint.hint}"))

@@ -24,11 +24,18 @@ class StrategyName(StrEnum):
     upsert = "upsert"
     full_merge = "full_merge"
     deduplicate = "deduplicate"
+    delete = "delete"
 
 
 class SchemaModeName(StrEnum):
     strict = "strict"
     evolve = "evolve"
+
+
+class MissingColumnsName(StrEnum):
+    error = "error"
+    null = "null"
+    keep = "keep"
 
 
 class WriteMode(StrEnum):
@@ -114,6 +121,69 @@ DedupOrderBy = Annotated[
         help="Column that orders the rows of a key for deduplicate; the last row wins. Repeatable.",
     ),
 ]
+MissingColumns = Annotated[
+    MissingColumnsName,
+    typer.Option(
+        "--missing-columns",
+        help="error requires all columns of the dataset; null sets those that the source lacks to NULL; keep keeps"
+        " their values.",
+    ),
+]
+OperationColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--operation-column",
+        metavar="COLUMN",
+        help="Column of SOURCE that says what each row does, for upsert and deduplicate: insert, update or delete, I, U"
+        " or D, or c, r, u or d.",
+    ),
+]
+NewerBy = Annotated[
+    str | None,
+    typer.Option(
+        "--newer-by", metavar="COLUMN", help="Replace or delete rows only if SOURCE has a greater value in this column."
+    ),
+]
+MaxDeleted = Annotated[
+    str | None,
+    typer.Option(
+        "--max-deleted",
+        metavar="LIMIT",
+        help="Refuse to delete more rows than this number, such as 1000, or share, such as 0.05.",
+    ),
+]
+Scope = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        metavar="COLUMN=VALUE",
+        help="Rows of the dataset that full_merge or delete is about; it never touches other rows. Repeatable.",
+    ),
+]
+Transaction = Annotated[
+    str | None,
+    typer.Option(
+        "--transaction", metavar="TOKEN", help="Name of the batch. A batch whose name is committed changes nothing."
+    ),
+]
+Rename = Annotated[list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Rename a column. Repeatable.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", metavar="COLUMN", help="Drop a column. Repeatable.")]
+Widen = Annotated[
+    list[str] | None,
+    typer.Option("--widen", metavar="COLUMN=TYPE", help="Widen the type of a column, such as d=bigint. Repeatable."),
+]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Condition in SQL notation, such as \"day < '2025-01-01' AND status IN ('closed', 'void')\".",
+    ),
+]
+AllowEmpty = Annotated[
+    bool,
+    typer.Option("--allow-empty", help="Let full_merge delete all rows if standard input, as SOURCE, has no rows."),
+]
 SortBy = Annotated[
     list[str] | None,
     typer.Option("--sort-by", metavar="COLUMN", help="Sort the rows of every written file by this column. Repeatable."),
@@ -134,6 +204,7 @@ LockTimeout = Annotated[
     typer.Option("--lock-timeout", metavar="SECONDS", min=0, help="How many seconds to wait for another writer."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing, as `inlay plan` does.")]
+PlanOnly = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 FormatOfSource = Annotated[
     SourceFormat | None,
     typer.Option(
@@ -251,6 +322,27 @@ def _value(text: str, pair: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidArgumentError(f"--storage-option {pair!r} holds invalid JSON: {error}.") from error
+
+
+def max_deleted(text: str | None) -> float | None:
+    """Parse a number of rows, such as 1000, or a share of the rows, such as 0.05."""
+    if text is None:
+        return None
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d+", text.strip()) else float(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--max-deleted expects a number, but got {text!r}.",
+            hint="Pass a number of rows such as 1000, or a share such as 0.05.",
+        ) from None
+
+
+def scope(texts: Sequence[str] | None) -> dict[str, list[str]] | None:
+    """Collect the values of each column."""
+    found: dict[str, list[str]] = {}
+    for name, value in pairs(texts, "--scope"):
+        found.setdefault(name, []).append(value)
+    return found or None
 
 
 def size(text: str) -> int:

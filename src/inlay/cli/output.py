@@ -12,9 +12,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.incremental import MergePlan, MergeResult, Progress, RecoveryReport, WriteResult
+    from inlay.incremental import (
+        AlterPlan,
+        AlterResult,
+        ForgetReport,
+        MergePlan,
+        MergeResult,
+        Progress,
+        RecoveryReport,
+        Version,
+        VersionHistory,
+        WriteResult,
+    )
 
-__all__ = ["merge_plan", "merge_result", "plain", "print_json", "progress", "recovery", "size", "table", "write_result"]
+__all__ = [
+    "alter_plan",
+    "alter_result",
+    "forgotten",
+    "history",
+    "merge_plan",
+    "merge_result",
+    "plain",
+    "print_json",
+    "progress",
+    "recovery",
+    "restored",
+    "size",
+    "table",
+    "write_result",
+]
 
 _STYLES = {"rewritten": "yellow", "removed": "red", "inserted": "green", "preserved": "dim"}
 _LABELS = {"inserted": "new", "preserved": "untouched"}
@@ -87,12 +113,17 @@ def merge_plan(plan: MergePlan, dataset: str, limit: int) -> None:
     _files(out, ("", "file", "rows", "size", "reason"), rows, limit)
     out.print(
         f"{plan.strategy}: {plan.inserted:,} to insert, {plan.updated:,} to update ({plan.unchanged:,} unchanged),"
-        f" {plan.deleted:,} to delete; {plan.target_count_before:,} -> {plan.target_count_after:,} rows"
+        f" {plan.deleted:,} to delete{_stale(plan.stale)}; {plan.target_count_before:,} ->"
+        f" {plan.target_count_after:,} rows"
     )
     out.print(
         f"{counted(plan.rows_to_rewrite, 'row')} ({size(plan.bytes_to_rewrite)}) to rewrite in"
         f" {len(plan.affected_files):,} of {counted(len(plan.files), 'file')}; nothing changed"
     )
+    if plan.replayed:
+        _note_replay(out, "a merge would change nothing")
+    elif plan.strategy == "full_merge" and not plan.source_count:
+        out.print(f"note: the source has no rows, so the merge would delete {counted(plan.deleted, 'row')}")
     _note_absence(out, dataset, rows)
 
 
@@ -100,18 +131,55 @@ def merge_result(result: MergeResult, dataset: str, limit: int) -> None:
     out = console()
     touched = [file for file in result.files if file.operation != "preserved"]
     rows = [(f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes)) for f in touched]
+    untouched = "" if result.replayed else f", {len(result.preserved_files):,} untouched"
     _files(out, ("", "file", "rows", "size"), rows, limit)
     out.print(
         f"{result.strategy}: {result.inserted:,} inserted, {result.updated:,} updated"
-        f" ({result.unchanged:,} unchanged), {result.deleted:,} deleted;"
+        f" ({result.unchanged:,} unchanged), {result.deleted:,} deleted{_stale(result.stale)};"
         f" {result.target_count_before:,} -> {result.target_count_after:,} rows"
     )
     out.print(
         f"files: {len(result.rewritten_files):,} rewritten, {len(result.inserted_files):,} new,"
-        f" {len(result.removed_files):,} removed, {len(result.preserved_files):,} untouched;"
+        f" {len(result.removed_files):,} removed{untouched};"
         f" {size(result.bytes_written)} written, {size(result.bytes_copied)} of it copied"
     )
+    if result.replayed:
+        _note_replay(out, "this is its recorded result, and nothing changed now")
+        return
+    if result.strategy == "full_merge" and not result.source_count:
+        out.print(f"note: the source has no rows, so the merge deleted {counted(result.deleted, 'row')}")
     _note_absence(out, dataset, result.files)
+
+
+def _note_replay(out: Console, consequence: str) -> None:
+    out.print(f"note: this transaction is already committed; {consequence}")
+
+
+def alter_plan(plan: AlterPlan, dataset: str, limit: int) -> None:
+    out = console()
+    rows = [
+        (f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes), f.reason) for f in plan.files
+    ]
+    _files(out, ("", "file", "rows", "size", "reason"), rows, limit)
+    out.print(
+        f"{counted(len(plan.affected_files), 'file')} to rewrite, {len(plan.unaffected_files):,} untouched;"
+        f" {size(plan.bytes_to_rewrite)} to encode, {size(plan.bytes_copied)} to copy; nothing changed"
+    )
+
+
+def alter_result(result: AlterResult, dataset: str, limit: int) -> None:
+    out = console()
+    rewritten = [file for file in result.files if file.operation != "preserved"]
+    rows = [(f.operation, relative(f.path, dataset), f"{f.row_count:,}", size(f.size_bytes)) for f in rewritten]
+    _files(out, ("", "file", "rows", "size"), rows, limit)
+    out.print(
+        f"{counted(len(result.rewritten_files), 'file')} rewritten, {len(result.preserved_files):,} untouched;"
+        f" {size(result.bytes_written)} written, {size(result.bytes_copied)} of it copied"
+    )
+
+
+def _stale(count: int) -> str:
+    return f", {count:,} stale" if count else ""
 
 
 def _note_absence(out: Console, dataset: str, files: Sequence[object]) -> None:
@@ -172,3 +240,38 @@ def progress(*, enabled: bool) -> Iterator[Callable[[Progress], object] | None]:
 
     with progress_bar() as show:
         yield show
+
+
+# ---------------------------------------------------------------------------------------------------------- versions
+def history(versions: VersionHistory) -> None:
+    headers = ["version", "time (UTC)", "operation", "new, updated, deleted", "rows", "files", "size"]
+    styles = ["red" if version.damaged else "" for version in versions]
+    left = ("operation",)
+    console().print(table(headers, [_version_row(version) for version in versions], left=left, styles=styles))
+
+
+def _version_row(version: Version) -> list[str]:
+    operation = [version.operation]
+    operation += [] if version.strategy is None else [version.strategy]
+    operation += [] if version.restores is None else [f"to version {version.restores}"]
+    operation += ["(damaged)"] if version.damaged else []
+    counts = (version.inserted, version.updated, version.deleted)
+    changes = "" if counts == (None, None, None) else ", ".join("-" if n is None else f"{n:,}" for n in counts)
+    totals = ["" if version.rows is None else f"{version.rows:,}", f"{version.files:,}", size(version.bytes)]
+    return [str(version.version), version.at[:19].replace("T", " "), " ".join(operation), changes, *totals]
+
+
+def restored(version: Version) -> None:
+    if version.restores is None:
+        console().print(f"Nothing changed: version {version.version} has the same files.")
+    else:
+        console().print(f"Version {version.version} has the rows of version {version.restores}.")
+
+
+def forgotten(report: ForgetReport) -> None:
+    out = console()
+    numbers = ", ".join(map(str, report.versions))
+    out.print(f"Dropped {counted(len(report.versions), 'version')}{f' ({numbers})' if numbers else ''}.")
+    out.print(f"Freed {size(report.bytes_freed)}.")
+    if report.pinned is not None:
+        out.print(f"A running process reads version {report.pinned}, so it and later versions were kept.")

@@ -20,6 +20,7 @@ Host = Annotated[
     str | None, _option("host", "ADDRESS", "Address to listen on [127.0.0.1]. Another address requires API keys.")
 ]
 Port = Annotated[int | None, _option("port", "N", "Port to listen on [8000]. 0 picks a free port.")]
+HttpProcesses = Annotated[int | None, _option("http-processes", "N", "Number of processes that serve HTTP [1].")]
 DataDir = Annotated[str | None, _option("data-dir", "PATH", "Directory of the catalog and the files [.inlay].")]
 CatalogUrl = Annotated[
     str | None, _option("catalog-url", "URL", "Database of the catalog [SQLite in the data directory].")
@@ -90,6 +91,7 @@ Config = Annotated[
 def serve(
     host: Host = None,
     port: Port = None,
+    http_processes: HttpProcesses = None,
     data_dir: DataDir = None,
     catalog_url: CatalogUrl = None,
     storage_url: StorageUrl = None,

@@ -124,6 +124,7 @@ class LoadStrategy(StrEnum):
     upsert = "upsert"
     full_merge = "full_merge"
     deduplicate = "deduplicate"
+    delete = "delete"
 
 
 class OnErrorName(StrEnum):
@@ -375,6 +376,11 @@ def load(
     sql: Sql = None,
     key: Keys = None,
     order_by: OrderBy = None,
+    missing_columns: o.MissingColumns = o.MissingColumnsName.error,
+    operation_column: o.OperationColumn = None,
+    newer_by: o.NewerBy = None,
+    scope: o.Scope = None,
+    max_deleted: o.MaxDeleted = None,
     dry_run: DryRun = False,
     file_format: FormatOfFile = None,
     on_error: OnError = OnErrorName.fail,
@@ -397,6 +403,11 @@ def load(
         "strategy": strategy.value,
         "key_columns": keys,
         "dedup_order_by": order,
+        "missing_columns": missing_columns.value,
+        "operation_column": operation_column,
+        "newer_by": newer_by,
+        "scope": o.scope(scope),
+        "max_deleted": o.max_deleted(max_deleted),
         "dry_run": dry_run,
         "on_error": on_error.value,
     }

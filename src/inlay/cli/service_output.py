@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from inlay.cli.client import Step
 
-__all__ = ["created", "dataset", "datasets", "loaded", "planned", "progress", "query_result", "rejects"]
+__all__ = ["created", "dataset", "datasets", "loaded", "planned", "print_rows", "progress", "query_result", "rejects"]
 
 
 _MIN_WIDTH = 6  # a narrower column of a table is not readable
@@ -95,7 +95,7 @@ def loaded(load: Mapping[str, Any], table_name: str) -> None:
     out = console()
     out.print(
         f"{load['strategy']}: {load['inserted']:,} inserted, {load['updated']:,} updated"
-        f" ({load['unchanged']:,} unchanged), {load['deleted']:,} deleted; {_rows(load)}"
+        f" ({load['unchanged']:,} unchanged), {load['deleted']:,} deleted{_stale(load)}; {_rows(load)}"
     )
     files = {name: load.get(f"files_{name}") or 0 for name in ("rewritten", "added", "removed", "kept")}
     out.print(
@@ -111,13 +111,17 @@ def planned(plan: Mapping[str, Any], table_name: str) -> None:
     out = console()
     out.print(
         f"{plan['strategy']}: {plan['inserted']:,} to insert, {plan['updated']:,} to update"
-        f" ({plan['unchanged']:,} unchanged), {plan['deleted']:,} to delete; {_rows(plan)}"
+        f" ({plan['unchanged']:,} unchanged), {plan['deleted']:,} to delete{_stale(plan)}; {_rows(plan)}"
     )
     out.print(
         f"{counted(plan['files_rewritten'], 'file')} ({size(plan['bytes_rewritten'])}) of version {plan['version']}"
         f" of {table_name} to rewrite; nothing changed"
     )
     _print_warnings(out, plan, None)
+
+
+def _stale(counts: Mapping[str, Any]) -> str:
+    return f", {counts['stale']:,} stale" if counts["stale"] else ""
 
 
 def _rows(counts: Mapping[str, Any]) -> str:
@@ -138,15 +142,20 @@ def _print_warnings(out: Console, response: Mapping[str, Any], table_name: str |
 def query_result(answer: Mapping[str, Any]) -> None:
     """Print a table, or each row as a list of values if the table is too wide for the terminal."""
     out = console()
-    names = [plain(column["name"]) for column in answer["columns"]]
-    rows = [[_cell(value) for value in row] for row in answer["rows"]]
-    if rows:
-        show = _as_table if _fits(out.width, names, rows) else _as_lists
-        show(out, names, [_is_number(*each) for each in zip(answer["columns"], *answer["rows"], strict=True)], rows)
-    else:
-        out.print(", ".join(names))
+    print_rows(out, answer["columns"], answer["rows"])
     more = "; more rows exist, raise --limit to see them" if answer["truncated"] else ""
     out.print(f"({counted(answer['row_count'], 'row')} in {answer['execution_time_ms'] / 1000:.2f} s{more})")
+
+
+def print_rows(out: Console, columns: Sequence[Mapping[str, str]], values: Sequence[Sequence[object]]) -> None:
+    """Print rows as a table, or each as a list of values. Without rows, print the names of the columns."""
+    names = [plain(column["name"]) for column in columns]
+    rows = [[_cell(value) for value in row] for row in values]
+    if rows:
+        show = _as_table if _fits(out.width, names, rows) else _as_lists
+        show(out, names, [_is_number(*each) for each in zip(columns, *values, strict=True)], rows)
+    else:
+        out.print(", ".join(names))
 
 
 def _is_number(column: Mapping[str, str], *values: object) -> bool:

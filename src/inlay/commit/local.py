@@ -1,29 +1,37 @@
 """The journal of a dataset on a local disk: writers' lock, commit record, roll-forward and recovery.
 
-    <parent>/.<dataset>.txn/   lock   commit.json   footers.db   .staging_<uuid>/<n>.stage
+    <parent>/.<dataset>.txn/   lock   commit.json   footers.db   .staging_<uuid>/<n>.stage   tokens.<ledger>/<hash>
+                               files/   versions/
 
 Writers lock the dataset directory itself, because symbolic links and bind mounts add other paths to it. The commit
 point is the rename of the record to `commit.json`. Before the rename, a crash leaves the dataset unchanged. After it,
-any process can complete the commit, as often as needed.
+any process can complete the commit, as often as needed. Its last step links the record into `versions`, see
+`commit/history.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
-import stat
 import time
 import uuid
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
+from inlay.commit.access import copy_access, share_access
+from inlay.commit.files import link_into, open_directory, read_content, write_durably
+from inlay.commit.history import History
+from inlay.commit.retention import expired_versions
 from inlay.commit.sidecar import (
     STAGING_PREFIX,
     Put,
     Record,
     RecoveryReport,
+    StagedFile,
     commit_pending_error,
     commit_unknown_error,
     create_claimed_staging,
@@ -34,9 +42,12 @@ from inlay.commit.sidecar import (
     irreversible_error,
     is_claimed,
     is_cross_device,
+    is_leased,
+    lease,
     lock_path,
     missing_file_error,
     new_staging_name,
+    no_history_error,
     note_holder,
     outer_sidecar_path,
     pending_marker_path,
@@ -45,15 +56,23 @@ from inlay.commit.sidecar import (
     stat_or_none,
     unlock,
 )
-from inlay.errors import CommitStateUnknownError, CorruptJournalError, DatasetIOError, LockTimeoutError
+from inlay.commit.tokens import LocalTokens, witness_name
+from inlay.errors import CommitStateUnknownError, CorruptJournalError, DatasetIOError, InlayError, LockTimeoutError
+from inlay.parquet.footer_cache import FooterCache, read_footers
 from inlay.storage import FileStat, LocalStore, Location, discard_tree
 
 __all__ = ["LocalJournal"]
 
 
-_CHECKSUM_BLOCK = 1 << 20
+_SYNCED_AT_ONCE = 8
+_MAX_NAME = 255  # bytes of a file name
 # Network filesystems that cannot lock a directory fail with one of these errors.
 _NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+# Hard links fail with one of these errors across mounts, on filesystems without them, and on files of other users.
+_NO_LINKS = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
+
+log = logging.getLogger("inlay.commit")
+_without_history: set[str] = set()  # datasets for which this process has logged that
 
 
 class LocalJournal:
@@ -66,6 +85,16 @@ class LocalJournal:
         self._created: list[str] = []  # directories that this writer created to lock the dataset
         self._created_sidecar = False
         self.sidecar = sidecar or sidecar_path(location)
+
+    @property
+    def history(self) -> History | None:
+        """The versions of the dataset. A sidecar inside it has none, because other readers would read the links."""
+        return None if self._is_inside else History(self.location, self.sidecar)
+
+    def require_history(self) -> History:
+        if self.history is None:
+            raise no_history_error(self.location, "its sidecar is inside the dataset, where other readers see links")
+        return self.history
 
     def has_sidecar(self) -> bool:
         return stat_or_none(self.sidecar) is not None
@@ -83,7 +112,7 @@ class LocalJournal:
         self._created_sidecar |= bool(made)
         for directory in made:
             self._store.sync_directory(os.path.dirname(directory))
-            _share_access(self.location.path, directory)
+            share_access(self.location.path, directory)
 
     def _in_sidecar(self, name: str) -> str:
         return os.path.join(self.sidecar, name)
@@ -156,6 +185,10 @@ class LocalJournal:
                 self._store.remove_empty_directory(directory)
 
     def _remove_unused_sidecar(self) -> None:
+        if self._may_be_pending():
+            return
+        if self.history is not None:
+            self.history.remove_unused()
         names = os.listdir(self.sidecar)
         if all(name.startswith(("lock", "footers.db")) for name in names):
             for name in names:
@@ -177,6 +210,19 @@ class LocalJournal:
                     pinned = stack.enter_context(self._link_files(files))
             yield pinned
 
+    def lease_links(self, files: Sequence[FileStat], seconds: float) -> Location | None:
+        """Return hard links that every process can read for some time, or None if links are impossible."""
+        with self.pin(files) as pinned:
+            if pinned is None or pinned.links is None:
+                return None
+            leased = f"{pinned.links}_leased"
+            try:
+                lease(pinned.links, seconds)
+                os.rename(pinned.links, leased)  # The end of the block deletes only the old name.
+            except OSError:
+                return None
+            return replace(pinned, links=leased)
+
     @contextlib.contextmanager
     def _link_files(self, files: Sequence[FileStat]) -> Iterator[Location]:
         path, descriptor = create_claimed_staging(self._store, self.sidecar)
@@ -184,9 +230,9 @@ class LocalJournal:
             pinned = replace(self.location, links=path)
             for directory in {os.path.dirname(pinned.full(file.path)) for file in files}:
                 os.makedirs(directory, exist_ok=True)
-            with _open_directory(self.location.path) as root:
+            with open_directory(self.location.path) as root:
                 for file in files:
-                    _link(root, file.path, pinned.full(file.path))
+                    link_into(root, file.path, pinned.full(file.path))
             yield pinned
         finally:
             discard_tree(self._store, path)
@@ -200,7 +246,7 @@ class LocalJournal:
         self._make_sidecar()  # A reader removes a sidecar that is empty.
         os.mkdir(self._in_sidecar(name), 0o777)
         # Staged files get the group and the default ACL of this directory, and keep them in the dataset.
-        _share_access(self.location.path, self._in_sidecar(name))
+        share_access(self.location.path, self._in_sidecar(name))
         return name
 
     def discard_staging(self, staging: str) -> None:
@@ -218,24 +264,48 @@ class LocalJournal:
         return self._in_sidecar(name)
 
     # ---------------------------------------------------------------------------------------------------- commit
-    def prepare(self, staged: str, target: str) -> Put:
-        """Copy the access rights of the replaced file to the staged file, and sync it to disk."""
-        path = self.staged_path(staged)
-        _copy_access(self.location.full(target), path)
-        size, checksum = _fingerprint(path)
-        self._store.sync_file(path)
-        return Put(staged, target, size, checksum)
+    def prepare(self, files: Sequence[StagedFile]) -> list[Put]:
+        """Copy the access rights of replaced files to the staged files, and sync these to disk.
 
-    def commit(self, record: Record) -> None:
+        The paths of the staged files are relative to the sidecar.
+        """
+        if len(files) < _SYNCED_AT_ONCE:
+            return [self._prepare(file) for file in files]
+        with ThreadPoolExecutor(_SYNCED_AT_ONCE, "inlay-sync") as pool:
+            return list(pool.map(self._prepare, files))
+
+    def _prepare(self, file: StagedFile) -> Put:
+        path = self.staged_path(file.stage)
+        copy_access(self.location.full(file.path), path)
+        content = file.content or read_content(path)
+        self._store.sync_file(path)
+        return Put(file.stage, file.path, *content)
+
+    def commit(self, record: Record, files: Sequence[FileStat], *, is_new: bool = False) -> Record:
+        """Put staged files in place and remove files. Return the complete record of the commit.
+
+        `files` lists the dataset before the commit. `is_new` means that the dataset has had no data files, and so
+        knows no tokens.
+        """
+        if is_new:
+            self._tokens.forget_all()
+        if record.token is not None:
+            record = replace(record, ledger=next(iter(self._tokens.ledgers()), uuid.uuid4().hex))
         try:
+            record = self._begin_version(record, files)
             record = self._link_previous(record)
             record = replace(record, is_marked=not self._is_inside, directories=self._missing_directories(record))
             self._write_draft(record)
-            self._make_target_directories(record)
+            if record.ledger is not None:
+                self._tokens.prepare(record.ledger)
             for directory in self._staging_directories(record):
                 self._store.sync_directory(directory)
+            # After a crash, the draft tells which directories and links to remove.
             self._store.sync_directory(self.sidecar)
             self._sync_parent(self.sidecar)
+            self._make_target_directories(record)
+            if self.history is not None:
+                self.history.link_staged(record)
             self._publish(record)
         except CommitStateUnknownError:
             raise
@@ -245,20 +315,42 @@ class LocalJournal:
         self._created.clear()
         self._created_sidecar = False
         self._complete(record)
+        return record
+
+    def _begin_version(self, record: Record, files: Sequence[FileStat]) -> Record:
+        """Make the commit a version, unless hard links are impossible."""
+        if self.history is None or not record.paths:
+            return record
+        try:
+            return self.history.begin(record, files, lambda: self.count_rows(files))
+        except OSError as error:
+            if error.errno not in _NO_LINKS and not isinstance(error, PermissionError):
+                raise
+            if self.location.path not in _without_history:
+                _without_history.add(self.location.path)
+                log.warning("inlay keeps no history of %r: it cannot create hard links: %s", self.location.uri, error)
+            return record
+
+    def count_rows(self, files: Sequence[FileStat]) -> int | None:
+        """Count the rows of data files, or return None if a file cannot be read."""
+        cache = None if self.cache_path is None else FooterCache(self.cache_path)
+        footers = read_footers(self.location, files, [], cache)
+        return None if footers.errors else footers.total_rows
 
     def _missing_directories(self, record: Record) -> list[str]:
         """List the directories that the commit creates, relative to the dataset, outermost first."""
-        above = {path for target in self._target_directories(record) for path in self._up_to_root(target)}
+        targets = self._target_directories(record)
+        if record.ledger is not None:
+            targets.add(self.location.full(witness_name(record.ledger)))
+        above = {path for target in targets for path in self._up_to_root(target)}
         missing = sorted(path for path in above if stat_or_none(path) is None)
         return [os.path.relpath(path, self.location.path) for path in missing]
 
     def _make_target_directories(self, record: Record) -> None:
         """Try before the commit point what could fail after it: create target directories and check access."""
-        if record.directories:
-            self._store.sync_directory(self.sidecar)  # After a crash, the draft tells which directories to remove.
         for created in map(self.location.full, record.directories):
             self._store.make_durable_directories(created)
-            _share_access(os.path.dirname(created), created)
+            share_access(os.path.dirname(created), created)
         for directory in self._target_directories(record):
             self._require_writable(directory)
         for created in self._created:
@@ -271,6 +363,7 @@ class LocalJournal:
     def _remove_directories(self, record: Record) -> None:
         for name in reversed(record.directories):
             self._store.remove_empty_directory(self.location.full(name))
+        self._tokens.remove_unused(record)
         self._store.remove_empty_directory(self._marker)
 
     def _require_writable(self, directory: str) -> None:
@@ -295,11 +388,11 @@ class LocalJournal:
             return record
         staging = os.path.dirname(record.puts[0].staged) if record.puts else self.create_staging()
         previous: dict[str, str | None] = {}
-        with _open_directory(self.location.path) as root:
+        with open_directory(self.location.path) as root:
             for number, name in enumerate(existing):
                 link = f"{staging}/{number}.previous"
                 try:
-                    _link(root, name, self._in_sidecar(link))
+                    link_into(root, name, self._in_sidecar(link))
                     previous[name] = link
                 except OSError:
                     previous[name] = None
@@ -315,15 +408,14 @@ class LocalJournal:
         return self._in_sidecar(f"commit.{record.id}.tmp")
 
     def _write_draft(self, record: Record) -> None:
-        with open(self._draft(record), "xb") as file:
-            file.write(record.dump())
-            file.flush()
-            os.fsync(file.fileno())
+        write_durably(self._draft(record), record.dump())
 
     def _discard_draft(self, record: Record) -> None:
         """Remove what a failed commit prepared, unless the failure came after the commit point."""
         if not self._may_be_pending():
             self._discard_previous(record)
+            if self.history is not None:
+                self.history.discard(record)
             self._remove_directories(record)
             self._store.remove(self._draft(record))
 
@@ -351,8 +443,9 @@ class LocalJournal:
         """Move all files into place and delete the record. Repeating it has the same result."""
         if resumed:
             self._make_directories_again(record)
-        for name in record.paths:
-            self._store.unlink(_hadoop_checksum(self.location.full(name)))
+        for checksum in (_hadoop_checksum(self.location.full(name)) for name in record.paths):
+            if len(os.fsencode(os.path.basename(checksum))) <= _MAX_NAME:
+                self._store.unlink(checksum)
         # Readers that do not use inlay see a mixture until these two loops end. The loops do nothing else, and they
         # keep the GIL. New files come first: a reader then misses a file and fails, instead of missing rows.
         for put in record.puts:
@@ -361,16 +454,26 @@ class LocalJournal:
             self._store.unlink(self.location.full(name))
         # Syncing targets before sources ensures that a power cut cannot lose a moved file at both paths.
         self._sync(self._target_directories(record))
-        self._sync(self._staging_directories(record) | {self.sidecar})
+        names = self._staging_directories(record) | ({self.sidecar} if record.ledger is not None else set())
+        self._sync(names)
+        self._tokens.add(record)
+        history = self.history
+        if history is not None:
+            history.complete(record, self._journal, lambda: expired_versions(history, record))
         os.unlink(self._journal)
         self._store.sync_directory(self.sidecar)
         self._store.remove_empty_directory(self._marker)
         self._discard_previous(record)
+        if history is not None:
+            with contextlib.suppress(OSError, InlayError):  # `finish_drops` repeats it.
+                history.delete_dropped()
 
     def _make_directories_again(self, record: Record) -> None:
         """Create the target directories of a crashed writer if a power cut lost them, and make them durable."""
         for put in record.puts:
             self._store.make_durable_directories(os.path.dirname(self.location.full(put.target)))
+        if record.ledger is not None:
+            self._tokens.prepare(record.ledger)
         self._sync_parent(self.location.path)
         self._sync({above for path in self._target_directories(record) for above in self._up_to_root(path)})
 
@@ -403,6 +506,19 @@ class LocalJournal:
             if not _matches(target, put):
                 raise missing_file_error(self.location, put, self._journal) from None
 
+    # ---------------------------------------------------------------------------------------------------- tokens
+    @property
+    def _tokens(self) -> LocalTokens:
+        return LocalTokens(self.location, self.sidecar)
+
+    def find_outcome(self, token: str) -> Mapping[str, Any] | None:
+        """Return the outcome of the transaction that was committed with this token, or None."""
+        others = [LocalTokens(self.location, outer) for outer in self._outer_sidecars()]
+        found = [outcome for each in [*others, self._tokens] if (outcome := each.find(token)) is not None]
+        if not found and self._is_inside:
+            self._tokens.require_visible(ledger for each in others for ledger in each.ledgers())
+        return found[0] if found else None
+
     # -------------------------------------------------------------------------------------------------- recovery
     def has_pending_commit(self) -> bool:
         # To processes that use the sidecar inside, the marker shows a commit in the sidecar next to the dataset.
@@ -415,18 +531,24 @@ class LocalJournal:
         The caller must hold the lock.
         """
         report = RecoveryReport()
-        outer = outer_sidecar_path(self.location) if self._is_inside else None
-        journals = [self] if outer is None else [LocalJournal(self.location, outer), self]
-        for journal in (each for each in journals if each.has_sidecar()):
+        journals = [LocalJournal(self.location, outer) for outer in self._outer_sidecars()]
+        for journal in (each for each in [*journals, self] if each.has_sidecar()):
             journal.recover_sidecar(report, sweep=sweep, undo=undo)
         self._store.remove_empty_directory(self._marker)  # A crashed writer may have left it without a commit.
         return report
+
+    def _outer_sidecars(self) -> list[str]:
+        """Return the sidecar next to the dataset if this journal uses the one inside and can see the other."""
+        outer = outer_sidecar_path(self.location) if self._is_inside else None
+        return [] if outer is None else [outer]
 
     def recover_sidecar(self, report: RecoveryReport, *, sweep: bool, undo: bool) -> None:
         if stat_or_none(self._journal) is not None:
             record = Record.load(self._store.read_bytes(self._journal), self._journal)
             report.files = record.display_files(self.location)
             if self._is_foreign(record, undo=undo):
+                if self.history is not None:
+                    self.history.discard(record)
                 os.unlink(self._journal)
                 self._store.sync_directory(self.sidecar)
                 report.undone = record.id
@@ -442,6 +564,7 @@ class LocalJournal:
             self._store.sync_directory(self.sidecar)
         if sweep:
             report.swept += self._sweep()
+            self._tokens.sweep()
 
     def _is_foreign(self, record: Record, *, undo: bool) -> bool:
         """Return whether the dataset was deleted, and perhaps created again, after the commit began."""
@@ -456,8 +579,10 @@ class LocalJournal:
         """Complete another writer's commit. Before any file moves, check that all files exist."""
         try:
             for put in record.puts:
-                if not _matches(self.staged_path(put.staged), put) and not _matches(
-                    self.location.full(put.target), put
+                if (
+                    not _matches(self.staged_path(put.staged), put)
+                    and not _matches(self.location.full(put.target), put)
+                    and not (self.history and self.history.restage(put))
                 ):
                     raise missing_file_error(self.location, put, self._journal)
             # The writer may have crashed between rename and sync. The record must be durable before a file moves.
@@ -469,6 +594,7 @@ class LocalJournal:
 
     def _undo(self, record: Record) -> None:
         """Replace a pending commit by its inverse, and complete that."""
+        self._tokens.remove(record)
         inverse = self._inverse(record)
         self._write_draft(inverse)
         self._publish(inverse)
@@ -488,14 +614,18 @@ class LocalJournal:
                 if not os.path.lexists(staged.get(name, target)):
                     raise irreversible_error(self.location, name)
             elif not os.path.lexists(target) or not os.path.samefile(self._in_sidecar(link), target):
-                puts.append(Put(link, name, *_fingerprint(self._in_sidecar(link))))
-        return Record(uuid.uuid4().hex, puts, removes, is_marked=record.is_marked)
+                puts.append(Put(link, name, *read_content(self._in_sidecar(link))))
+        links = [(put.target, put.link, put.size) for put in record.puts if put.link]
+        return Record(
+            uuid.uuid4().hex, puts, removes, is_marked=record.is_marked, replaced=links, undone=record.version
+        )
 
     def _sweep(self) -> list[str]:
         swept = []
         for name in sorted(os.listdir(self.sidecar)):
             if name.startswith(STAGING_PREFIX):
-                if not is_claimed(self._in_sidecar(name)):  # Dry runs hold no lock, so they claim their directory.
+                directory = self._in_sidecar(name)
+                if not is_claimed(directory) and not is_leased(directory):  # Dry runs hold no lock, so they claim it.
                     self.discard_staging(name)
                     swept.append(name)
             elif name.startswith("commit.") and name.endswith(".tmp"):
@@ -507,7 +637,10 @@ class LocalJournal:
     def _sweep_draft(self, path: str) -> None:
         """Delete the record of a writer that crashed before the commit point, and the directories that it created."""
         with contextlib.suppress(CorruptJournalError):  # The writer crashed while it wrote the record.
-            self._remove_directories(Record.load(self._store.read_bytes(path), path))
+            record = Record.load(self._store.read_bytes(path), path)
+            if self.history is not None:
+                self.history.discard(record)
+            self._remove_directories(record)
         self._store.remove(path)
 
     def is_writable(self) -> bool:
@@ -525,58 +658,4 @@ def _hadoop_checksum(path: str) -> str:
 
 def _matches(path: str, put: Put) -> bool:
     status = stat_or_none(path)
-    return status is not None and status.st_size == put.size and _fingerprint(path) == (put.size, put.crc32)
-
-
-def _link(root: int, name: str, target: str) -> None:
-    """Link a file of the dataset. With a directory descriptor, Python follows symbolic links."""
-    os.link(name, target, src_dir_fd=root)
-
-
-# --------------------------------------------------------------------------------------------------------- access
-def _share_access(model: str, directory: str) -> None:
-    """Copy group, mode and default ACL from another directory to a new one, so that the same users can write to it."""
-    status = os.stat(model)
-    with contextlib.suppress(OSError):
-        os.chown(directory, -1, status.st_gid)
-    with contextlib.suppress(OSError):
-        os.chmod(directory, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
-    _copy_attributes(model, directory, ["system.posix_acl_default"])
-
-
-def _copy_access(replaced: str, path: str) -> None:
-    """Copy owner, group, mode and ACL of a replaced file to the staged file, as far as permitted."""
-    status = stat_or_none(replaced)
-    if status is None:
-        return
-    for owner in (status.st_uid, -1):  # Only root can change the owner. Other users can keep the group.
-        with contextlib.suppress(PermissionError):
-            os.chown(path, owner, status.st_gid)
-            break
-    os.chmod(path, stat.S_IMODE(status.st_mode))
-    with contextlib.suppress(OSError):
-        _copy_attributes(replaced, path, os.listxattr(replaced))
-
-
-def _copy_attributes(source: str, target: str, names: Sequence[str]) -> None:
-    for name in names:
-        with contextlib.suppress(OSError):  # The attribute does not exist, or only root may set it.
-            os.setxattr(target, name, os.getxattr(source, name))
-
-
-@contextlib.contextmanager
-def _open_directory(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _fingerprint(path: str) -> tuple[int, int]:
-    checksum = size = 0
-    with open(path, "rb") as file:
-        while block := file.read(_CHECKSUM_BLOCK):
-            checksum = zlib.crc32(block, checksum)
-            size += len(block)
-    return size, checksum
+    return status is not None and status.st_size == put.size and read_content(path) == (put.size, put.crc32)

@@ -1,32 +1,44 @@
 """The journal of a dataset on an object store: a log of commit records without a lock.
 
-    <parent>/.<dataset>.txn/   log/<n>.json   log/<n>.done   .staging_<uuid>/<n>.stage
+    <parent>/.<dataset>.txn/      log/<n>.json   log/<n>.done   log/<n>.tokens_<ledger>   .staging_<uuid>/<n>.stage
+    <parent>/.<dataset>.tokens/   <ledger>/<sha256 of the token>
 
 The commit point is the conditional create of the next log entry. A writer that read the dataset at entry n commits as
 entry n + 1. If another writer has created that entry, the commit fails and must be retried. Rewritten files get new
 names, so completing a commit twice, or late, never overwrites newer data.
+
+Tokens of transactions are in the ledger of the highest number in the log. A commit to a dataset without data files
+begins a new ledger, so that a dataset that was deleted and created again knows no token. An entry is marked as done
+after its token is in the ledger, and no writer commits before that: of two writers with one token, the second finds it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn, cast
 
 from inlay.commit.sidecar import (
+    ABANDONED_SECONDS,
     STAGING_PREFIX,
     Put,
     Record,
     RecoveryReport,
+    StagedFile,
     commit_pending_error,
     commit_unknown_error,
     missing_file_error,
     new_staging_name,
+    no_history_error,
     recovery_error,
     sidecar_path,
 )
+from inlay.commit.tokens import dump_entry, entry_name, expired_entries, is_trim_due, load_entry
 from inlay.errors import (
     ConcurrentModificationError,
     CorruptJournalError,
@@ -40,8 +52,7 @@ __all__ = ["ObjectJournal"]
 
 
 _KEPT_ENTRIES = 10
-# Staging directories on an object store cannot be locked, so only their age tells that their writer has crashed.
-_ABANDONED_SECONDS = 24 * 3600
+_LEDGER_KIND = "tokens_"
 # A store answers "conflict" while another request creates the entry, which may still fail.
 _CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
@@ -51,15 +62,22 @@ class ObjectJournal:
     """One process's access to the log of a dataset on an object store."""
 
     cache_path = None
+    history = None
 
     def __init__(self, location: Location) -> None:
         self.location = location
         self._store = cast(ObjectStore, location.store)
         self.sidecar = sidecar_path(location)
         self._base = 0
+        self._ledger: str | None = None  # known after `recover`
         self._writable = True
         self._keep_staged = False  # True while a commit may refer to the staged files
-        self._sizes: dict[str, int] = {}  # of the staged objects of the next commit
+
+    def require_history(self) -> NoReturn:
+        raise no_history_error(self.location, "an object store has no hard links")
+
+    def count_rows(self, files: Sequence[FileStat]) -> None:
+        """Return nothing: without history, nobody needs the number."""
 
     def acquire(self, timeout: float) -> None:  # noqa: ARG002  (the log has no lock to wait for)
         try:
@@ -74,6 +92,9 @@ class ObjectJournal:
     @contextlib.contextmanager
     def pin(self, files: Sequence[FileStat]) -> Iterator[None]:  # noqa: ARG002  (an object has one name)
         yield None
+
+    def lease_links(self, files: Sequence[FileStat], seconds: float) -> None:
+        pass
 
     def is_writable(self) -> bool:
         """Return False after the store has refused a write. No earlier check can tell."""
@@ -96,9 +117,8 @@ class ObjectJournal:
     def _entry(self, number: int, kind: str = "json") -> str:
         return f"{self.sidecar}/log/{number:020d}.{kind}"
 
-    def _numbers(self) -> tuple[set[int], set[int]]:
-        """Return the numbers of all log entries, and those of the completed entries."""
-        return _parse_numbers(file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True))
+    def _list(self) -> _Log:
+        return _parse_names(file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True))
 
     def _read(self, number: int) -> Record | None:
         name = self._entry(number)
@@ -108,19 +128,24 @@ class ObjectJournal:
             return None
 
     # ---------------------------------------------------------------------------------------------------- commit
-    def prepare(self, staged: str, target: str) -> Put:
-        if staged not in self._sizes:
-            self._sizes = self._list_sizes(staged.rpartition("/")[0])
-        if staged not in self._sizes:
-            raise DatasetIOError(f"The staged object {self.staged_path(staged)!r} does not exist.", operation="commit")
-        return Put(staged, target, self._sizes[staged])
+    def prepare(self, files: Sequence[StagedFile]) -> list[Put]:
+        """Find the sizes of staged objects, whose paths are relative to the sidecar."""
+        sizes = {
+            f"{staging}/{found.path}": found.size
+            for staging in {posixpath.dirname(file.stage) for file in files}
+            for found in self._store.walk(self.staged_path(staging), lambda _: True)
+        }
+        if missing := [file.stage for file in files if file.stage not in sizes]:
+            raise DatasetIOError(
+                f"The staged object {self.staged_path(missing[0])!r} does not exist.", operation="commit"
+            )
+        return [Put(file.stage, file.path, sizes[file.stage]) for file in files]
 
-    def _list_sizes(self, staging: str) -> dict[str, int]:
-        """Return the sizes of all staged objects with one request."""
-        files = self._store.walk(self.staged_path(staging), lambda _: True)
-        return {f"{staging}/{file.path}": file.size for file in files}
-
-    def commit(self, record: Record) -> None:
+    def commit(self, record: Record, files: Sequence[FileStat], *, is_new: bool = False) -> Record:  # noqa: ARG002
+        """Commit a change. `is_new` means that the dataset has had no data files, and so knows no tokens."""
+        if record.token is not None or (is_new and self._ledger is not None):
+            begins = is_new or self._ledger is None
+            record = replace(record, ledger=uuid.uuid4().hex if begins else self._ledger)
         number = self._base + 1
         self._keep_staged = True
         try:
@@ -133,15 +158,18 @@ class ObjectJournal:
         self._base = number
         self._complete(number, record)
         self._keep_staged = False
-        self._sizes = {}
+        return record
 
     def _create_entry(self, number: int, record: Record) -> None:
-        """Create the log entry of a commit. Retry while the store reports a conflict but has no entry."""
+        self._create(self._entry(number), record.dump(), lambda: self._is_own_entry(number, record))
+
+    def _create(self, path: str, data: bytes, exists: Callable[[], bool]) -> None:
+        """Create an object, unless it exists. Retry while the store reports a conflict but has no object."""
         for pause in _CONFLICT_PAUSES:
             try:
-                self._store.create(self._entry(number), record.dump())
+                self._store.create(path, data)
             except FileExistsError:
-                if self._is_own_entry(number, record):
+                if exists():
                     return
                 time.sleep(pause)
             else:
@@ -192,7 +220,7 @@ class ObjectJournal:
     def _require_current(self, number: int) -> None:
         """Detect a paused writer that recreated a log entry which other writers have trimmed."""
         try:
-            entries, done = self._numbers()
+            entries, done, _ = self._list()
         except Exception as error:
             raise commit_unknown_error(self.location, error) from error
         trimmed = max(entries, default=0) > self._base + _KEPT_ENTRIES and self._base not in entries
@@ -216,28 +244,23 @@ class ObjectJournal:
             raise commit_pending_error(self.location, record, error) from error
 
     def roll_forward(self, number: int, record: Record) -> None:
-        for put in record.puts:
-            if not self._put(put):
+        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in record.puts]
+        for put, was_staged in zip(record.puts, self._store.copy_all(staged), strict=True):
+            if not was_staged:
                 if self._is_done(number):  # Another process has completed this commit.
-                    self._undo_if_late(number, record, self._numbers()[0])
+                    self._undo_if_late(number, record, self._list().entries)
                     return
                 self._require_placed(put, number)
         self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
         self._store.remove_all([self.staged_path(put.staged) for put in record.puts])
+        self._add_token(number, record)
         self._mark_done(number)
-        entries, marks = self._numbers()
-        self._undo_if_late(number, record, entries)
-        self._trim(number, entries | marks)
-
-    def _put(self, put: Put) -> bool:
-        """Copy a staged file into place. Returns False if it is no longer staged."""
-        try:
-            self._store.move(self.staged_path(put.staged), self.location.full(put.target), put.size)
-        except FileNotFoundError:
-            return False
-        return True
+        log = self._list()
+        self._undo_if_late(number, record, log.entries)
+        self._trim(number, log.entries | log.done)
+        self._trim_tokens(record, log)
 
     def _require_placed(self, put: Put, number: int) -> None:
         placed = self._store.stat(self.location.full(put.target))
@@ -245,7 +268,7 @@ class ObjectJournal:
             raise missing_file_error(self.location, put, self._entry(number))
 
     def _is_done(self, number: int) -> bool:
-        entries, done = self._numbers()
+        entries, done, _ = self._list()
         return number in done or number < max(entries, default=0)
 
     def _mark_done(self, number: int) -> None:
@@ -267,9 +290,54 @@ class ObjectJournal:
                 for kind in ("done", "json"):
                     self._store.remove(self._entry(old, kind))
 
+    # ---------------------------------------------------------------------------------------------------- tokens
+    def find_outcome(self, token: str) -> Mapping[str, Any] | None:
+        """Return the outcome of the transaction that was committed with this token, or None."""
+        ledger = self._list().ledger
+        if ledger is None:
+            return None
+        path = self._token_path(ledger, token)
+        try:
+            return load_entry(self._store.read_bytes(path), token, path)
+        except FileNotFoundError:
+            return None
+
+    def _ledger_path(self, ledger: str) -> str:
+        # Not in the sidecar, because every writer lists all objects in it.
+        return f"{self.sidecar.removesuffix('.txn')}.tokens/{ledger}"
+
+    def _token_path(self, ledger: str, token: str) -> str:
+        return f"{self._ledger_path(ledger)}/{entry_name(token)}"
+
+    def _ledger_mark(self, number: int, ledger: str) -> str:
+        return self._entry(number, f"{_LEDGER_KIND}{ledger}")
+
+    def _add_token(self, number: int, record: Record) -> None:
+        if record.ledger is None:
+            return
+        if record.ledger != self._ledger:
+            self._create_surely(self._ledger_mark(number, record.ledger), b"")
+            self._ledger = record.ledger
+        if record.token is not None:
+            self._create_surely(self._token_path(record.ledger, record.token), dump_entry(record))
+
+    def _create_surely(self, path: str, data: bytes) -> None:
+        self._create(path, data, lambda: self._store.stat(path) is not None)
+
+    def _trim_tokens(self, record: Record, log: _Log) -> None:
+        """Delete ledgers of datasets that were deleted, and from time to time the expired tokens of this dataset."""
+        with contextlib.suppress(Exception):
+            for number, ledger in sorted(log.ledgers.items())[:-1]:
+                self._store.remove_tree(self._ledger_path(ledger))
+                self._store.remove(self._ledger_mark(number, ledger))
+            if record.ledger is not None and record.token is not None and is_trim_due(entry_name(record.token)):
+                root = self._ledger_path(record.ledger)
+                entries = [(f"{root}/{file.path}", file.mtime_ns) for file in self._store.walk(root, lambda _: True)]
+                self._store.remove_all(expired_entries(entries))
+
     # -------------------------------------------------------------------------------------------------- recovery
     def has_pending_commit(self) -> bool:
-        return not _head(*self._numbers())[1]
+        return not self._list().head[1]
 
     def recover(self, *, sweep: bool, undo: bool = False) -> RecoveryReport:
         if undo:
@@ -280,7 +348,9 @@ class ObjectJournal:
         report = RecoveryReport()
         files = self._store.walk(self.sidecar, lambda _: True)
         logged = (file.path.removeprefix("log/") for file in files if file.path.startswith("log/"))
-        self._base, done = _head(*_parse_numbers(logged))
+        log = _parse_names(logged)
+        self._ledger = log.ledger
+        self._base, done = log.head
         record = None if done else self._read(self._base)
         if record is not None:
             self._finish(self._base, record)
@@ -309,7 +379,7 @@ class ObjectJournal:
             top = path.split("/")[0]
             if top.startswith((STAGING_PREFIX, ".probe_")):
                 newest[top] = max(newest.get(top, 0), nanoseconds)
-        limit = (time.time() - _ABANDONED_SECONDS) * 1e9
+        limit = (time.time() - ABANDONED_SECONDS) * 1e9
         abandoned = sorted(name for name, nanoseconds in newest.items() if 0 < nanoseconds < limit)  # 0 means unknown.
         roots = tuple(f"{self.staged_path(name)}/" for name in abandoned)
         copies = [
@@ -324,14 +394,26 @@ class ObjectJournal:
         return [*abandoned, *(self.location.display(copy.path[len(self.location.path) + 1 :]) for copy in copies)]
 
 
-def _parse_numbers(names: Iterable[str]) -> tuple[set[int], set[int]]:
-    """Return the numbers of all log entries, and those of the completed entries, from the names in the log."""
-    found = [name.split(".") for name in names]
-    entries, done = ({int(number) for number, kind in found if kind == wanted} for wanted in ("json", "done"))
-    return entries, done
+class _Log(NamedTuple):
+    """The numbers of all log entries and of the completed ones, and the ledgers of tokens by number."""
+
+    entries: set[int]
+    done: set[int]
+    ledgers: dict[int, str]
+
+    @property
+    def head(self) -> tuple[int, bool]:
+        """The number of the newest log entry, and whether it is completed."""
+        newest = max(self.entries, default=0)
+        return newest, newest in self.done or newest == 0
+
+    @property
+    def ledger(self) -> str | None:
+        return self.ledgers[max(self.ledgers)] if self.ledgers else None
 
 
-def _head(entries: set[int], done: set[int]) -> tuple[int, bool]:
-    """Return the number of the newest log entry, and whether it is completed."""
-    newest = max(entries, default=0)
-    return newest, newest in done or newest == 0
+def _parse_names(names: Iterable[str]) -> _Log:
+    found = [(int(number), kind) for number, _, kind in (name.partition(".") for name in names)]
+    entries, done = ({number for number, kind in found if kind == wanted} for wanted in ("json", "done"))
+    ledgers = {number: kind[len(_LEDGER_KIND) :] for number, kind in found if kind.startswith(_LEDGER_KIND)}
+    return _Log(entries, done, ledgers)

@@ -6,7 +6,7 @@
 
 Every path to the dataset shows the directories inside it, also a bind mount that hides its parent. So the sidecar
 inside takes precedence over the one next to the dataset. The next writer that opens the dataset deletes staging
-directories, unless a running process has claimed them.
+directories, unless a running process has claimed them, or a lease protects them.
 """
 
 from __future__ import annotations
@@ -21,45 +21,68 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
-from inlay.errors import CommitPendingError, CommitStateUnknownError, CorruptJournalError, DatasetIOError
-from inlay.storage import LocalStore, Location
+from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
+    CorruptJournalError,
+    DatasetIOError,
+    HistoryUnavailableError,
+)
+from inlay.storage import Content, LocalStore, Location
 
 __all__ = [
+    "ABANDONED_SECONDS",
     "STAGING_PREFIX",
+    "Change",
     "Put",
     "Record",
     "RecoveryReport",
+    "StagedFile",
     "claim",
     "commit_pending_error",
     "commit_unknown_error",
+    "corrupt_record_error",
     "create_claimed_staging",
+    "damaged_token_error",
     "foreign_commit_error",
     "hidden_commit_error",
+    "hidden_tokens_error",
     "holder",
     "inner_sidecar_path",
     "irreversible_error",
     "is_claimed",
     "is_cross_device",
+    "is_leased",
+    "lease",
     "lock_path",
     "missing_file_error",
     "new_staging_name",
+    "no_history_error",
     "note_holder",
     "outer_sidecar_path",
     "pending_marker_path",
     "recovery_error",
+    "require_inside",
+    "seal",
     "sidecar_owner",
     "sidecar_path",
     "stat_or_none",
     "unlock",
+    "unseal",
 ]
 
 
 STAGING_PREFIX = ".staging_"
+# Nobody can claim a staging directory on an object store, or one that the tasks of a Spark job share. So only its age
+# tells that its writer has crashed.
+ABANDONED_SECONDS = 24 * 3600.0
 _CLAIM = "alive"
+_LEASE = "lease"
 
 
 def sidecar_path(location: Location) -> str:
@@ -144,6 +167,20 @@ def is_claimed(directory: str) -> bool:
     finally:
         unlock(descriptor)
     return False
+
+
+def lease(directory: str, seconds: float) -> None:
+    """Protect a staging directory from deletion for some time, whichever processes end meanwhile."""
+    path = os.path.join(directory, _LEASE)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    end = time.time() + seconds
+    with contextlib.suppress(PermissionError):  # another user's lease
+        os.utime(path, (end, end))
+
+
+def is_leased(directory: str) -> bool:
+    status = stat_or_none(os.path.join(directory, _LEASE))
+    return status is not None and status.st_mtime > time.time()
 
 
 def unlock(descriptor: int) -> None:
@@ -233,22 +270,52 @@ def holder(path: str) -> str:
         return "another process"
 
 
-_FORMAT = 1
+_FORMAT = 2
+_READABLE_FORMATS = (1, 2)
+# An empty part of a path, "." or "..", in names that NUL characters separate.
+_UNSAFE_PART = re.compile(r"(?:^|[/\0])\.{0,2}(?=[/\0]|\Z)")
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """A staged file and its target path. Size and checksum identify the file at both paths."""
+class StagedFile(NamedTuple):
+    """A file that is written to a staging path and committed to a path in the dataset."""
+
+    stage: str  # absolute in the dataset's store
+    path: str  # relative to the dataset
+    content: Content | None = None  # known if the writer of the file computed its checksum
+
+
+class Put(NamedTuple):
+    """A staged file and its target path. Size and checksum identify the file at both paths.
+
+    `link`, `mtime_ns` and `footer` describe the file in the history of the dataset, if it has one.
+    """
 
     staged: str  # relative to the sidecar
     target: str  # relative to the dataset
     size: int
     crc32: int | None = None
+    link: str = ""  # the end of the name of the hard link that keeps the file
+    mtime_ns: int = 0
+    footer: int | None = None  # the CRC-32 of the footer of a file that another program wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit means: the operation, and its counts of rows."""
+
+    operation: str = "write"
+    strategy: str | None = None
+    key_columns: Sequence[str] = ()
+    inserted: int | None = None
+    updated: int | None = None
+    deleted: int | None = None
+    rows: int | None = None  # in the dataset after the commit
+    restores: int | None = None  # the version whose files an undo or a restore puts in place
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The files that one commit puts in place and removes."""
+    """The files that one commit puts in place and removes. The record of a complete commit describes a version."""
 
     id: str
     puts: Sequence[Put] = ()
@@ -259,39 +326,45 @@ class Record:
     previous: Mapping[str, str | None] = field(default_factory=dict)
     is_marked: bool = False  # The pending marker was created before the commit point.
     directories: Sequence[str] = ()  # On a local disk: directories that the commit creates, outermost first.
+    token: str | None = None  # of the transaction, with the outcome that later calls with this token return
+    outcome: Mapping[str, Any] | None = None
+    ledger: str | None = None  # that gets the token; on object stores also a new ledger of a new dataset
+    change: Change = Change()
+    version: int | None = None  # None without history
+    is_first: bool = False
+    at: str = ""
+    file_count: int = 0  # in the dataset after the commit, like `total_bytes`
+    total_bytes: int = 0
+    others: str = ""  # the checksum of the listing of all files that the commit keeps
+    # The path, link and size of each file of the version before that this version does not have.
+    replaced: Sequence[tuple[str, str, int]] = ()
+    replaced_bytes: int = 0  # the sizes of all files that were replaced since the history began
+    undone: int | None = None  # the version of a pending commit that this commit undoes, whose links are in `replaced`
 
     def dump(self) -> bytes:
-        body = json.dumps({"format": _FORMAT, **asdict(self)})
-        return json.dumps({"sha256": _digest(body), "body": body}).encode()
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        return seal(content | {"change": asdict(self.change)})
 
     @classmethod
     def load(cls, data: bytes, name: str) -> Record:
         try:
-            envelope = json.loads(data)
-            body = envelope["body"]
-            if envelope["sha256"] != _digest(body):
-                raise ValueError("its checksum does not match")
-            content = json.loads(body)
-            if content.pop("format") != _FORMAT:
-                raise ValueError("another version of inlay wrote it in an unknown format")
-            puts = [Put(**put) for put in content.pop("puts")]
-            record = cls(puts=puts, **content)
+            content = unseal(data)
+            puts = [Put(**put) if isinstance(put, dict) else Put(*put) for put in content.pop("puts")]
+            change = Change(**content.pop("change", {}))
+            record = cls(puts=puts, change=change, **content)
             record._require_inside()
             return record
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptJournalError(
-                f"The commit record {name!r} is invalid: {error}. inlay changed no files.",
-                operation="recover",
-                files=[name],
-                hint="Restore the record from a backup. To abandon the commit, delete the record and check the data.",
-            ) from error
+            raise corrupt_record_error(name, error) from error
 
     def _require_inside(self) -> None:
         """Reject paths that leave the dataset, because a record may come from an untrusted copy."""
-        links = [link for link in self.previous.values() if link is not None]
-        for name in [*(put.staged for put in self.puts), *links, *self.paths, *self.directories]:
-            if any(part in ("", ".", "..") for part in name.split("/")):
-                raise ValueError(f"it contains the unsafe path {name!r}")
+        names = [*(put.staged or put.target for put in self.puts), *self.paths, *self.directories]
+        names += [link for link in self.previous.values() if link is not None]
+        names += [name for path, link, _ in self.replaced for name in (path, link)]
+        names += [put.link or put.target for put in self.puts]
+        names += [] if self.ledger is None else [self.ledger]
+        require_inside(names, [*(put.link for put in self.puts), *(link for _, link, _ in self.replaced)])
 
     @property
     def paths(self) -> list[str]:
@@ -300,6 +373,33 @@ class Record:
 
     def display_files(self, location: Location) -> list[str]:
         return [location.display(name) for name in self.paths]
+
+
+def require_inside(names: Collection[str], links: Iterable[str]) -> None:
+    """Raise ValueError if a path leaves the dataset, or the end of the name of a link is a path."""
+    if names and _UNSAFE_PART.search("\0".join(names)):
+        unsafe = next(name for name in names if _UNSAFE_PART.search(name))
+        raise ValueError(f"it contains the unsafe path {unsafe!r}")
+    if any("/" in link for link in links):
+        raise ValueError("it contains an unsafe link")
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """Serialize values as JSON, with a checksum that detects damage."""
+    body = json.dumps({"format": _FORMAT, **content})
+    return json.dumps({"sha256": _digest(body), "body": body}).encode()
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """Return the values that `seal` wrote, or raise ValueError, KeyError or TypeError if they are damaged."""
+    envelope = json.loads(data)
+    body = envelope["body"]
+    if envelope["sha256"] != _digest(body):
+        raise ValueError("its checksum does not match")
+    content: dict[str, Any] = json.loads(body)
+    if content.pop("format") not in _READABLE_FORMATS:
+        raise ValueError("another version of inlay wrote it in an unknown format")
+    return content
 
 
 def _digest(body: str) -> str:
@@ -332,12 +432,23 @@ class RecoveryReport:
         return self.completed is not None or self.undone is not None or bool(self.swept)
 
 
+def corrupt_record_error(name: str, error: object) -> CorruptJournalError:
+    return CorruptJournalError(
+        f"The commit record {name!r} is invalid: {error}. inlay changed no files.",
+        operation="recover",
+        files=[name],
+        hint="Restore the record from a backup. To abandon the commit, delete the record and check the data.",
+    )
+
+
 def commit_pending_error(location: Location, record: Record, error: Exception) -> CommitPendingError:
     return CommitPendingError(
         f"The change to {location.uri!r} is committed, but not all of its files are in place: {error}.",
         operation="commit",
         files=[location.display(put.target) for put in record.puts],
-        hint="Do not retry the change. The next call on this dataset, or inlay.recover(path), completes it.",
+        hint="Do not retry the change. The next call on this dataset, or inlay.recover(path), completes it."
+        if record.token is None
+        else "Retry with the same transaction: inlay completes the change and returns its result.",
     )
 
 
@@ -371,11 +482,38 @@ def missing_file_error(location: Location, put: Put, record_path: str) -> Corrup
     )
 
 
+def no_history_error(location: Location, reason: str) -> HistoryUnavailableError:
+    return HistoryUnavailableError(
+        f"{location.uri!r} has no history: {reason}.",
+        operation="read",
+        hint="Copy the dataset to a local disk with hard links, in a directory whose parent you can write to.",
+    )
+
+
 def hidden_commit_error(location: Location) -> DatasetIOError:
     return DatasetIOError(
         f"A commit to {location.uri!r} is pending in the directory next to the dataset, which this mount hides.",
         operation="recover",
         hint="Run `inlay recover DATASET` where the interrupted writer ran, for example on the host of a container.",
+    )
+
+
+def hidden_tokens_error(location: Location, witness: str) -> DatasetIOError:
+    return DatasetIOError(
+        f"The transactions of {location.uri!r} are recorded in the directory next to the dataset where another program"
+        " created it, which this path does not show. Nothing was changed.",
+        operation="merge",
+        hint=f"Merge where that program runs, for example on the host of a container. If {location.uri!r} is a copy,"
+        f" remove its empty directory {witness!r}: inlay then forgets the transactions.",
+    )
+
+
+def damaged_token_error(path: str, error: Exception) -> CorruptJournalError:
+    return CorruptJournalError(
+        f"The record of a transaction, {path!r}, is invalid: {error}. inlay changed no files.",
+        operation="merge",
+        files=[path],
+        hint="Restore the record from a backup. To make inlay forget the transaction, delete the record.",
     )
 
 

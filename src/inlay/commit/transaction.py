@@ -15,11 +15,11 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from inlay.commit.local import LocalJournal
 from inlay.commit.object_store import ObjectJournal
-from inlay.commit.sidecar import Record, RecoveryReport
+from inlay.commit.sidecar import Change, Record, RecoveryReport, StagedFile
 from inlay.constants import LOCK_TIMEOUT
 from inlay.errors import (
     CommitPendingError,
@@ -37,6 +37,7 @@ __all__ = [
     "RecoveryReport",
     "StagedFile",
     "Transaction",
+    "find_outcome",
     "open_journal",
     "recover",
 ]
@@ -44,17 +45,10 @@ __all__ = [
 Journal: TypeAlias = LocalJournal | ObjectJournal
 
 
-class StagedFile(NamedTuple):
-    """A file that is written to a staging path and committed to a path in the dataset."""
-
-    stage: str  # absolute in the dataset's store
-    path: str  # relative to the dataset
-
-
 class Transaction(Protocol):
     """A transaction on a dataset's files, of a plain dataset or of one in the catalog."""
 
-    def snapshot(self) -> list[FileStat]:
+    def snapshot(self) -> Sequence[FileStat]:
         """List the data files. The commit fails if they change afterward."""
 
     def stage_replacement(self, path: str) -> StagedFile:
@@ -63,11 +57,25 @@ class Transaction(Protocol):
     def stage_new_file(self, directory: str, extension: str = ".parquet") -> StagedFile:
         """Reserve a staging path for a new file in a directory of the dataset."""
 
-    def commit(self, puts: Sequence[StagedFile], removes: Sequence[str]) -> None: ...
+    def commit(
+        self,
+        puts: Sequence[StagedFile],
+        removes: Sequence[str],
+        change: Change = ...,
+        *,
+        token: str | None = None,
+        outcome: Mapping[str, Any] | None = None,
+    ) -> None: ...
 
 
 def open_journal(location: Location) -> Journal:
     return LocalJournal(location) if location.store.is_local else ObjectJournal(location)
+
+
+def find_outcome(journal: Journal, token: str) -> Mapping[str, Any] | None:
+    """Return the outcome of a committed transaction, or None. A dataset without data files knows no tokens."""
+    outcome = journal.find_outcome(token)
+    return outcome if outcome is not None and data_files(journal.location) else None
 
 
 class IncrementalFileManager:
@@ -99,8 +107,9 @@ class IncrementalFileManager:
         self._filesystem = filesystem
         self._lock_timeout = lock_timeout
         self._journal: Journal | None = None
+        self.committed: Record | None = None
         self._staging: str | None = None
-        self._snapshot: list[FileStat] | None = None
+        self._snapshot: Sequence[FileStat] | None = None
         self._staged_count = 0
         self._added_count = 0
         self._renamed: Counter[str] = Counter()
@@ -153,15 +162,15 @@ class IncrementalFileManager:
 
     @property
     def location(self) -> Location:
-        return self._opened.location
+        return self.journal.location
 
     @property
-    def _opened(self) -> Journal:
+    def journal(self) -> Journal:
         if self._journal is None:
             raise InvalidArgumentError("No dataset is open.", hint="Call create_staging_directory(base_path) first.")
         return self._journal
 
-    def snapshot(self) -> list[FileStat]:
+    def snapshot(self) -> Sequence[FileStat]:
         """List the data files. The commit fails if another program changes them afterward.
 
         Returns:
@@ -206,9 +215,9 @@ class IncrementalFileManager:
             True
         """
         if self._staging is None:
-            self._staging = self._opened.create_staging()
+            self._staging = self.journal.create_staging()
         self._staged_count += 1
-        return self._opened.staged_path(f"{self._staging}/{self._staged_count}.stage")
+        return self.journal.staged_path(f"{self._staging}/{self._staged_count}.stage")
 
     def stage_replacement(self, path: str) -> StagedFile:
         """Reserve a staging path for a file that replaces an existing file.
@@ -293,12 +302,52 @@ class IncrementalFileManager:
         suffix = f"-{self._renamed[name]}" if self._renamed[name] > 1 else ""
         return f"{name}{suffix}{extension}"
 
-    def commit(self, puts: Sequence[tuple[str, str]], removes: Sequence[str] = ()) -> None:
+    def find_outcome(self, token: str) -> Mapping[str, Any] | None:
+        """Look up a transaction that is committed already.
+
+        Args:
+            token: The token that `commit` received.
+
+        Returns:
+            The outcome that `commit` received, or None. A dataset without data files knows no tokens.
+
+        Raises:
+            InvalidArgumentError: No dataset is open.
+            CorruptJournalError: The record of the transaction is damaged.
+            OSError: The record cannot be read.
+
+        Example:
+            >>> import inlay
+            >>> from inlay.incremental import IncrementalFileManager
+            >>> from inlay.storage import locate
+            >>> inlay.write_dataset({"id": [1]}, "sales").row_count
+            1
+            >>> with IncrementalFileManager() as manager:
+            ...     manager.open(locate("sales"))
+            ...     _ = manager.snapshot()
+            ...     manager.commit([], token="batch-1", outcome={"rows": 0})
+            ...     manager.find_outcome("batch-1"), manager.find_outcome("batch-2")
+            ({'rows': 0}, None)
+        """
+        return find_outcome(self.journal, token)
+
+    def commit(
+        self,
+        puts: Sequence[tuple[str, str] | StagedFile],
+        removes: Sequence[str] = (),
+        change: Change = Change(),  # noqa: B008  (frozen)
+        *,
+        token: str | None = None,
+        outcome: Mapping[str, Any] | None = None,
+    ) -> None:
         """Put staged files in place and remove files, atomically.
 
         Args:
-            puts: Pairs of a staging path and a target path relative to the dataset.
+            puts: Staged files, or pairs of a staging path and a target path relative to the dataset.
             removes: Paths to remove, relative to the dataset.
+            change: The operation and its counts, for the history of the dataset.
+            token: The token of the transaction, which is recorded together with the change.
+            outcome: What `find_outcome` returns for this token: values that JSON can represent.
 
         Raises:
             InvalidArgumentError: No dataset is open, or a target path occurs twice.
@@ -322,15 +371,18 @@ class IncrementalFileManager:
             >>> inlay.read_parquet("sales").num_rows
             2
         """
-        journal = self._opened
-        touched = [*(target for _, target in puts), *removes]
+        journal = self.journal
+        touched = [*(put[1] for put in puts), *removes]
         if len(set(touched)) != len(touched):
             raise InvalidArgumentError("A commit can change each file only once.")
-        prefix = journal.staged_path("")
-        prepared = [journal.prepare(staged[len(prefix) :], target) for staged, target in puts]
-        if self._snapshot is not None and data_files(self.location) != self._snapshot:
+        prefix = len(journal.staged_path(""))
+        prepared = journal.prepare([StagedFile(*put)._replace(stage=put[0][prefix:]) for put in puts])
+        is_compared = self._snapshot is not None
+        files = data_files(self.location) if is_compared or self.location.store.is_local else []
+        if is_compared and files != self._snapshot:
             raise self._conflict()
-        journal.commit(Record(self.id, prepared, list(removes)))
+        record = Record(self.id, prepared, list(removes), change=change, token=token, outcome=outcome)
+        self.committed = journal.commit(record, files, is_new=self._snapshot == [])
         self._snapshot = None
         self.id = uuid.uuid4().hex
 
@@ -378,8 +430,8 @@ class IncrementalFileManager:
         if self._journal is None:
             self.open(locate(base_path, self._filesystem))
         if self._staging is None:
-            self._staging = self._opened.create_staging()
-        return self._opened.staged_path(self._staging)
+            self._staging = self.journal.create_staging()
+        return self.journal.staged_path(self._staging)
 
     def atomic_replace_files(
         self, source_files: list[str], target_files: list[str], filesystem: Filesystem | None = None
@@ -431,7 +483,7 @@ class IncrementalFileManager:
     def _staged(self, source: str) -> str:
         """Return the path of a staged source file. Copy files from elsewhere to the staging directory."""
         store, path = self.location.store, locate(source, self._filesystem).path
-        if path.startswith(self._opened.staged_path("")):
+        if path.startswith(self.journal.staged_path("")):
             return path
         staged = self.stage_path()
         with store.open_read(path) as original, store.open_write(staged) as copy:
@@ -506,7 +558,10 @@ def recover(
     with wrap_errors("recovery"):
         journal.acquire(lock_timeout)
         try:
-            return journal.recover(sweep=True, undo=undo)
+            report = journal.recover(sweep=True, undo=undo)
+            if journal.history is not None:
+                journal.history.finish_drops()
+            return report
         finally:
             journal.release()
 

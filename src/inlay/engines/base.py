@@ -5,6 +5,7 @@ load     read the source in the dataset's types and index its keys
 match    find source keys in data files, reading key columns only
 stage    write edited data files and new source rows as staged files
 combine  write several data files as one staged file
+alter    write data files with other columns as staged files
 pick     read single rows of data files
 """
 
@@ -22,9 +23,11 @@ import pyarrow as pa
 from inlay.engines.keys import KeyRanges, NullKeys, Repeats
 from inlay.parquet.footers import Footer
 from inlay.parquet.writer import WriterSettings
-from inlay.storage import FileStat, Location
+from inlay.storage import Content, FileStat, Location
 
 __all__ = [
+    "NO_ROWS",
+    "Alteration",
     "Append",
     "Combine",
     "Conform",
@@ -49,10 +52,11 @@ RowNumbers = npt.NDArray[np.int32 | np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A data file to search. `constants` are the values of key columns in its path."""
+    """A data file of `size` bytes to search. `constants` are the values of key columns in its path."""
 
     path: str
     constants: dict[str, pa.Scalar] = field(default_factory=dict)
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -75,14 +79,25 @@ class FileMatch:
     groups: list[GroupMatch]
 
 
+NO_ROWS: RowNumbers = np.empty(0, np.int64)
+
+
 @dataclass(slots=True)
 class GroupEdit:
-    """Source rows that replace rows of a row group. The other rows are kept or deleted."""
+    """Source rows that replace the rows at `positions` of a row group, and ascending positions of rows to delete.
+
+    Without `keep_others`, all rows that are not replaced are deleted, and `deleted` is empty.
+    """
 
     group: int
     positions: RowNumbers
     sources: RowNumbers
     keep_others: bool = True
+    deleted: RowNumbers = field(default_factory=lambda: NO_ROWS)
+
+    def rows_left(self, rows: int) -> int:
+        """Return how many of the row group's rows are not deleted."""
+        return rows - len(self.deleted) if self.keep_others else len(self.positions)
 
 
 @dataclass(slots=True)
@@ -90,7 +105,8 @@ class FileEdit:
     """A data file to rewrite as the staged file `stage`.
 
     `schema` is None if the file keeps its schema. In the `equal` columns, every replaced row has the value of its
-    source row.
+    source row. `size` estimates the bytes of the row groups to edit. A file whose schema `widens` is written even if no
+    row differs. If most columns keep their values, `is_mostly_copied` is True.
     """
 
     path: str
@@ -98,6 +114,9 @@ class FileEdit:
     groups: list[GroupEdit]
     schema: pa.Schema | None = None
     equal: tuple[str, ...] = ()
+    size: int = 0
+    widens: bool = False
+    is_mostly_copied: bool = False
 
 
 @dataclass(slots=True)
@@ -119,6 +138,20 @@ class Combine:
     schema: pa.Schema
     settings: WriterSettings
     sort_by: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Alteration:
+    """A data file to write with the columns of `schema`, as the staged file `stage`, or to check if that is empty.
+
+    `renamed` maps old column names to new ones.
+    """
+
+    path: str
+    stage: str
+    schema: pa.Schema
+    renamed: dict[str, str] = field(default_factory=dict)
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -145,6 +178,7 @@ class StageResult:
     bytes_copied: int = 0
     groups_rewritten: int = 0
     differing: dict[int, RowNumbers] = field(default_factory=dict)
+    content: Content | None = None  # of the staged file, if its writer computed the checksum
 
 
 # Results arrive in the order of the requests. Closing the generator waits for running work.
@@ -202,6 +236,9 @@ class Engine(Protocol):
         self, location: Location, source: Any, key_columns: Sequence[str], targets: Sequence[Target]
     ) -> Iterator[FileMatch]: ...
 
+    def select(self, location: Location, selection: Any, targets: Sequence[Target]) -> Iterator[FileMatch]:
+        """Find the rows of each file that a `Selection` selects."""
+
     def stage(
         self,
         location: Location,
@@ -214,6 +251,8 @@ class Engine(Protocol):
         """Yield the result of each edit, then of each append. A dry run writes nothing."""
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> StageResults: ...
+
+    def alter(self, location: Location, alterations: Sequence[Alteration]) -> StageResults: ...
 
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
         """Yield the rows of each pick, cast to `schema`."""

@@ -273,7 +273,8 @@ def _unified_schema(dataset: Any, names: Sequence[str]) -> pa.Schema:
     with ThreadPoolExecutor(8, "inlay-source") as pool:
         schemas = list(pool.map(read_schema, zip(names, dataset.get_fragments(), strict=True)))
     inside = unify(schemas, names)
-    return pa.schema([*inside, *(f for f in dataset.schema if f.name not in inside.names)], inside.metadata)
+    stored = set(inside.names)
+    return pa.schema([*inside, *(field for field in dataset.schema if field.name not in stored)], inside.metadata)
 
 
 def _check_timestamps(dataset: Any, names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ are decoded, text is compared by its bytes, -0.0 equals 0.0, and all NaNs are eq
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inlay.arrays import from_numpy, scalar, to_numpy
 from inlay.errors import InvalidArgumentError
 from inlay.schema import family, storage_type
 
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 Integers = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int32 | np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _NOT_KEYS = frozenset({"list", "map", "struct", "null"})
@@ -53,10 +56,10 @@ def require_key_type(column: str, type_: pa.DataType) -> None:
         )
 
 
-def require_order_type(column: str, type_: pa.DataType) -> None:
+def require_order_type(column: str, type_: pa.DataType, role: str = "dedup_order_by") -> None:
     if pa.types.is_nested(storage_type(type_)):
         raise InvalidArgumentError(
-            f"Column {column!r} cannot be a dedup_order_by column: its type is {type_}, which has no order.",
+            f"Column {column!r} cannot be a {role} column: its type is {type_}, which has no order.",
             hint="Choose columns of a number, text, binary, boolean, date or time type.",
         )
 
@@ -89,7 +92,7 @@ def canonical_keys(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArr
 
 
 def _canonical_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
+    zero, nan = scalar(0.0, column.type), scalar(math.nan, column.type)
     return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
@@ -129,13 +132,17 @@ class KeyIndex:
         self.columns = [contiguous(column) for column in columns]
         self._order = rows  # None if the source itself is sorted
         if not is_sorted and rows is None and not (len(columns) == 1 and _is_sorted(self.columns[0])):
-            names = [str(i) for i in range(len(columns))]
-            order = pc.sort_indices(pa.table(self.columns, names), [(name, "ascending") for name in names])
-            self.columns = [column.take(order) for column in self.columns]
-            self._order = order.to_numpy().astype(np.int64)
+            order = _sort_order(self.columns)
+            self.columns = [column.take(from_numpy(order)) for column in self.columns]
+            self._order = order
         # The key column with the most distinct values excludes the most target rows.
         self.lead = max(range(len(columns)), key=self._distinct) if len(columns) > 1 else 0
         self._sorted = {0: self.columns[0]}  # key columns sorted on their own, added on first use
+
+    @functools.cached_property
+    def _numbers(self) -> RowNumbers:
+        """The positions of all keys, of which views take no memory."""
+        return np.arange(len(self), dtype=np.int32 if len(self) < 2**31 else np.int64)
 
     def _distinct(self, position: int) -> int:
         sample = self.columns[position].slice(0, 10_000)
@@ -160,18 +167,18 @@ class KeyIndex:
         same = np.ones(count, np.bool_)
         for column in columns:
             left, right = column.slice(0, count), column.slice(1)
-            equal = pc.fill_null(pc.equal(left, right), False)
+            equal = pc.equal(left, right)
             if pa.types.is_floating(column.type):
                 equal = pc.or_(equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-            same &= equal.to_numpy()
+            same &= to_numpy(equal, False)
         return same
 
     @staticmethod
     def range_numbers(bounds: pa.Array, keys: pa.Array) -> Integers:
         """Return the number of the range between sorted bounds that contains each key; 0 for NULL."""
         numbers = np.zeros(len(keys), np.int64)
-        known = np.asarray(keys.is_valid())
-        numbers[known] = _search(bounds, keys.filter(pa.array(known)), keys.filter(pa.array(known)))[1]
+        known = to_numpy(keys.is_valid())
+        numbers[known] = _search(bounds, keys.filter(from_numpy(known)), keys.filter(from_numpy(known)))[1]
         return numbers
 
     def touches(self, position: int, lows: pa.Array, highs: pa.Array, known: Mask) -> Mask:
@@ -180,9 +187,9 @@ class KeyIndex:
         if _ends_with_nan(values):
             return np.ones(len(known), np.bool_)
         result = ~known
-        inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
+        inside = known & to_numpy(lows.is_valid())
         if inside.any():
-            starts, ends = _search(values, lows.filter(pa.array(inside)), highs.filter(pa.array(inside)))
+            starts, ends = _search(values, lows.filter(from_numpy(inside)), highs.filter(from_numpy(inside)))
             result[inside] = starts < ends
         return result
 
@@ -196,15 +203,15 @@ class KeyIndex:
         """Summarize each key column as at most `limit` runs of sorted values."""
         columns = [self._sorted_values(position).drop_null() for position in range(len(self.columns))]
         bounds = [np.linspace(0, len(c), min(limit, len(c)) + 1).astype(np.int64) for c in columns]
-        lows = [c.take(pa.array(b[:-1])) for c, b in zip(columns, bounds, strict=True)]
-        highs = [c.take(pa.array(b[1:] - 1)) for c, b in zip(columns, bounds, strict=True)]
+        lows = [c.take(from_numpy(b[:-1])) for c, b in zip(columns, bounds, strict=True)]
+        highs = [c.take(from_numpy(b[1:] - 1)) for c, b in zip(columns, bounds, strict=True)]
         return KeyRuns(lows, highs)
 
     def span(self, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[int, int]:
         """Return the slice of the sorted keys whose first column is in a range."""
         if low is None or high is None or not low.is_valid or _ends_with_nan(self.columns[0]):
             return 0, len(self)
-        starts, ends = _search(self.columns[0], pa.array([low]), pa.array([high]))
+        starts, ends = _search(self.columns[0], pa.repeat(low, 1), pa.repeat(high, 1))
         return int(starts[0]), int(ends[0])
 
     def find(self, targets: Sequence[pa.ChunkedArray], span: tuple[int, int]) -> Integers:
@@ -217,7 +224,7 @@ class KeyIndex:
         rows[hits] = self.rows(positions[hits] + start)
         return rows
 
-    def find_in_ascending(self, target: pa.ChunkedArray) -> tuple[Integers, Integers] | None:
+    def find_in_ascending(self, target: pa.ChunkedArray) -> tuple[RowNumbers, RowNumbers] | None:
         """Find matching rows if a single numeric key ascends strictly, otherwise return None.
 
         Sorted data is common, and searching it for the few source keys is much faster than hashing.
@@ -227,6 +234,8 @@ class KeyIndex:
             return None
         start, end = np.searchsorted(keys, values[0]), np.searchsorted(keys, values[-1], side="right")
         wanted = keys[start:end]
+        if np.array_equal(wanted, values):  # as in a snapshot of the dataset
+            return self._numbers[: len(values)], (self._numbers if self._order is None else self._order)[start:end]
         positions = np.searchsorted(values, wanted)
         hits = np.flatnonzero(values[positions] == wanted)
         return positions[hits], self.rows(start + hits)
@@ -235,7 +244,7 @@ class KeyIndex:
         """Return which target values of the leading key column occur in the source."""
         start, end = span
         values = pc.unique(self.columns[self.lead].slice(start, end - start))
-        return np.asarray(pc.is_in(target, value_set=values, skip_nulls=True))
+        return to_numpy(pc.is_in(target, value_set=values, skip_nulls=True))
 
 
 class KeyRuns(NamedTuple):
@@ -249,18 +258,32 @@ class KeyRuns(NamedTuple):
         if _ends_with_nan(self.highs[position]):
             return np.ones(len(known), np.bool_)
         result = ~known
-        inside = known & lows.is_valid().to_numpy(zero_copy_only=False)
+        inside = known & to_numpy(lows.is_valid())
         if inside.any():
-            chosen = pa.array(inside)
+            chosen = from_numpy(inside)
             first = _search(self.highs[position], lows.filter(chosen), lows.filter(chosen))[0]
             end = _search(self.lows[position], highs.filter(chosen), highs.filter(chosen))[1]
             result[inside] = first < end
         return result
 
 
+def _sort_order(columns: Sequence[pa.Array]) -> Integers:
+    """Return the rows in the order of their keys. Rows with equal keys have no defined order."""
+    numbers = _numbers(columns[0]) if len(columns) == 1 else None
+    if numbers is not None:
+        return np.argsort(numbers)  # several times as fast as Arrow's sort
+    names = [str(i) for i in range(len(columns))]
+    order = pc.sort_indices(pa.table(columns, names), [(name, "ascending") for name in names])
+    found: Integers = to_numpy(order).astype(np.int64)
+    return found
+
+
 def _is_sorted(column: pa.Array) -> bool:
     if len(column) < 2 or pa.types.is_floating(column.type):
         return len(column) < 2
+    numbers = _numbers(column)
+    if numbers is not None:
+        return bool((numbers[1:] >= numbers[:-1]).all())
     return bool(pc.all(pc.less_equal(column.slice(0, len(column) - 1), column.slice(1)), skip_nulls=False).as_py())
 
 
@@ -285,7 +308,7 @@ def _bisect(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) 
     first, end = np.zeros(len(bounds), np.int64), np.full(len(bounds), len(values), np.int64)
     while (unsettled := np.flatnonzero(first < end)).size:
         middle = (first[unsettled] + end[unsettled]) // 2
-        before = np.asarray(is_before(values.take(pa.array(middle)), bounds.take(pa.array(unsettled))))
+        before = to_numpy(is_before(values.take(from_numpy(middle)), bounds.take(from_numpy(unsettled))))
         first[unsettled[before]] = middle[before] + 1
         end[unsettled[~before]] = middle[~before]
     return first
@@ -293,7 +316,7 @@ def _bisect(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) 
 
 def _ordered_numbers(array: pa.Array) -> np.ndarray | None:
     """Return numbers, dates and times in numpy's order, NaN last; None for other types."""
-    return array.to_numpy() if pa.types.is_floating(array.type) else _numbers(array)
+    return to_numpy(array) if pa.types.is_floating(array.type) else _numbers(array)
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
@@ -304,13 +327,12 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
     array = contiguous(column) if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_temporal(type_):
         array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
-    numbers: np.ndarray = array.to_numpy()
-    return numbers
+    return to_numpy(array)
 
 
 def _positions(needles: pa.ChunkedArray, values: pa.Array) -> Integers:
     found = pc.index_in(needles, value_set=values, skip_nulls=True)
-    return np.asarray(pc.fill_null(found, _NO_ROW)).astype(np.int64)
+    return to_numpy(found, _NO_ROW).astype(np.int64)
 
 
 def _composite_positions(targets: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array]) -> Integers:
@@ -331,7 +353,7 @@ def _composite_positions(targets: Sequence[pa.ChunkedArray], keys: Sequence[pa.A
         wanted = position * len(distinct) + codes
         known = known * len(distinct) + key_codes
     wanted[absent] = _NO_ROW
-    return _positions(pa.chunked_array([pa.array(wanted)]), pa.array(known))
+    return _positions(pa.chunked_array([from_numpy(wanted)]), from_numpy(known))
 
 
 # ------------------------------------------------------------------------------------------ NULL and repeated keys
@@ -359,7 +381,7 @@ def find_null_keys(keys: pa.Table, first: int = 0) -> list[NullKeys]:
         if pa.types.is_dictionary(column.type):  # a dictionary can contain NULL as a value
             column = column.cast(column.type.value_type)
         if column.null_count:
-            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            row = int(np.flatnonzero(to_numpy(column.is_null()))[0])
             found.append(NullKeys(name, column.null_count, first + row, keys.slice(row, 1)))
     return found
 
@@ -379,7 +401,7 @@ def find_repeats(keys: pa.Table, rows: Integers) -> Repeats:
     """Summarize the `rows` that repeat a key. `keys` have the dataset's types."""
     if not len(rows):
         return Repeats(0, keys.slice(0, 0))
-    columns = [canonical_keys(keys.column(f.name), f.type).take(pa.array(rows)) for f in keys.schema]
+    columns = [canonical_keys(keys.column(f.name), f.type).take(from_numpy(rows)) for f in keys.schema]
     index = KeyIndex(columns)
     smallest = rows[index.rows(np.arange(len(index)))[:_MAX_REPEATS]]
     return Repeats(len(rows), pa.concat_tables([keys.slice(int(row), 1) for row in smallest]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,22 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from inlay.engines.base import Append, Combine, Conform, FileEdit, FileMatch, Pick, StageResults, Target, TaskProgress
+from inlay.engines.alterations import alter_file
+from inlay.engines.base import (
+    Alteration,
+    Append,
+    Combine,
+    Conform,
+    FileEdit,
+    FileMatch,
+    Pick,
+    StageResults,
+    Target,
+    TaskProgress,
+)
 from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
 from inlay.engines.matching import match_files, open_target
+from inlay.engines.selection import Selection, select_rows
 from inlay.engines.source import ArrowSource, load_source
 from inlay.engines.streams import open_source
 from inlay.engines.threads import bounded_map
@@ -21,6 +35,10 @@ from inlay.parquet.footers import Footer, read_many
 from inlay.storage import FileStat, Location
 
 __all__ = ["ArrowEngine", "LocalEngine"]
+
+# Items per worker in progress or done, if their results are small. A slow item delays the results after it, and
+# workers need other items until then.
+_AHEAD = 3
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,6 +71,11 @@ class LocalEngine:
     def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
         return read_many(location, files, columns)
 
+    def select(self, location: Location, selection: Selection, targets: Sequence[Target]) -> Iterator[FileMatch]:
+        with ThreadPoolExecutor(self.workers, "inlay-select") as pool:
+            select = functools.partial(select_rows, location, selection)
+            yield from bounded_map(pool, _AHEAD * self.workers, select, targets)
+
     def stage(
         self,
         location: Location,
@@ -79,16 +102,25 @@ class LocalEngine:
             def map_groups(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
                 return map(function, items) if inner == 1 else bounded_map(groups, inner, function, items)
 
-            yield from bounded_map(
-                pool, outer, lambda edit: rewrite_file(location, edit, source.take, map_groups, dry_run=dry_run), edits
+            rewrite = functools.partial(
+                rewrite_file, location, take=source.take, map_groups=map_groups, dry_run=dry_run
             )
+            yield from bounded_map(pool, _AHEAD * outer, rewrite, edits)
 
     def combine(self, location: Location, combines: Sequence[Combine]) -> StageResults:
         with ThreadPoolExecutor(self.workers, "inlay-combine") as pool:
             yield from bounded_map(pool, self.workers, lambda job: combine_files(location, job), combines)
 
+    def alter(self, location: Location, alterations: Sequence[Alteration]) -> StageResults:
+        with ThreadPoolExecutor(self.workers, "inlay-alter") as pool:
+            yield from bounded_map(pool, self.workers, functools.partial(alter_file, location), alterations)
+
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
-        return (pick_rows(location, pick, schema) for pick in picks)
+        bundles = [list(of_file) for _, of_file in itertools.groupby(picks, lambda pick: pick.path)]
+        with ThreadPoolExecutor(self.workers, "inlay-pick") as pool:
+            read = functools.partial(pick_rows, location, schema=schema)
+            for tables in bounded_map(pool, self.workers, lambda bundle: read(picks=bundle), bundles):
+                yield from tables
 
 
 class ArrowEngine(LocalEngine):
@@ -101,5 +133,5 @@ class ArrowEngine(LocalEngine):
     ) -> Iterator[FileMatch]:
         with ThreadPoolExecutor(self.workers, "inlay-match") as pool:
             opened = list(pool.map(lambda target: open_target(location, target), targets))
-            map_batches = functools.partial(bounded_map, pool, self.workers)
+            map_batches = functools.partial(bounded_map, pool, _AHEAD * self.workers)
             yield from match_files(location, source, key_columns, opened, map_batches)

@@ -1,24 +1,27 @@
 """The search for source keys in the row groups that statistics do not exclude.
 
-Engines override `KeySearch.find` to search keys in their own way, or run this module elsewhere.
+Engines override `KeySearch.search` to search keys in their own way, or run this module elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from inlay.arrays import from_numpy, to_numpy
 from inlay.engines.base import FileMatch, GroupMatch, RowNumbers, Target
 from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
 from inlay.parquet.footers import bound_arrays, group_ranges, open_parquet, read_row_group
 from inlay.storage import Location
 
-__all__ = ["Hit", "KeySearch", "OpenTarget", "Unit", "match_files", "open_target"]
+__all__ = ["Candidates", "Hit", "KeySearch", "MapBatches", "OpenTarget", "Unit", "match_files", "open_target"]
+
+R = TypeVar("R")
 
 # Every search builds a hash table of the source keys, so it should search many rows for each of them.
 _ROWS_PER_KEY = 4
@@ -62,10 +65,23 @@ class Hit(NamedTuple):
     @classmethod
     def of(cls, unit: Unit, positions: RowNumbers, rows: RowNumbers, start: int) -> Hit:
         """Make a hit from rows numbered within a bucket. `start` is the bucket's first row."""
-        return cls(unit, positions.astype(np.int32), rows + start)
+        numbers = np.add(rows, start, dtype=np.int64) if start else rows
+        narrow = np.int32 if not len(numbers) or numbers.max() < 2**31 else np.int64
+        return cls(unit, positions.astype(np.int32, copy=False), numbers.astype(narrow, copy=False))
 
 
-MapBatches = Callable[[Callable[[Sequence[Unit]], list[Hit]], Iterable[list[Unit]]], Iterable[list[Hit]]]
+class Candidates(NamedTuple):
+    """Rows of a row group that can match, and their key columns."""
+
+    unit: Unit
+    rows: RowNumbers
+    columns: list[pa.ChunkedArray]
+
+
+class MapBatches(Protocol):
+    """Maps a function over batches of row groups, possibly in threads."""
+
+    def __call__(self, function: Callable[[list[Unit]], R], batches: Iterable[list[Unit]], /) -> Iterable[R]: ...
 
 
 def open_target(location: Location, target: Target) -> OpenTarget:
@@ -92,36 +108,20 @@ def match_files(
         keys = (search or KeySearch)(location, key_columns, source.schema, index, start)
         units = [unit for at, file in enumerate(opened) for unit in keys.units(at, file)]
         scanned.update((unit.file, unit.group) for unit in units)
-        for hits in map_batches(keys.find, _batches(units, len(index))):
-            for hit in hits:
-                found.setdefault((hit.unit.file, hit.unit.group), []).append(hit)
+        for hit in keys.search(units, map_batches):
+            found.setdefault((hit.unit.file, hit.unit.group), []).append(hit)
     for at, file in enumerate(opened):
         numbers = range(len(file.group_rows))
         groups = [_group_match(g, file.group_rows[g], found[at, g]) for g in numbers if (at, g) in found]
         yield FileMatch(file.target.path, file.group_rows, sum((at, g) in scanned for g in numbers), groups)
 
 
-def _batches(units: Sequence[Unit], keys: int) -> Iterator[list[Unit]]:
-    enough = min(_ROWS_PER_KEY * keys, _MAX_ROWS_AT_ONCE)
-    batch: list[Unit] = []
-    rows = 0
-    for unit in units:
-        batch.append(unit)
-        rows += unit.rows
-        if rows >= enough:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
-
-
 def _group_match(group: int, rows: int, hits: Sequence[Hit]) -> GroupMatch:
+    if len(hits) == 1:
+        return GroupMatch(group, rows, hits[0].positions, hits[0].rows)
     positions = np.concatenate([hit.positions for hit in hits])
-    sources = np.concatenate([hit.rows for hit in hits])
-    if len(hits) > 1:
-        order = np.argsort(positions, kind="stable")
-        positions, sources = positions[order], sources[order]
-    return GroupMatch(group, rows, positions, sources)
+    order = np.argsort(positions, kind="stable")
+    return GroupMatch(group, rows, positions[order], np.concatenate([hit.rows for hit in hits])[order])
 
 
 class KeySearch:
@@ -153,67 +153,89 @@ class KeySearch:
     ) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
         count = len(file.group_rows)
         if name in file.target.constants:
-            constant = canonical_keys(pa.chunked_array([pa.array([file.target.constants[name]])]), type_)
+            constant = canonical_keys(pa.chunked_array([pa.repeat(file.target.constants[name], 1)]), type_)
             values = pa.repeat(constant[0], count)
-            return values, values, np.asarray(values.is_valid())
+            return values, values, to_numpy(values.is_valid())
         if file.schema.get_field_index(name) < 0:
             return (
                 bound_arrays([], type_) if not count else (pa.nulls(count, type_),) * 2 + (np.zeros(count, np.bool_),)
             )
         return bound_arrays(group_ranges(file.metadata, name, file.schema.field(name).type), type_)
 
-    def find(self, units: Sequence[Unit]) -> list[Hit]:
-        """Find the matching rows of row groups.
+    def search(self, units: Sequence[Unit], map_batches: MapBatches) -> Iterator[Hit]:
+        """Find the matching rows of row groups."""
+        for hits in map_batches(self._find, self.batches(units)):
+            yield from hits
 
-        For a composite key, reads the leading column first, and the other columns only for possible rows.
-        """
-        lead = self.index.lead
-        hits, hashed = [], []
+    def batches(self, units: Sequence[Unit]) -> Iterator[list[Unit]]:
+        enough = min(_ROWS_PER_KEY * len(self.index), _MAX_ROWS_AT_ONCE)
+        batch: list[Unit] = []
+        rows = 0
         for unit in units:
-            column = self._read(unit, lead)
-            found = self.index.find_in_ascending(column)
-            if found is None:
-                hashed.append((unit, column))
-            elif len(found[0]):
-                hits.append(Hit.of(unit, *found, self.start))
-        return hits + self._find_hashed(hashed) if hashed else hits
+            batch.append(unit)
+            rows += unit.rows
+            if rows >= enough:
+                yield batch
+                batch, rows = [], 0
+        if batch:
+            yield batch
+
+    def _find(self, units: Sequence[Unit]) -> list[Hit]:
+        ascending, others = self._read_leading(units)
+        hits = [Hit.of(unit, *found, self.start) for unit, _, found in ascending]
+        return hits + self._find_hashed(others) if others else hits
 
     def _find_hashed(self, leading: Sequence[tuple[Unit, pa.ChunkedArray]]) -> list[Hit]:
-        units, parts = [unit for unit, _ in leading], [[column] for _, column in leading]
-        span = min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)
-        rows_of: list[RowNumbers | None] = [None] * len(units)
+        """Find the matching rows of row groups whose leading key column does not ascend."""
         if len(self.columns) > 1:
-            possible = self.index.matches_lead(_stack(parts, 0), span)
-            units, parts, rows_of = self._narrow(units, parts, possible)
-            if not units:
-                return []
-        found = self.index.find([_stack(parts, i) for i in range(len(self.columns))], span)
+            candidates = self._narrow(leading)
+        else:
+            candidates = [Candidates(unit, np.arange(unit.rows), [column]) for unit, column in leading]
+        if not candidates:
+            return []
+        keys = [_stack(column) for column in zip(*(each.columns for each in candidates), strict=True)]
+        found = self.index.find(keys, _joint_span([each.unit for each in candidates]))
         hits, offset = [], 0
-        for unit, part, rows in zip(units, parts, rows_of, strict=True):
-            sources = found[offset : offset + len(part[0])]
-            offset += len(part[0])
+        for unit, rows, columns in candidates:
+            sources = found[offset : offset + len(columns[0])]
+            offset += len(sources)
             at = np.flatnonzero(sources >= 0)
             if len(at):
-                hits.append(Hit.of(unit, at if rows is None else rows[at], sources[at], self.start))
+                hits.append(Hit.of(unit, rows[at], sources[at], self.start))
         return hits
 
-    def _narrow(
-        self, units: Sequence[Unit], parts: Sequence[list[pa.ChunkedArray]], possible: npt.NDArray[np.bool_]
-    ) -> tuple[list[Unit], list[list[pa.ChunkedArray]], list[RowNumbers | None]]:
-        """Return row groups with possible rows, and the key columns and positions of these rows."""
-        kept, columns = [], []
-        rows_of: list[RowNumbers | None] = []
-        offset = 0
-        for unit, part in zip(units, parts, strict=True):
+    def candidates(self, units: Sequence[Unit]) -> list[Candidates]:
+        """Read the key columns of all rows whose leading key column occurs in the source."""
+        ascending, others = self._read_leading(units)
+        found = [Candidates(unit, rows, [column.take(from_numpy(rows))]) for unit, column, (rows, _) in ascending]
+        return found + self._narrow(others) if others else found
+
+    def _read_leading(
+        self, units: Sequence[Unit]
+    ) -> tuple[list[tuple[Unit, pa.ChunkedArray, tuple[RowNumbers, RowNumbers]]], list[tuple[Unit, pa.ChunkedArray]]]:
+        """Read the leading key column, and search it in the row groups where it ascends strictly."""
+        ascending, others = [], []
+        for unit in units:
+            column = self._read(unit, self.index.lead)
+            found = self.index.find_in_ascending(column)
+            if found is None:
+                others.append((unit, column))
+            elif len(found[0]):
+                ascending.append((unit, column, found))
+        return ascending, others
+
+    def _narrow(self, leading: Sequence[tuple[Unit, pa.ChunkedArray]]) -> list[Candidates]:
+        """Read all key columns of the rows whose leading key column occurs in the source."""
+        span = _joint_span([unit for unit, _ in leading])
+        possible = self.index.matches_lead(_stack([column for _, column in leading]), span)
+        kept, offset = [], 0
+        for unit, column in leading:
             rows = np.flatnonzero(possible[offset : offset + unit.rows])
             offset += unit.rows
-            if not len(rows):
-                continue
-            every = [part[0] if i == self.index.lead else self._read(unit, i) for i in range(len(self.columns))]
-            kept.append(unit)
-            columns.append([column.take(pa.array(rows)) for column in every])
-            rows_of.append(rows)
-        return kept, columns, rows_of
+            if len(rows):
+                every = [column if i == self.index.lead else self._read(unit, i) for i in range(len(self.columns))]
+                kept.append(Candidates(unit, rows, [each.take(from_numpy(rows)) for each in every]))
+        return kept
 
     def _read(self, unit: Unit, position: int) -> pa.ChunkedArray:
         """Read one key column of a row group."""
@@ -227,6 +249,10 @@ class KeySearch:
         return canonical_keys(column, type_)
 
 
-def _stack(parts: Sequence[Sequence[pa.ChunkedArray]], position: int) -> pa.ChunkedArray:
-    """Stack one key column of several row groups."""
-    return pa.chunked_array([chunk for part in parts for chunk in part[position].chunks], parts[0][position].type)
+def _stack(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Stack a key column of several row groups."""
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+
+
+def _joint_span(units: Sequence[Unit]) -> tuple[int, int]:
+    return min(unit.span[0] for unit in units), max(unit.span[1] for unit in units)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inlay.arrays import from_numpy, to_numpy
 from inlay.engines.base import Conform, RowNumbers
 from inlay.engines.files import unreadable_source
 from inlay.engines.kernels import take_rows
@@ -122,7 +123,7 @@ def last_per_key(table: pa.Table, key_columns: Sequence[str], order_by: Sequence
     names = [f"k{i}" for i in range(len(keys))] + [f"o{i}" for i in range(len(by))]
     sortable = pa.table([*keys, *by], names)
     order = sort_nulls_first(sortable)
-    rows = order.to_numpy().astype(np.int64)
+    rows = to_numpy(order).astype(np.int64)
     repeated = np.zeros(len(rows), np.bool_)
     sorted_keys = KeyIndex.adjacent_equal([key.take(order) for key in keys])
     repeated[:-1] = sorted_keys
@@ -309,7 +310,7 @@ def split_points(sample: list[pa.Table], key_columns: Sequence[str], limit: int)
     values = pc.unique(columns[name].drop_null())
     ordered = values.take(pc.sort_indices(values))
     count = min(limit, max(1, len(ordered)))
-    return name, ordered.take(pa.array(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:]))
+    return name, ordered.take(from_numpy(np.linspace(0, len(ordered), count, endpoint=False).astype(np.int64)[1:]))
 
 
 def bucket_by_key(points: tuple[str, pa.Array], schema: pa.Schema) -> Bucketing:

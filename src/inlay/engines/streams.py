@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from inlay.engines.absence import absence_column
 from inlay.engines.files import SCAN_OPTIONS, open_path, scan_fragments
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
 
@@ -225,7 +226,12 @@ def _open_python(data: Any) -> pa.Table | pa.RecordBatchReader:
         return _table_of(data)
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):
         names = dict.fromkeys(name for row in data for name in row)  # from_pylist reads only the keys of the first
-        return _table_of({name: [row.get(name) for row in data] for name in names})
+        table = _table_of({name: [row.get(name) for row in data] for name in names})
+        for name in names if any(len(row) < len(names) for row in data) else ():
+            lacking = [None if name in row else f"row {number}" for number, row in enumerate(data)]
+            if any(lacking):
+                table = table.append_column(absence_column(name), pa.array(lacking, pa.string()))
+        return table
     if isinstance(data, Iterator):
         return _open_batches(_open_once(data))
     if isinstance(data, list | tuple) and data and isinstance(data[0], pa.RecordBatch | pa.Table):

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from inlay.engines.absence import absence_column, absent_path
 from inlay.engines.threads import bounded_map
 from inlay.errors import (
     BadRowsError,
@@ -26,7 +28,7 @@ from inlay.errors import (
     UnreadableUploadError,
 )
 from inlay.pyarrow_features import byte_size
-from inlay.schema import null_column
+from inlay.schema import Path, null_column
 from inlay.storage import LocalStore, Location
 from inlay.text.columns import plan_columns, widened
 from inlay.text.decode import RawFile, StorePath
@@ -67,7 +69,7 @@ def open_text(files: Sequence[TextFile], like: pa.Schema | None) -> Iterator[pa.
     ):
         decoded = Location(LocalStore(), directory, directory)
         surveys = list(bounded_map(pool, workers, _Surveyor(decoded), list(enumerate(files))))
-        rows = _TextRows(_SurveyedFile.of(files, surveys, like), directory)
+        rows = _TextRows(_SurveyedFile.of(files, surveys, like), directory, may_be_empty=like is not None)
         rows.parse(pool, workers)
         yield rows.reader()
 
@@ -109,7 +111,12 @@ class _SurveyedFile(NamedTuple):
         found = []
         for file, survey in zip(files, surveys, strict=True):
             planned = _plan_columns(survey, target)
-            fixed = {c.name: replace(c, is_expected=c.name not in survey.kinds) for c in planned if c.fixed}
+            is_json = survey.options.format == "json"
+            fixed = {
+                c.name: replace(c, is_expected=c.name not in survey.kinds, reports_absence=is_json)
+                for c in planned
+                if c.fixed
+            }
             found.append(cls(file, survey, fixed, {c.name: c.kind for c in planned if not c.fixed}))
         return found
 
@@ -133,7 +140,8 @@ def _inferred_columns(files: Sequence[_SurveyedFile]) -> list[Column]:
     for file in files:
         for name, kind in file.inferred.items():
             kinds[name] = join(kinds[name], kind) if name in kinds else kind
-    return [Column.inferred(name, kind) for name, kind in kinds.items()]
+    is_json = files[0].survey.options.format == "json"
+    return [replace(Column.inferred(name, kind), reports_absence=is_json) for name, kind in kinds.items()]
 
 
 # ------------------------------------------------------------------------------------------------------------ rows
@@ -152,6 +160,7 @@ class _Parsed:
     rejected: int = 0
     bad: list[BadCell] = field(default_factory=list)
     met: dict[str, Kind] = field(default_factory=dict)
+    lacking: frozenset[Path] = frozenset()  # the fields that some of its records lack
 
     @property
     def is_blocked(self) -> bool:
@@ -161,8 +170,8 @@ class _Parsed:
 class _TextRows:
     """The parsed rows of text files."""
 
-    def __init__(self, files: Sequence[_SurveyedFile], directory: str) -> None:
-        self._files, self._directory = files, directory
+    def __init__(self, files: Sequence[_SurveyedFile], directory: str, *, may_be_empty: bool) -> None:
+        self._files, self._directory, self._may_be_empty = files, directory, may_be_empty
         self._tasks = [_Task(number, split) for number, file in enumerate(files) for split in file.survey.splits]
         self._parsed: dict[_Task, _Parsed] = {}
         self._shared = _inferred_columns(files)
@@ -193,8 +202,10 @@ class _TextRows:
         if parsed.tables is None:
             return _Parsed(met=parsed.met)
         table = pa.concat_tables(parsed.tables)
+        for path, lines in parsed.lacking.items():
+            table = table.append_column(absence_column(*path), lines)
         bad = list(itertools.islice((cell for reject in parsed.rejects for cell in reject.cells), MAX_BAD_CELLS))
-        return _Parsed(table, None, table.num_rows, len(parsed.rejects), bad, parsed.met)
+        return _Parsed(table, None, table.num_rows, len(parsed.rejects), bad, parsed.met, frozenset(parsed.lacking))
 
     def _keep(self, task: _Task, parsed: _Parsed) -> _Parsed:
         """Write the rows to disk if memory holds many rows already."""
@@ -213,7 +224,8 @@ class _TextRows:
         if invalid:
             cells = [(self._files[task.file].file.name, cell) for task, parsed in invalid for cell in parsed.bad]
             raise _bad_rows(cells, sum(p.rejected for _, p in invalid), sum(p.rows for p in self._parsed.values()))
-        if not any(parsed.rows for parsed in self._parsed.values()) and (self._shared or not len(self._schema())):
+        is_empty = not any(parsed.rows for parsed in self._parsed.values())
+        if is_empty and not (self._may_be_empty and len(self._schema())):
             names = ", ".join(repr(file.file.name) for file in self._files[:3])
             raise UnreadableSourceError(
                 f"Cannot read the source {names}: it has no data rows, so the types of its columns are unknown.",
@@ -233,13 +245,24 @@ class _TextRows:
         first_seen = dict.fromkeys(name for file in self._files for name in file.survey.kinds)
         return schema_of([found[name] for name in dict.fromkeys([*first_seen, *found])])
 
+    def _hidden_fields(self, names: Sequence[str]) -> list[pa.Field]:
+        """Return the hidden columns of the dataset's fields that only some rows lack."""
+        lacking = {path for parsed in self._parsed.values() for path in parsed.lacking}
+        for file in self._files:
+            lacking |= {(name,) for other in self._files for name in other.fixed if name not in file.fixed}
+        order = {name: at for at, name in enumerate(names)}
+        paths = sorted((path for path in lacking if path[0] in order), key=lambda path: (order[path[0]], path))
+        return [pa.field(absence_column(*path), pa.string()) for path in paths]
+
     def reader(self) -> pa.RecordBatchReader:
         schema = self._schema()
+        schema = pa.schema([*schema, *self._hidden_fields(schema.names)])
         return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for task in self._tasks:
-            yield from _with_all_columns(self._take(self._parsed.pop(task)), schema).to_batches()
+            name = self._files[task.file].file.name
+            yield from _with_all_columns(self._take(self._parsed.pop(task)), schema, name).to_batches()
 
     @staticmethod
     def _take(parsed: _Parsed) -> pa.Table:
@@ -251,11 +274,26 @@ class _TextRows:
         return table
 
 
-def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _with_all_columns(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
     """Return the columns of a schema. Those that the file lacks are NULL."""
     names = set(table.column_names)
-    columns = [table.column(f.name) if f.name in names else null_column(len(table), f.type) for f in schema]
+    columns = []
+    for each in schema:
+        path = absent_path(each.name)
+        if path is not None:
+            columns.append(_absences(table, path, file))
+        else:
+            columns.append(table.column(each.name) if each.name in names else null_column(len(table), each.type))
     return pa.table(columns, schema=schema)
+
+
+def _absences(table: pa.Table, path: Path, file: str) -> pa.Array | pa.ChunkedArray:
+    """Return the file and line of each row that lacks a field, and NULL for other rows."""
+    if absence_column(*path) in table.column_names:
+        lines = table.column(absence_column(*path)).cast(pa.string())
+        return pc.binary_join_element_wise(f"{file!r}, line ", lines, "")
+    is_present = path[0] in table.column_names or len(path) > 1
+    return pa.nulls(len(table), pa.string()) if is_present else pa.repeat(repr(file), len(table))
 
 
 def _bad_rows(cells: Sequence[tuple[str, BadCell]], rejected: int, rows: int) -> BadRowsError:

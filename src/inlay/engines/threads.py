@@ -13,13 +13,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def bounded_map(pool: ThreadPoolExecutor, workers: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Map in order, with at most `workers` results waiting to be consumed."""
+def bounded_map(pool: ThreadPoolExecutor, limit: int, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Map in order, with at most `limit` items in progress or waiting to be consumed."""
     pending: deque[Future[R]] = deque()
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            if len(pending) > workers:
+            if len(pending) > limit:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

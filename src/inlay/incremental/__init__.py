@@ -2,7 +2,10 @@
 
 from inlay.commit.snapshot import list_dataset_files
 from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, recover
+from inlay.incremental.alter import AlterPlan, AlterResult, alter, plan_alter
 from inlay.incremental.compact import compact
+from inlay.incremental.delete import delete, plan_delete
+from inlay.incremental.diff import diff
 from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge
 from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer, RowGroupMetadata
@@ -27,13 +30,26 @@ from inlay.incremental.steps import (
 )
 from inlay.incremental.strategies import STRATEGIES, MergeStrategy, Strategy
 from inlay.incremental.validate import normalize_keys
+from inlay.incremental.versions import (
+    ForgetReport,
+    Version,
+    VersionHistory,
+    forget,
+    history,
+    keep,
+    restore,
+    undo,
+)
 from inlay.incremental.write import write_dataset
 from inlay.parquet.layout import parse_hive_partition_path
 
 __all__ = [
     "STRATEGIES",
+    "AlterPlan",
+    "AlterResult",
     "ConservativeMembershipChecker",
     "FilePlan",
+    "ForgetReport",
     "IncrementalFileManager",
     "IncrementalRewritePlan",
     "MergeFileMetadata",
@@ -49,19 +65,31 @@ __all__ = [
     "RowGroupMetadata",
     "Strategy",
     "TableLike",
+    "Version",
+    "VersionHistory",
     "WriteResult",
+    "alter",
     "compact",
     "compute_merge_stats",
     "confirm_affected_files",
+    "delete",
+    "diff",
+    "forget",
+    "history",
+    "keep",
     "list_dataset_files",
     "merge",
     "normalize_keys",
     "open_dataset",
     "parse_hive_partition_path",
+    "plan_alter",
+    "plan_delete",
     "plan_incremental_rewrite",
     "plan_merge",
     "read_parquet",
     "recover",
+    "restore",
+    "undo",
     "validate_keys_and_schema",
     "validate_no_null_keys",
     "validate_partition_column_immutability",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from inlay.commit.sidecar import Change
 from inlay.commit.transaction import IncrementalFileManager, StagedFile, Transaction, footer_cache, locate_dataset
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
 from inlay.engines import get_engine
@@ -109,7 +110,9 @@ def compact(
         schema = _schema(target, bundles)
         jobs = [_job(members, files, target.new_file_extension, schema, settings, sorting) for members in bundles]
         written = _combine(runner, target, jobs, report)
-        return commit_files("compact", files, written, [path for _, job in jobs for path in job.paths])
+        return commit_files(
+            Change("compact", rows=target.rows), files, written, [path for _, job in jobs for path in job.paths]
+        )
 
 
 def _bundles(target: TargetState, max_size: int, max_rows: int, rewrite_all: bool) -> Iterator[list[Footer]]:

@@ -33,7 +33,7 @@ class Progress:
     """The argument of a progress callback: the number of finished files in one phase.
 
     Attributes:
-        phase: `"match"`, `"rewrite"`, `"append"`, `"compact"` or `"commit"`.
+        phase: `"match"`, `"rewrite"`, `"append"`, `"compact"`, `"alter"` or `"commit"`.
         done: The number of files that the phase has finished.
         total: The number of files in the phase.
 
@@ -197,7 +197,8 @@ def result_html(result: MergeResult) -> str:
         f" {_size_text(result.bytes_copied)} copied unchanged;"
         f" {_saved(written)} saved compared with rewriting the dataset"
     )
-    return _page(f"{result.strategy}: done", files, _counts(result), written, summary)
+    title = "already committed, nothing changed now" if result.replayed else "done"
+    return _page(f"{result.strategy}: {title}", files, _counts(result), written, summary)
 
 
 def plan_html(plan: MergePlan) -> str:
@@ -209,7 +210,8 @@ def plan_html(plan: MergePlan) -> str:
         f"{_size_text(plan.bytes_to_rewrite)} to encode (without new rows), {_size_text(copied)} to copy;"
         f" {_saved(written)} saved compared with rewriting the dataset"
     )
-    return _page(f"{plan.strategy}: plan, nothing was changed", files, _counts(plan), written, summary)
+    title = "already committed, nothing to do" if plan.replayed else "plan, nothing was changed"
+    return _page(f"{plan.strategy}: {title}", files, _counts(plan), written, summary)
 
 
 def _kind(file: FilePlan | MergeFileMetadata) -> str:
@@ -223,7 +225,7 @@ def _size(files: Sequence[_File], kind: str) -> int:
 
 
 def _counts(merge: MergePlan | MergeResult) -> dict[str, int]:
-    return {
+    counts = {
         "source": merge.source_count,
         "inserted": merge.inserted,
         "updated": merge.updated,
@@ -232,6 +234,7 @@ def _counts(merge: MergePlan | MergeResult) -> dict[str, int]:
         "before": merge.target_count_before,
         "after": merge.target_count_after,
     }
+    return counts | ({"stale": merge.stale} if merge.stale else {})
 
 
 def _saved(written: _Bytes) -> str:

@@ -11,16 +11,18 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inlay.commit.transaction import StagedFile
+from inlay.commit.sidecar import Change, StagedFile
 from inlay.engines.base import Engine
 from inlay.errors import wrap_errors
+from inlay.incremental.delete import DeleteRun
+from inlay.incremental.display import ProgressCallback
 from inlay.incremental.merge import MergeRun
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.result import Changes, MergeResult
 from inlay.incremental.validate import MergeOptions
 from inlay.storage import FileStat, LocalStore, Location
 
-__all__ = ["Draft", "merge_draft", "plan_draft"]
+__all__ = ["Draft", "delete_from_draft", "merge_draft", "plan_delete_from_draft", "plan_draft"]
 
 
 class Draft:
@@ -53,7 +55,15 @@ class Draft:
         self._slots += 1
         return StagedFile(self.location.full(path), path)
 
-    def commit(self, puts: Sequence[StagedFile], removes: Sequence[str]) -> None:
+    def commit(
+        self,
+        puts: Sequence[StagedFile],
+        removes: Sequence[str],
+        change: Change = Change(),  # noqa: ARG002, B008  (the catalog records the loads of managed datasets)
+        *,
+        token: str | None = None,  # noqa: ARG002
+        outcome: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> None:
         """Make the new files durable. The catalog publishes them later."""
         _make_durable(self.location, [slot.path for slot in puts])
         self._put, self._removed = [slot.path for slot in puts], set(removes)
@@ -114,4 +124,21 @@ def plan_draft(
     """Plan `merge_draft` without writing, and read up to `limit` rows of each kind of change."""
     run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: None)
     with wrap_errors("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
+        return run.dry_run_with_changes(draft.snapshot(), limit)
+
+
+def delete_from_draft(
+    where: str, draft: Draft, engine: Engine, progress: ProgressCallback, max_deleted: float | None
+) -> MergeResult:
+    """Delete the rows of the draft for which a condition is true."""
+    with wrap_errors("delete", "delete"):
+        return DeleteRun(where, engine, draft.location, progress, max_deleted, cache=lambda _: None).execute(draft)
+
+
+def plan_delete_from_draft(
+    where: str, draft: Draft, engine: Engine, progress: ProgressCallback, max_deleted: float | None, *, limit: int
+) -> tuple[MergePlan, Changes]:
+    """Plan `delete_from_draft` without writing, and read up to `limit` of the rows to delete."""
+    with wrap_errors("plan", "delete"):
+        run = DeleteRun(where, engine, draft.location, progress, max_deleted, cache=lambda _: None)
         return run.dry_run_with_changes(draft.snapshot(), limit)

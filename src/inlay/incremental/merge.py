@@ -10,39 +10,80 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from inlay.arrays import to_numpy
+from inlay.commit.sidecar import Change
 from inlay.commit.snapshot import read_consistently
-from inlay.commit.transaction import IncrementalFileManager, StagedFile, Transaction, footer_cache, locate_dataset
+from inlay.commit.transaction import (
+    IncrementalFileManager,
+    Journal,
+    StagedFile,
+    Transaction,
+    find_outcome,
+    footer_cache,
+    locate_dataset,
+    open_journal,
+)
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
-from inlay.engines.base import Append, Engine, FileEdit, Source, StageResult
+from inlay.engines.absence import absence_column
+from inlay.engines.base import (
+    NO_ROWS,
+    Alteration,
+    Append,
+    Engine,
+    FileEdit,
+    RowNumbers,
+    Source,
+    StageResult,
+)
 from inlay.engines.keys import canonical_type
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError, wrap_errors
+from inlay.incremental.conditions import RowCondition, Scope, check_scope, reject_rows_outside
 from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.plan import Decision, Decisions, MergePlan, decide
-from inlay.incremental.result import Changes, FileRewrite, MergeResult, build_plan, build_result, sample_changes
+from inlay.incremental.result import (
+    Changes,
+    FileRewrite,
+    MergeResult,
+    build_plan,
+    build_replay_plan,
+    build_result,
+    record_result,
+    replay_result,
+    sample_changes,
+)
 from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.strategies import MergeStrategy
 from inlay.incremental.target import TargetState
 from inlay.incremental.validate import (
     Conformer,
+    KeyConformer,
     MergeOptions,
+    MissingColumns,
     SchemaMode,
+    check_transaction,
     fit_field,
+    incomplete_error,
+    reject_deletions,
     reject_duplicates,
     reject_null_keys,
     require_columns,
+    row_text,
 )
 from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import parse_hive_partition_path, summary_files
+from inlay.schema import without_schema_copies
 from inlay.storage import FileStat, Filesystem, Location
 
-__all__ = ["MergeRun", "merge", "plan_merge"]
+__all__ = ["MergeRun", "execute_with_retries", "merge", "plan_merge"]
 
 
 _LONGEST_PAUSE = 2.0  # seconds between two attempts of a merge that conflicts with other writers
@@ -63,11 +104,17 @@ def merge(
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
+    missing_columns: MissingColumns = "error",
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
     use_merge: bool | None = None,
     read_options: Mapping[str, Any] | None = None,
+    transaction: str | None = None,
+    operation_column: str | None = None,
+    newer_by: str | None = None,
+    max_deleted: float | None = None,
+    scope: Scope | None = None,
 ) -> MergeResult:
     """Merge source rows into a Parquet dataset, rewriting only the row groups that change.
 
@@ -98,8 +145,10 @@ def merge(
             - `"full_merge"`: upsert, and delete existing rows whose key is not in the source, so that the dataset
               holds exactly the keys of the source
             - `"deduplicate"`: keep one source row per key (see `dedup_order_by`), then upsert the kept rows
+            - `"delete"`: delete existing rows whose key is in the source. The source needs only the key columns; inlay
+              ignores the others. Keys that repeat or that the dataset lacks are no errors.
         key_columns: The name, or the names, of the columns that identify a row. Source keys must not be NULL and,
-            except for `"deduplicate"`, must be unique.
+            except for `"deduplicate"` and `"delete"`, must be unique.
         partition_columns: The columns by which a new dataset is partitioned into `column=value` directories. For an
             existing dataset, inlay reads them from the paths of its files; pass None, or the same columns.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
@@ -112,15 +161,21 @@ def merge(
         engine: The engine that matches keys and writes files. The result is the same with every engine. One of:
             - `"auto"`: Spark if `data` is a Spark DataFrame or `INLAY_SPARK_MASTER` is set; pyarrow otherwise
             - `"pyarrow"`: all cores of this machine
-            - `"duckdb"`: DuckDB matches the keys with SQL; needs `inlay[duckdb]`
+            - `"duckdb"`: DuckDB matches the keys of up to 250,000 source rows with SQL; needs `inlay[duckdb]`
             - `"spark"`: tasks of a Spark cluster; needs `inlay[spark]`
         storage_options: Arguments of the filesystem that the URL names, such as `{"endpoint_url": ...}` for S3.
             `{"single_writer": True}` allows an object store without conditional writes; use it only if no other
             process writes to the dataset.
         schema_mode: What happens if the columns of source and dataset differ. One of:
-            - `"strict"`: reject the source
-            - `"evolve"`: add new columns to the dataset as nullable columns. Columns that the source lacks become
-              NULL in replaced and new rows. Existing rows are NULL in the new columns.
+            - `"strict"`: reject new columns
+            - `"evolve"`: add new columns to the dataset as nullable columns. Existing rows are NULL in them. Columns
+              whose type does not hold the values of the source get a wider type in all files, if there is one.
+        missing_columns: What happens to columns of the dataset that the source lacks, and to fields that single JSON
+            records or dicts lack. One of:
+            - `"error"`: reject the source
+            - `"null"`: set them to NULL in replaced and new rows
+            - `"keep"`: keep the stored values of matching rows, and encode only the columns that the source has. New
+              rows are NULL in the missing columns, and rejected if they lack a partition column.
         dedup_order_by: For strategy `"deduplicate"` only: the column or columns that determine the source row to
             keep. The row with the highest values wins; NULL is lowest, NaN is highest; the later source row wins a
             tie. A column that the dataset does not store orders the source rows and is then dropped, unless
@@ -141,6 +196,25 @@ def merge(
             - for CSV: `delimiter`, `quote`, `escape`, `header` (False: there is no line of column names) and
               `null_values` (a list of texts that stand for NULL, in addition to empty cells)
             - for JSON: `layout`: `"lines"`, `"array"` or `"objects"`
+        transaction: A token of your choice, 1 to 1,000 characters, that identifies this merge, such as
+            `"orders/batch-42"`. inlay commits the token together with the rows. If the dataset contains the token
+            already, the merge reads no source, changes nothing, and returns the recorded result with `replayed=True`,
+            even if the rows differ. So a merge whose outcome is unknown, for example after a crash, can be repeated.
+            A dataset remembers at least its last 1,000 tokens and all tokens of the last 30 days.
+        operation_column: For strategies `"upsert"` and `"deduplicate"`: the source column that says what each row does:
+            `insert`, `update` or `delete`, `I`, `U` or `D`, or Debezium's `c`, `r`, `u` or `d`, in any case. Rows that
+            insert or update are upserted; rows that delete need only their key. The dataset doesn't store the column.
+        newer_by: A column such as `"updated_at"`. A matching row is replaced or deleted only if the source row's value
+            is greater than the stored one. NULL is lowest, NaN is highest, and a tie keeps the stored row. So a batch
+            that is repeated or late changes nothing. `"deduplicate"` without `dedup_order_by` keeps the newest row of
+            each key. Not for `"insert"` and `"full_merge"`.
+        max_deleted: The maximum number of rows that the merge may delete, as an integer, or their maximum share of the
+            dataset's rows, or of the rows in `scope`, as a float from 0.0 to 1.0. A merge that would delete more raises
+            an error and changes nothing.
+        scope: For strategies `"full_merge"` and `"delete"`: the rows of the dataset that the merge is about, as a
+            list of values for each column, such as `{"day": ["2025-01-01"]}`, or as an expression of
+            `pyarrow.compute`. The merge never touches rows outside. A source row that is outside, or whose key is
+            stored outside, is an error.
 
     Returns:
         The exact numbers of inserted, updated and deleted rows, and the operation on each file.
@@ -149,6 +223,9 @@ def merge(
         InvalidArgumentError: An argument is invalid, or contradicts another argument or the dataset.
         NullKeyError: A key column of the source contains NULL.
         DuplicateKeyError: The source contains a key more than once.
+        UnknownOperationError: A value in `operation_column` is no operation.
+        DeletionLimitError: The merge would delete more rows than `max_deleted` allows.
+        OutsideScopeError: A source row is outside `scope`, or its key is stored outside.
         SchemaMismatchError: The columns differ, or a source value does not fit the type of its column.
         PartitionMoveError: A source key exists in another partition of the dataset.
         UnreadableSourceError: `data` cannot be read.
@@ -159,8 +236,9 @@ def merge(
         ConcurrentModificationError: Another writer changed the dataset during the merge.
         MergeCancelledError: `progress` returned False.
         CommitPendingError: The merge is committed, but some files are not in their final location yet. inlay
-            completes the commit the next time it opens the dataset. Don't retry the merge.
-        CommitStateUnknownError: The outcome of the commit is unknown. Check the dataset before you retry.
+            completes the commit the next time it opens the dataset. Don't retry the merge without `transaction`.
+        CommitStateUnknownError: The outcome of the commit is unknown. Retry with the same `transaction`. Without
+            one, check the dataset before you retry.
         DatasetMergeError: The merge failed for another reason, such as a full disk. All errors are subclasses of
             `InlayError`.
 
@@ -181,16 +259,27 @@ def merge(
         1
         >>> inlay.read_parquet("latest").to_pylist()
         [{'id': 1, 'price': 9.0, 'at': 20}]
+
+        Repeat a merge without applying it twice:
+
+        >>> inlay.merge({"id": [5], "price": [5.0]}, "prices", "insert", "id", transaction="batch-1").inserted
+        1
+        >>> again = inlay.merge({"id": [5], "price": [5.0]}, "prices", "insert", "id", transaction="batch-1")
+        >>> again.inserted, again.replayed
+        (1, True)
     """
+    check_transaction(transaction)
     with progress_callback(progress) as on_progress:
         options = MergeOptions.check(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
-            schema_mode, dedup_order_by, on_progress,
+            schema_mode, dedup_order_by, on_progress, missing_columns, operation_column,
+            newer_by, max_deleted, scope,
         )  # fmt: skip
+        check_scope(scope, options.strategy.name)
         with _open_run(
             "merge", options, engine, use_merge, data, path, filesystem, storage_options, read_options
         ) as run:
-            result = _execute_with_retries(run, lock_timeout)
+            result = execute_with_retries(run, lock_timeout, transaction)
         run.report_committed()
     return result
 
@@ -210,11 +299,17 @@ def plan_merge(
     engine: str | Engine = "auto",
     storage_options: Mapping[str, Any] | None = None,
     schema_mode: SchemaMode = "strict",
+    missing_columns: MissingColumns = "error",
     dedup_order_by: str | Sequence[str] | None = None,
     progress: ProgressCallback | bool | None = None,
     lock_timeout: float = LOCK_TIMEOUT,  # noqa: ARG001  (a dry run takes no lock)
     use_merge: bool | None = None,
     read_options: Mapping[str, Any] | None = None,
+    transaction: str | None = None,
+    operation_column: str | None = None,
+    newer_by: str | None = None,
+    max_deleted: float | None = None,
+    scope: Scope | None = None,
 ) -> MergePlan:
     """Plan a merge without writing anything: exact counts, and the operation on each file.
 
@@ -223,7 +318,7 @@ def plan_merge(
     Args:
         data: The source rows. All arguments are those of `merge`: see `inlay.merge`.
         path: The directory of the dataset.
-        strategy: `"insert"`, `"update"`, `"upsert"`, `"full_merge"` or `"deduplicate"`.
+        strategy: `"insert"`, `"update"`, `"upsert"`, `"full_merge"`, `"deduplicate"` or `"delete"`.
         key_columns: The name, or the names, of the columns that identify a row.
         partition_columns: The partition columns of a new dataset.
         filesystem: An fsspec or pyarrow filesystem that holds `path`.
@@ -234,11 +329,18 @@ def plan_merge(
         engine: `"auto"`, `"pyarrow"`, `"duckdb"` or `"spark"`.
         storage_options: Arguments of the filesystem that the URL names.
         schema_mode: `"strict"` or `"evolve"`.
+        missing_columns: `"error"`, `"null"` or `"keep"`.
         dedup_order_by: For strategy `"deduplicate"`: the columns that determine the source row to keep.
         progress: True for a progress bar, or a callback.
         lock_timeout: Ignored: a plan takes no lock.
         use_merge: For engine `"duckdb"`: whether DuckDB uses its MERGE statement.
         read_options: How to read text files.
+        transaction: The token of the merge. If the dataset contains the token already, the merge would change nothing:
+            the plan has `replayed=True` and no changes.
+        operation_column: The source column that says whether a row inserts, updates or deletes.
+        newer_by: The column that tells whether a source row is newer than the stored row.
+        max_deleted: The maximum number of rows, or share of the rows, that the merge may delete.
+        scope: The rows of the dataset that the merge is about.
 
     Returns:
         The number of rows to insert, update and delete, and for each file its operation and the reason.
@@ -256,15 +358,20 @@ def plan_merge(
         >>> [(file.operation, file.reason) for file in plan.files]
         [('rewritten', '1 matching row in 1 of 1 row groups')]
     """
+    check_transaction(transaction)
     with progress_callback(progress) as on_progress:
         options = MergeOptions.check(
             strategy, key_columns, partition_columns, partition_by, compression, max_rows_per_file, row_group_size,
-            schema_mode, dedup_order_by, on_progress,
+            schema_mode, dedup_order_by, on_progress, missing_columns, operation_column,
+            newer_by, max_deleted, scope,
         )  # fmt: skip
+        check_scope(scope, options.strategy.name)
         with _open_run(
             "plan", options, engine, use_merge, data, path, filesystem, storage_options, read_options
         ) as run:
-            return read_consistently(run.location, run.dry_run)
+            return read_consistently(
+                run.location, partial(_plan_transaction, run, open_journal(run.location), transaction)
+            )
 
 
 @contextlib.contextmanager
@@ -291,15 +398,24 @@ def _open_run(
         yield run
 
 
-def _execute_with_retries(run: MergeRun, lock_timeout: float) -> MergeResult:
-    """Plan and commit. On an object store, plan again if another writer committed first."""
+def _plan_transaction(
+    run: MergeRun, journal: Journal, transaction: str | None, location: Location, files: Sequence[FileStat]
+) -> MergePlan:
+    if transaction is not None and find_outcome(journal, transaction) is not None:
+        return run.plan_replay(location, files)
+    return run.dry_run(location, files)
+
+
+def execute_with_retries(run: MergeRun, lock_timeout: float, transaction: str | None = None) -> MergeResult:
+    """Plan and commit, unless the transaction is committed. On an object store, plan again after a conflict."""
     deadline = time.monotonic() + lock_timeout
     longest = 0.1
     while True:
         try:
             with IncrementalFileManager(lock_timeout=lock_timeout) as files:
                 files.open(run.location)
-                return run.execute(files)
+                outcome = None if transaction is None else files.find_outcome(transaction)
+                return run.execute(files, transaction) if outcome is None else replay_result(outcome, run.location)
         except ConcurrentModificationError:
             if run.is_outdated or run.location.store.is_local or time.monotonic() >= deadline:
                 raise
@@ -313,6 +429,7 @@ class MergeRun:
 
     _source: Source  # set by `_load`, like `_conformer`
     _conformer: Conformer
+    _kept: Collection[str] = ()  # the columns that keep their values
 
     def __init__(
         self,
@@ -343,30 +460,53 @@ class MergeRun:
         self._report.committed()
 
     # ---------------------------------------------------------------------------------------- execution and dry run
-    def execute(self, files: Transaction) -> MergeResult:
+    def execute(self, files: Transaction, token: str | None = None) -> MergeResult:
         decisions = self._plan(files.snapshot())
         rewrites, appended = self._stage(decisions, files)
         verify_staged(self.location, [each.written for each in rewrites] + [written for _, written in appended])
         changed = [each for each in rewrites if each.changed]
         moved = [path for each in changed if (path := each.decision.footer.file.path) != each.slot.path]
-        puts = [each.slot for each in changed] + [slot for slot, _ in appended]
+        staged = [(each.slot, each.written) for each in changed] + appended
+        puts = [slot._replace(content=written.content) for slot, written in staged]
         removes = [*decisions.removed, *moved]
         summaries = summary_files(self.location) if puts or removes else []
-        if puts or removes:
+        result = build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended, summaries)
+        # A dataset without data files knows no tokens.
+        is_recorded = token is not None and bool(puts or decisions.target.footers)
+        if puts or removes or is_recorded:
             self._report("commit", 0, 1)
-            files.commit(puts, [*removes, *summaries])
-        return build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended, summaries)
+            outcome = record_result(result, self.location) if is_recorded else None
+            files.commit(
+                puts, [*removes, *summaries], self._change(result), token=token if is_recorded else None,
+                outcome=outcome,
+            )  # fmt: skip
+        return result
+
+    def _change(self, result: MergeResult) -> Change:
+        strategy, keys = self.options.strategy.name, self.options.key_columns
+        operation = "merge" if keys else strategy  # A deletion by condition has no keys.
+        counts = (result.inserted, result.updated, result.deleted, result.target_count_after)
+        return Change(operation, strategy, keys, *counts)
 
     def dry_run(self, location: Location, files: Sequence[FileStat]) -> MergePlan:
         self.location = location
         return self._build_plan(*self._stage_dry_run(files))
 
+    def plan_replay(self, location: Location, files: Sequence[FileStat]) -> MergePlan:
+        """Plan a merge whose transaction is committed already: it changes nothing."""
+        target = TargetState.read(location, files, [], None, self._cache_of(location), self.engine.footers)
+        return build_replay_plan(target, self.options)
+
     def dry_run_with_changes(self, files: Sequence[FileStat], limit: int) -> tuple[MergePlan, Changes]:
         """Plan the merge, and read up to `limit` inserted, replaced and deleted rows each."""
         decisions, rewrites = self._stage_dry_run(files)
-        schema = self._conformer.stored_schema
-        changes = sample_changes(decisions, rewrites, self._source, schema, self.engine, limit)
+        changes = sample_changes(decisions, rewrites, self._source, self._row_schema, self.engine, limit)
         return self._build_plan(decisions, rewrites), changes
+
+    @property
+    def _row_schema(self) -> pa.Schema:
+        """The schema of the dataset's rows after the merge."""
+        return self._conformer.stored_schema
 
     def _stage_dry_run(self, files: Sequence[FileStat]) -> tuple[Decisions, list[FileRewrite]]:
         decisions = self._plan(files)
@@ -382,17 +522,30 @@ class MergeRun:
         self.target = TargetState.read(
             self.location, files, options.key_columns, self._requested_partitions(files), cache, self.engine.footers
         )
-        self._load()
-        decisions = decide(self.target, self._source, options, self.engine, self._report)
+        scope = None
+        if options.scope is not None and files:
+            scope = RowCondition.of(options.scope, self.target, self.target.row_schema)
+            self.target = self.target.with_ranges(scope.bounded, cache, self.engine.footers)
+        self._load(scope.columns if scope is not None else self._scope_without_files())
+        inside = None if scope is None else scope.select(self.target, self.engine, self._report)
+        decisions = decide(self.target, self._source, options, self.engine, self._report, inside)
+        reject_deletions(decisions.deleted, decisions.rows_in_scope, options.max_deleted)
+        self._reject_incomplete_rows(decisions.new_rows)
+        self._widen(decisions)
         self._schemas = [self._schema_for(decision) for decision in decisions.touched]
         return decisions
+
+    def _scope_without_files(self) -> list[str]:
+        """Return the columns of a scope that a source can show although there is no dataset."""
+        return list(self.options.scope) if isinstance(self.options.scope, Mapping) else []
 
     def _requested_partitions(self, files: Sequence[FileStat]) -> list[str] | None:
         """Return the partition columns to check. A strategy without new files can update a flat dataset."""
         is_flat = not any(parse_hive_partition_path(file.path) for file in files[:1])
         return None if is_flat and not self.options.strategy.inserts else self.options.partition_columns
 
-    def _load(self) -> None:
+    def _load(self, scope_columns: Sequence[str]) -> None:
+        self._scope_columns = list(scope_columns)
         if self._is_loaded:
             if not self._conform_to(self._conformer.source).schema.equals(self._conformer.schema):
                 self.is_outdated = True
@@ -401,53 +554,158 @@ class MergeRun:
                     hint="Run the merge again.",
                 )
             return
-        with self.engine.open(self._data, self.target.schema, self._storage_options, self._read_options) as opened:
+        with self.engine.open(self._data, self._like(), self._storage_options, self._read_options) as opened:
             self._conformer = self._conform_to(opened.schema)
-            require_columns(self.options.partition_columns or (), opened.schema, "the source", "partition column")
+            self._kept = self._conformer.kept
+            options = self.options
+            if not options.strategy.needs_only_keys and options.operation_column is None:
+                required = [name for name in options.partition_columns or () if name not in self._conformer.kept]
+                require_columns(required, opened.schema, "the source", "partition column")
             self._source = self.engine.load(opened, self._conformer, self.options.key_columns)
         self._is_loaded = True
         self._data = None
+        self._reject_rows_outside()
         self._check_keys()
+
+    def _reject_rows_outside(self) -> None:
+        """Reject source rows outside the scope, before rows with repeated keys are dropped."""
+        options, only_keys, scope = self.options, self.options.strategy.needs_only_keys, self.options.scope
+        if only_keys and not self.target.footers:
+            names = [name for name in self._scope_columns if name in self._source.schema.names]
+            scope = {name: scope[name] for name in names}
+        if scope is None:
+            return
+        schema = self.target.row_schema if self.target.footers else self._conformer.stored_schema
+        reject_rows_outside(self._source, scope, self.target, schema, options.key_columns, needs_only_keys=only_keys)
+
+    def _like(self) -> pa.Schema | None:
+        """Return the types that the cells of text files get."""
+        schema, options = self.target.schema, self.options
+        if schema is not None and options.schema_mode == "evolve":
+            schema = pa.schema([self._longest_integer(field) for field in schema], schema.metadata)
+        if schema is None or not options.strategy.needs_only_keys:
+            return schema
+        needed = {*options.key_columns, options.newer_by, *self._scope_columns}
+        return pa.schema([field for field in schema if field.name in needed])
+
+    def _longest_integer(self, field: pa.Field) -> pa.Field:
+        """Read integers of text files as int64, so that the values can widen the column."""
+        is_short = pa.types.is_integer(field.type) and field.type.bit_width < 64
+        is_stored = field.name not in self.target.partition_columns
+        return field.with_type(pa.int64()) if is_short and is_stored else field
 
     def _conform_to(self, source: pa.Schema) -> Conformer:
         target, options = self.target, self.options
-        return Conformer(
+        only_keys = options.strategy.needs_only_keys
+        needed = {*options.key_columns, *(name for name in self._scope_columns if name in source.names)}
+        return (KeyConformer if only_keys else Conformer)(
             source,
             target.schema,
             options.key_columns,
-            target.partition_columns,
+            [name for name in target.partition_columns if not only_keys or name in needed],
             options.schema_mode,
             options.dedup_order_by,
+            options.missing_columns,
+            options.operation_column,
+            options.newer_by,
+            self._scope_columns,
         )
 
     def _check_keys(self) -> None:
         reject_null_keys(self._source.null_keys, self._source.input_rows)
         if self.options.strategy.reduces_source:
-            self._source.reduce(self.options.dedup_order_by)
+            self._source.reduce(self.options.reduce_by)
         else:
             reject_duplicates(self._source.repeated_keys())
+
+    def _reject_incomplete_rows(self, new_rows: RowNumbers) -> None:
+        """Reject new rows that lack a partition column, or a column that is not nullable."""
+        partitions, keys = self.target.partition_columns, self.options.key_columns
+        required = [field.name for field in self.target.schema or () if not field.nullable]
+        for name in dict.fromkeys([*partitions, *required]):
+            rows = self._rows_without(name, new_rows)
+            if len(rows):
+                what = "partition column" if name in partitions else "column"
+                why = "" if name in partitions else ", which is not nullable in the dataset"
+                key = row_text(self._source.take(rows[:1], keys), keys, 0)
+                raise incomplete_error(key, len(rows), f"{what} {name!r}{why}")
+
+    def _rows_without(self, name: str, rows: RowNumbers) -> RowNumbers:
+        """Return the source rows, of `rows`, that lack a column."""
+        if name in self._conformer.kept:
+            return rows
+        hidden = absence_column(name)
+        if hidden not in self._source.schema.names or not len(rows):
+            return NO_ROWS
+        lacking: RowNumbers = rows[to_numpy(self._source.take(rows, [hidden]).column(hidden))]
+        return lacking
+
+    def _widen(self, decisions: Decisions) -> None:
+        """Widen the columns that do not hold the values of the source, in all files."""
+        if not self._conformer.wider:
+            return
+        used = np.concatenate([NO_ROWS, decisions.new_rows, *(e.sources for d in decisions.touched for e in d.edits)])
+        fields = [field for field in self.target.schema or () if field.name in self._conformer.wider and len(used)]
+        widened = frozenset(field.name for field in fields if not self._fits(used, [field]))
+        self._conformer = replace(self._conformer, widened=widened)
+        if widened:
+            decisions.widen(self._narrower)
+
+    def _fits(self, rows: RowNumbers, fields: Sequence[pa.Field]) -> bool:
+        try:
+            self._fit(rows, fields)
+        except SchemaMismatchError:
+            return False
+        return True
+
+    def _fit(self, rows: RowNumbers, fields: Sequence[pa.Field]) -> None:
+        """Raise SchemaMismatchError if source rows don't fit the fields."""
+        hidden = {field.name: absence_column(field.name) for field in fields}
+        hidden = {name: column for name, column in hidden.items() if column in self._source.schema.names}
+        table = self._source.take(rows, [*(field.name for field in fields), *hidden.values()])
+        for field in fields:
+            optional = [table.column(hidden[field.name])] if field.name in hidden else []
+            fit_field(table.column(field.name), field, optional=optional)
+
+    def _narrower(self, own: pa.Schema) -> list[str]:
+        """Return the columns of a file that this merge widens."""
+        schema = self._conformer.file_schema
+        return [
+            field.name
+            for field in own
+            if field.name in self._conformer.widened and not field.equals(schema.field(field.name))
+        ]
+
+    def _widened_schema(self, own: pa.Schema) -> pa.Schema:
+        """Return the schema of a file after its columns are widened."""
+        schema, names = self._conformer.file_schema, self._narrower(own)
+        wide = {name: schema.field(name) for name in names}
+        return pa.schema([wide.get(field.name, field) for field in own], without_schema_copies(own.metadata))
 
     def _schema_for(self, decision: Decision) -> pa.Schema | None:
         """Return the schema of a rewritten file, or None if the file can keep its own.
 
-        A file keeps its schema if it has the same columns and its types can hold the new values.
+        A file keeps its schema if it only loses rows, or has the same columns and its types can hold the new values.
         """
         schema, own = self._conformer.file_schema, decision.own_schema
-        if (set(own.names) ^ set(schema.names)) - set(self.target.partition_columns):
+        if self._narrower(own):
+            is_complete = not set(schema.names) - set(own.names) - self._conformer.kept
+            return self._widened_schema(own) if is_complete else schema
+        if not decision.updated and decision.deleted < decision.footer.rows:
+            return None
+        kept = self._conformer.kept
+        if (set(own.names) ^ set(schema.names)) - set(self.target.partition_columns) - kept:
             return schema
-        shared = [field for field in own if field.name in schema.names]
+        shared = [field for field in own if field.name in schema.names and field.name not in kept]
         narrower = [
             f
             for f in shared
             if not f.type.equals(schema.field(f.name).type) or f.nullable < schema.field(f.name).nullable
         ]
-        if not narrower or not decision.matched:
+        if not narrower or not decision.updated:
             return None
         try:
-            matched = np.concatenate([edit.sources for edit in decision.edits])
-            rows = self._source.take(matched, [field.name for field in narrower])
-            for field in narrower:
-                fit_field(rows.column(field.name), field)
+            self._fit(np.concatenate([edit.sources for edit in decision.edits]), narrower)
         except SchemaMismatchError as error:
             if self.options.schema_mode == "evolve":
                 return schema
@@ -472,28 +730,41 @@ class MergeRun:
         self, decisions: Decisions, files: Transaction | None
     ) -> tuple[list[FileRewrite], list[tuple[StagedFile, StageResult]]]:
         """Stage rewritten and new files. Without a transaction, only compare rows."""
-        touched = decisions.touched
-        self._report("rewrite", 0, len(touched))
-        paths = [decision.footer.file.path for decision in touched]
+        touched, widened = decisions.touched, decisions.widened
+        count = len(touched) + len(widened)
+        self._report("rewrite", 0, count)
+        paths = [decision.footer.file.path for decision in [*touched, *widened]]
         slots = [StagedFile("", path) if files is None else files.stage_replacement(path) for path in paths]
         edits = [
-            FileEdit(path, slot.stage, decision.edits, schema, self._equal_columns(decision))
-            for path, slot, decision, schema in zip(paths, slots, touched, self._schemas, strict=True)
+            FileEdit(
+                path, slot.stage, decision.edits, schema, self._equal_columns(decision), decision.edited_bytes,
+                schema is not None and bool(self._narrower(decision.own_schema)),
+                2 * len(self._kept) > len(decision.own_schema),
+            )
+            for path, slot, decision, schema in zip(paths, slots, touched, self._schemas, strict=False)
+        ]  # fmt: skip
+        alterations = [
+            Alteration(path, slot.stage, self._widened_schema(decision.own_schema), {}, decision.footer.file.size)
+            for path, slot, decision in zip(paths[len(touched) :], slots[len(touched) :], widened, strict=True)
         ]
         appends = [] if files is None else self._appends(decisions, files)
         outcomes = self.engine.stage(
             self.location, self._source, edits, [append for _, append in appends], dry_run=files is None
         )
         with contextlib.closing(outcomes):
-            written = self._report_each("rewrite", len(edits), outcomes)
-            rewrites = [FileRewrite(*each) for each in zip(touched, slots, written, strict=True)]
+            written = list(self._report_each("rewrite", count, itertools.islice(outcomes, len(edits))))
+            with contextlib.closing(self.engine.alter(self.location, alterations)) as altered:
+                written += self._report_each("rewrite", count, altered, len(edits))
+            rewrites = [FileRewrite(*each) for each in zip([*touched, *widened], slots, written, strict=True)]
             if files is not None:
                 self._report("append", 0, len(appends))
             added = [slot for slot, _ in appends]
             return rewrites, list(zip(added, self._report_each("append", len(added), outcomes), strict=True))
 
-    def _report_each(self, phase: str, count: int, outcomes: Iterator[StageResult]) -> Iterator[StageResult]:
-        for done, written in enumerate(itertools.islice(outcomes, count), 1):
+    def _report_each(
+        self, phase: str, count: int, outcomes: Iterator[StageResult], before: int = 0
+    ) -> Iterator[StageResult]:
+        for done, written in enumerate(itertools.islice(outcomes, count), before + 1):
             self._report(phase, done, count)
             yield written
 

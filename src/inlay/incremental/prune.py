@@ -1,7 +1,7 @@
-"""Pruning: which files can contain source keys.
+"""Pruning: which files can contain source keys, or rows that a condition selects.
 
-Partition values and footer statistics exclude files without reading data. Reading the key columns confirms the rest.
-A file is excluded only if it provably contains no source key.
+Partition values and footer statistics exclude files without reading data. Reading columns confirms the rest. A file is
+excluded only if it provably contains no such row.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from inlay.engines.base import Target
 from inlay.engines.keys import KeyRanges, canonical_type
+from inlay.engines.selection import Selection, bound_guarantees
+from inlay.incremental.target import TargetState, path_values
 
-__all__ = ["Statistics", "possible_files"]
+__all__ = ["Statistics", "possible_files", "selection_targets"]
 
 
 class Statistics(Protocol):
@@ -36,3 +39,23 @@ def possible_files(
         lows, highs, known = statistics.bounds(name, canonical_type(schema.field(name).type))
         possible &= index.touches(position, lows, highs, known)
     return possible
+
+
+def selection_targets(target: TargetState, selection: Selection) -> list[Target]:
+    """Return the files that may contain a selected row, with the values in their paths."""
+    footers = target.footers
+    directories = footers.files.directories
+    constants = {directory: path_values(f"{directory}/", selection.schema) for directory in dict.fromkeys(directories)}
+    guarantees = [selection.path_guarantees(constants[directory]) for directory in directories]
+    for field in selection.bounded(footers.schemas):
+        if field.name in footers.ranges and field.name not in target.partition_columns:
+            bounds = footers.bounds(field.name, field.type)
+            found = bound_guarantees(field.name, *bounds, footers.ranges[field.name].nulls)
+            for at, proven in enumerate(found):
+                guarantees[at] += proven
+    allowed = selection.allows(guarantees)
+    return [
+        Target(file.path, constants[directory], file.size)
+        for (file, rows), directory, is_allowed in zip(footers.files_and_rows(), directories, allowed, strict=True)
+        if rows and is_allowed
+    ]

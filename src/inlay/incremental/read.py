@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,18 +15,16 @@ import pyarrow as pa
 from inlay.commit.snapshot import hold_snapshot, read_consistently
 from inlay.commit.transaction import footer_cache, locate_dataset
 from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
-from inlay.incremental.target import TargetState
+from inlay.incremental.target import TargetState, path_columns
 from inlay.incremental.validate import require_columns
 from inlay.parquet.footer_cache import Footers
 from inlay.parquet.footers import has_nanoseconds, int96_columns, open_parquet, require_readable_timestamps
-from inlay.parquet.layout import infer_partition_type, parse_hive_partition_path
-from inlay.schema import storage_type
 from inlay.storage import FileStat, Filesystem, Location, ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-__all__ = ["open_dataset", "parquet_dataset", "read_parquet"]
+__all__ = ["Contents", "open_dataset", "open_files", "parquet_dataset", "read_parquet"]
 
 _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((?P<name>.*?)\) in ", re.DOTALL)
 
@@ -36,6 +34,7 @@ def read_parquet(
     *,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,  # noqa: A002
+    version: int | None = None,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> pa.Table:
@@ -46,6 +45,7 @@ def read_parquet(
         columns: The names of the columns to read, in this order. None reads all columns, including those that the
             Hive paths hold.
         filter: A pyarrow expression, such as `pyarrow.compute.field("price") > 2`. Only matching rows are returned.
+        version: The number of an earlier version, which `inlay.history` lists. None reads the newest state.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
 
@@ -54,7 +54,9 @@ def read_parquet(
 
     Raises:
         InvalidArgumentError: `filter` is not a pyarrow expression.
-        NotFoundError: There is no Parquet file at `path`.
+        NotFoundError: There is no Parquet file at `path`, or the version is not kept.
+        DamagedVersionError: Another program changed a file of the version in place.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
         SchemaMismatchError: A column does not exist, or the schemas of the files cannot be combined.
         UnreadableFileError: A data file cannot be read.
         ConcurrentModificationError: The dataset changes faster than it can be read.
@@ -82,12 +84,13 @@ def read_parquet(
             return dataset.to_table(columns=wanted, filter=filter)
 
     with wrap_errors("read"):
-        return read_consistently(location, read)
+        return read_consistently(location, read, version)
 
 
 @contextlib.contextmanager
 def open_dataset(
     path: str | os.PathLike[str],
+    version: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -95,11 +98,12 @@ def open_dataset(
     """Open a dataset as a pyarrow Dataset, to scan more rows than fit in memory.
 
     Use it as a context manager. On a local disk, writers can commit inside the block, and the dataset keeps its old
-    rows: hard links in the sidecar hold the replaced files until the block ends. On an object store, and for a user who
-    cannot write to the sidecar, a commit inside the block raises an error at its end.
+    rows: hard links in the sidecar hold the replaced files until the block ends. Nobody waits for a lock. On an object
+    store, a commit inside the block raises an error at its end.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.
+        version: The number of an earlier version, which `inlay.history` lists. None opens the newest state.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
 
@@ -107,7 +111,9 @@ def open_dataset(
         A context manager that yields a `pyarrow.dataset.Dataset`.
 
     Raises:
-        NotFoundError: There is no Parquet file at `path`.
+        NotFoundError: There is no Parquet file at `path`, or the version is not kept.
+        DamagedVersionError: Another program changed a file of the version in place.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
         UnreadableFileError: A data file cannot be read.
         ConcurrentModificationError: A writer committed inside the block, and inlay could not keep the replaced files.
 
@@ -122,7 +128,7 @@ def open_dataset(
     location = locate_dataset(path, filesystem, storage_options)
     with contextlib.ExitStack() as stack:
         with wrap_errors("read"):
-            snapshot = stack.enter_context(hold_snapshot(location))
+            snapshot = stack.enter_context(hold_snapshot(location, version))
             dataset = _dataset(snapshot.location, snapshot.files)
         yield dataset  # outside wrap_errors: errors of the caller's block are not inlay's
 
@@ -138,25 +144,44 @@ def _naming_unknown_columns(schema: pa.Schema) -> Iterator[None]:
         raise
 
 
-def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The schema of a dataset, and what its footers say about its files."""
+
+    schema: pa.Schema  # with the columns in the Hive paths
+    path_columns: pa.Schema
+    footers: Footers
+
+    @classmethod
+    def read(cls, location: Location, files: Sequence[FileStat], columns: Sequence[str] = ()) -> Contents:
+        """Read the footers of all files, with the ranges of `columns`."""
+        if not files:
+            raise NotFoundError(
+                f"There is no Parquet file in {location.uri!r}.",
+                hint="Check the path, or write rows with write_dataset.",
+            )
+        state = TargetState.read(location, files, columns, None, footer_cache(location))
+        _check_timestamps(location, state.footers)
+        return cls(state.row_schema, path_columns(state.footers), state.footers)
+
+
+def open_files(location: Location, paths: Sequence[str], schema: pa.Schema, path_columns: pa.Schema) -> ds.Dataset:
+    """Open files of a dataset as a pyarrow Dataset."""
     import pyarrow.dataset as ds  # a slow import: it imports pandas if pandas is installed
 
-    if not files:
-        raise NotFoundError(
-            f"There is no Parquet file in {location.uri!r}.", hint="Check the path, or write rows with write_dataset."
-        )
-    state = TargetState.read(location, files, [], None, footer_cache(location))
-    schema = cast(pa.Schema, state.schema)  # a dataset with files has a schema
-    _check_timestamps(location, state.footers)
-    paths = _path_columns(state.footers)
     return ds.dataset(
-        [location.full(file.path) for file in files],
-        schema=pa.schema([*schema, *(field for field in paths if field.name not in schema.names)], schema.metadata),
+        [location.full(path) for path in paths],
+        schema=schema,
         format="parquet",
         filesystem=_filesystem(location),
-        partitioning=ds.partitioning(paths, flavor="hive"),
+        partitioning=ds.partitioning(path_columns, flavor="hive"),
         partition_base_dir=location.root,
     )
+
+
+def _dataset(location: Location, files: Sequence[FileStat]) -> ds.Dataset:
+    contents = Contents.read(location, files)
+    return open_files(location, [file.path for file in files], contents.schema, contents.path_columns)
 
 
 def _check_timestamps(location: Location, footers: Footers) -> None:
@@ -183,13 +208,3 @@ def parquet_dataset(location: Location, paths: Sequence[str], schema: pa.Schema)
 
 def _filesystem(location: Location) -> Filesystem | None:
     return location.store.filesystem if isinstance(location.store, ObjectStore) else None
-
-
-def _path_columns(footers: Footers) -> pa.Schema:
-    """Return the columns in the Hive paths, with the types in the files, or else inferred from all values."""
-    values: dict[str, list[str | None]] = {}
-    for directory in dict.fromkeys(posixpath.dirname(file.path) for file in footers.files):
-        for name, value in parse_hive_partition_path(f"{directory}/").items():
-            values.setdefault(name, []).append(value)
-    stored = {field.name: storage_type(field.type) for schema in footers.schemas for field in schema}
-    return pa.schema([(name, stored.get(name) or infer_partition_type(texts)) for name, texts in values.items()])

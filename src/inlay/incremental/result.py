@@ -7,18 +7,20 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from inlay.commit.transaction import StagedFile
-from inlay.engines.base import Engine, GroupEdit, Pick, RowNumbers, Source, StageResult
+from inlay.engines.base import NO_ROWS, Engine, GroupEdit, Pick, RowNumbers, Source, StageResult
+from inlay.engines.kernels import cast_rows, replacement_rows
 from inlay.errors import InlayError
 from inlay.incremental.plan import Decision, Decisions, FilePlan, MergePlan
 from inlay.incremental.stage import partition_chunks
 from inlay.incremental.strategies import MergeStrategy, Strategy
+from inlay.incremental.target import TargetState
 from inlay.incremental.validate import MergeOptions
 from inlay.storage import FileStat, Location
 
@@ -30,9 +32,12 @@ __all__ = [
     "MergeStats",
     "WriteResult",
     "build_plan",
+    "build_replay_plan",
     "build_result",
     "compute_merge_stats",
     "first_rows",
+    "record_result",
+    "replay_result",
     "sample_changes",
 ]
 
@@ -94,6 +99,9 @@ class MergeResult:
         bytes_copied: The number of bytes in `bytes_written` that were copied without decoding them.
         removed_summaries: The paths of removed `_metadata` and `_common_metadata` files, which other programs wrote and
             which no longer match the data files.
+        replayed: True if the transaction of the merge had been committed before: this call changed nothing, and all
+            other attributes are those of the first merge. `files` then leaves out preserved files.
+        stale: The number of source rows without effect, because `newer_by` found the stored rows not older.
 
     Example:
         >>> import inlay
@@ -120,6 +128,8 @@ class MergeResult:
     bytes_written: int = 0
     bytes_copied: int = 0
     removed_summaries: list[str] = field(default_factory=list)
+    replayed: bool = False
+    stale: int = 0
 
     @classmethod
     def of(cls, files: Sequence[MergeFileMetadata], **counts: Any) -> MergeResult:
@@ -166,12 +176,14 @@ class MergeResult:
         return asdict(self)
 
     def __repr__(self) -> str:
+        replayed = "already committed, nothing changed now: " if self.replayed else ""
+        stale = f", {self.stale:,} stale" if self.stale else ""
+        untouched = "" if self.replayed else f", {len(self.preserved_files):,} untouched"
         return (
-            f"MergeResult({self.strategy}: {self.inserted:,} inserted, {self.updated:,} updated"
-            f" ({self.unchanged:,} unchanged), {self.deleted:,} deleted; {self.target_count_before:,} ->"
+            f"MergeResult({self.strategy}: {replayed}{self.inserted:,} inserted, {self.updated:,} updated"
+            f" ({self.unchanged:,} unchanged), {self.deleted:,} deleted{stale}; {self.target_count_before:,} ->"
             f" {self.target_count_after:,} rows; files: {len(self.rewritten_files):,} rewritten,"
-            f" {len(self.inserted_files):,} new, {len(self.removed_files):,} removed,"
-            f" {len(self.preserved_files):,} untouched)"
+            f" {len(self.inserted_files):,} new, {len(self.removed_files):,} removed{untouched})"
         )
 
     def _repr_html_(self) -> str:
@@ -345,7 +357,29 @@ def build_result(
         bytes_written=sum(written.size for written in everything),
         bytes_copied=sum(written.bytes_copied for written in everything),
         removed_summaries=[location.display(path) for path in removed_summaries],
+        stale=decisions.stale,
     )
+
+
+_PATH_LISTS = {f"{operation}_files" for operation in get_args(Operation)}
+
+
+def record_result(result: MergeResult, location: Location) -> dict[str, Any]:
+    """Return a result as JSON values with the touched files only, whose paths are relative to the dataset."""
+    counts = {name: value for name, value in asdict(result).items() if name not in _PATH_LISTS}
+    touched = [asdict(file) for file in result.files if file.operation != "preserved"]
+    return counts | {
+        "files": [file | {"path": location.relative(file["path"])} for file in touched],
+        "removed_summaries": [location.relative(path) for path in result.removed_summaries],
+    }
+
+
+def replay_result(recorded: Mapping[str, Any], location: Location) -> MergeResult:
+    """Return the result that `record_result` recorded."""
+    files = [MergeFileMetadata(**file | {"path": location.display(file["path"])}) for file in recorded["files"]]
+    summaries = [location.display(path) for path in recorded["removed_summaries"]]
+    counts = {name: value for name, value in recorded.items() if name != "files"}
+    return MergeResult.of(files, **counts | {"removed_summaries": summaries, "replayed": True})
 
 
 def build_plan(
@@ -360,7 +394,7 @@ def build_plan(
     touched = {number: file for number, file in plans.items() if file.operation != "preserved"}
     return MergePlan(
         affected_files=[file.path for file in touched.values()],
-        unaffected_files=[location.display(file.path) for n, file in enumerate(footers.files) if n not in touched],
+        unaffected_files=location.display_all(path for n, path in enumerate(footers.files.paths) if n not in touched),
         new_files=_planned_names(decisions, options.max_rows_per_file),
         affected_rows=sum(file.row_count for file in touched.values()),
         strategy=options.strategy.name,
@@ -371,11 +405,28 @@ def build_plan(
         updated=decisions.updated,
         deleted=decisions.deleted,
         unchanged=sum(each.written.unchanged for each in rewrites),
+        stale=decisions.stale,
         rows_to_rewrite=sum(decision.rows_touched for decision in decisions.files if id(decision) in changed),
         bytes_to_rewrite=sum(
             (file.size_bytes or 0) - file.bytes_copied for file in touched.values() if file.operation == "rewritten"
         ),
         explain=partial(_all_file_plans, location, footers.files, footers.rows, decisions.reasons_to_keep(), plans),
+    )
+
+
+def build_replay_plan(target: TargetState, options: MergeOptions) -> MergePlan:
+    location, footers = target.location, target.footers
+    reasons = ["the transaction is already committed"] * len(footers)
+    return MergePlan(
+        affected_files=[],
+        unaffected_files=[location.display(file.path) for file in footers.files],
+        new_files=[],
+        affected_rows=0,
+        strategy=options.strategy.name,
+        target_count_before=target.rows,
+        target_count_after=target.rows,
+        replayed=True,
+        explain=partial(_all_file_plans, location, footers.files, footers.rows, reasons, {}),
     )
 
 
@@ -418,7 +469,6 @@ def _planned_names(decisions: Decisions, max_rows: int) -> list[str]:
     ]
 
 
-_NOTHING = np.empty(0, np.int64)
 _MAX_ROW_GROUPS = 8  # to read for one kind of change
 
 
@@ -434,7 +484,7 @@ class Changes:
 
 def first_rows(engine: Engine, location: Location, paths: Sequence[str], schema: pa.Schema, limit: int) -> pa.Table:
     """Read the first rows of non-empty files, at most `limit`."""
-    picks = [Pick(path, 0, _NOTHING, limit) for path in paths[:_MAX_ROW_GROUPS]]
+    picks = [Pick(path, 0, NO_ROWS, limit) for path in paths[:_MAX_ROW_GROUPS]]
     tables = engine.pick(location, picks, schema) if picks else []
     return pa.concat_tables([schema.empty_table(), *tables]).slice(0, limit)
 
@@ -458,11 +508,16 @@ def sample_changes(
     picks = [*(each.pick for each in replaced), *deleted]
     tables = list(engine.pick(decisions.target.location, picks, schema)) if picks else []
     empty = schema.empty_table()
-    sources = np.concatenate([_NOTHING, *(each.sources for each in replaced)])
+    old = pa.concat_tables([empty, *tables[: len(replaced)]])
+    sources = np.concatenate([NO_ROWS, *(each.sources for each in replaced)])
+
+    def take(rows: RowNumbers) -> pa.Table:
+        return source.take(rows) if len(rows) else empty  # strategy delete loads only key columns
+
     return Changes(
-        inserted=source.take(decisions.new_rows[:limit], schema.names),
-        old=pa.concat_tables([empty, *tables[: len(replaced)]]),
-        new=source.take(sources, schema.names),
+        inserted=cast_rows(take(decisions.new_rows[:limit]), schema),
+        old=old,
+        new=replacement_rows(old, take(sources)),
         deleted=pa.concat_tables([empty, *tables[len(replaced) :]]).slice(0, limit),
     )
 
@@ -491,9 +546,11 @@ def _deleted(decisions: Decisions, limit: int) -> Iterator[Pick]:
     for decision in decisions.files:
         path = decision.footer.file.path
         if decision.remove:
-            yield from (Pick(path, group, _NOTHING, limit) for group in range(decision.footer.groups))
+            yield from (Pick(path, group, NO_ROWS, limit) for group in range(decision.footer.groups))
         for edit in decision.edits:
-            if not edit.keep_others and _loses_rows(decision, edit):
+            if len(edit.deleted):
+                yield Pick(path, edit.group, edit.deleted[:limit])
+            elif not edit.keep_others and _loses_rows(decision, edit):
                 yield Pick(path, edit.group, edit.positions, limit)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,8 @@ from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings
 from inlay.storage import Location
 
 __all__ = ["new_file_settings", "partition_chunks", "plan_appends", "verify_staged"]
+
+_VERIFIED_AT_ONCE = 8
 
 
 def partition_chunks(rows: RowNumbers, partitions: Partitions, max_rows: int) -> list[tuple[int, RowNumbers]]:
@@ -68,21 +71,28 @@ def new_file_settings(
 
 def verify_staged(location: Location, written: Sequence[StageResult]) -> None:
     """Read the footer of each staged file, and check its row count."""
-    for outcome in written:
-        if outcome.stage is None:
-            continue
-        try:
-            with location.store.open_arrow(outcome.stage, outcome.size) as file:
-                rows = pq.read_metadata(file).num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise DatasetMergeError(
-                f"The staged file {outcome.stage!r} cannot be read: {error}. Nothing changed.",
-                operation="verify",
-                hint="Check the disk, then run the operation again.",
-            ) from error
-        if rows != outcome.rows:
-            raise DatasetMergeError(
-                f"The staged file {outcome.stage!r} has {rows:,} rows instead of {outcome.rows:,}. Nothing changed.",
-                operation="verify",
-                hint="Check the disk, then run the operation again.",
-            )
+    staged = [outcome for outcome in written if outcome.stage is not None]
+    if len(staged) < _VERIFIED_AT_ONCE:
+        for outcome in staged:
+            _verify(location, outcome)
+        return
+    with ThreadPoolExecutor(_VERIFIED_AT_ONCE, "inlay-verify") as pool:
+        list(pool.map(lambda outcome: _verify(location, outcome), staged))
+
+
+def _verify(location: Location, outcome: StageResult) -> None:
+    try:
+        with location.store.open_arrow(outcome.stage or "", outcome.size) as file:
+            rows = pq.read_metadata(file).num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetMergeError(
+            f"The staged file {outcome.stage!r} cannot be read: {error}. Nothing changed.",
+            operation="verify",
+            hint="Check the disk, then run the operation again.",
+        ) from error
+    if rows != outcome.rows:
+        raise DatasetMergeError(
+            f"The staged file {outcome.stage!r} has {rows:,} rows instead of {outcome.rows:,}. Nothing changed.",
+            operation="verify",
+            hint="Check the disk, then run the operation again.",
+        )

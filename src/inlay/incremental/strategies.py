@@ -9,7 +9,7 @@ from inlay.errors import unknown
 
 __all__ = ["STRATEGIES", "MergeStrategy", "Strategy", "get_strategy"]
 
-MergeStrategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
+MergeStrategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Strategy:
 
     Attributes:
         name: The name to pass as `strategy`.
-        in_both: `"replace"` replaces the target row, `"keep"` keeps it.
+        in_both: `"replace"` replaces the target row, `"keep"` keeps it, `"delete"` deletes it.
         only_in_source: `"insert"` adds the source row, `"skip"` ignores it.
         only_in_target: `"keep"` keeps the target row, `"delete"` deletes it.
         summary: One sentence for people.
@@ -26,6 +26,7 @@ class Strategy:
         replaces: True if `in_both` is `"replace"`.
         inserts: True if `only_in_source` is `"insert"`.
         deletes: True if `only_in_target` is `"delete"`.
+        needs_only_keys: True if the merge reads only the key columns of the source.
 
     Example:
         >>> from inlay.incremental import STRATEGIES
@@ -34,7 +35,7 @@ class Strategy:
     """
 
     name: MergeStrategy
-    in_both: Literal["keep", "replace"]
+    in_both: Literal["keep", "replace", "delete"]
     only_in_source: Literal["insert", "skip"]
     only_in_target: Literal["keep", "delete"]
     summary: str
@@ -51,6 +52,10 @@ class Strategy:
     @property
     def deletes(self) -> bool:
         return self.only_in_target == "delete"
+
+    @property
+    def needs_only_keys(self) -> bool:
+        return self.in_both == "delete"
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -70,6 +75,7 @@ STRATEGIES: dict[str, Strategy] = {
             "Keep one source row per key (the last by default), then upsert.",
             reduces_source=True,
         ),
+        Strategy("delete", "delete", "skip", "keep", "Delete rows whose key is in the source.", reduces_source=True),
     )
 }
 

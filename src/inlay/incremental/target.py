@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import posixpath
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from inlay.engines.base import Source
+from inlay.arrays import to_numpy
+from inlay.engines.absence import absence_column
+from inlay.engines.base import RowNumbers, Source
 from inlay.engines.keys import canonical_keys, canonical_type
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableFileError, did_you_mean
 from inlay.parquet.footer_cache import FooterCache, Footers, read_footers
@@ -26,10 +26,18 @@ from inlay.parquet.layout import (
     parse_hive_partition_path,
     typed_partition_value,
 )
-from inlay.schema import family, unify, without_schema_copies
+from inlay.schema import family, storage_type, unify, without_schema_copies
 from inlay.storage import FileStat, Location
 
-__all__ = ["ELSEWHERE", "Partitions", "TargetState"]
+__all__ = [
+    "ELSEWHERE",
+    "Partitions",
+    "TargetState",
+    "columns_in_paths",
+    "path_columns",
+    "path_texts",
+    "path_values",
+]
 
 ELSEWHERE = -1  # the partition number of a file in whose partition the source has no row
 
@@ -58,10 +66,10 @@ class TargetState:
         """Read the footers of a dataset. `skip_unreadable` leaves out files that cannot be read, unless none can."""
         footers = read_footers(location, files, key_columns, cache, read)
         if skip_unreadable and 0 < len(footers.errors) < len(files):
-            readable = [file for number, file in enumerate(footers.files) if number not in footers.errors]
+            readable = footers.files.filter([number not in footers.errors for number in range(len(files))])
             footers = read_footers(location, readable, key_columns, cache, read)
         for number, error in sorted(footers.errors.items()):
-            raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files[number].path)])
+            raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files.paths[number])])
         columns = _partition_columns(footers, partition_columns)
         stored = [name for name in columns if any(name in schema.names for schema in footers.schemas)]
         if stored:
@@ -73,8 +81,22 @@ class TargetState:
         return self.footers.total_rows
 
     @property
+    def row_schema(self) -> pa.Schema:
+        """The columns of the rows: those in files, then those only in paths."""
+        schema = pa.schema([]) if self.schema is None else self.schema
+        in_paths = [field for field in path_columns(self.footers) if field.name not in schema.names]
+        return pa.schema([*schema, *in_paths], schema.metadata)
+
+    def with_ranges(self, columns: Sequence[str], cache: FooterCache | None, read: ReadMany | None) -> TargetState:
+        """Return the state with the value ranges of more columns."""
+        if set(columns) <= self.footers.ranges.keys():
+            return self
+        wanted = [*self.footers.ranges, *columns]
+        return replace(self, footers=read_footers(self.location, self.footers.files, wanted, cache, read))
+
+    @property
     def new_file_extension(self) -> str:
-        return new_file_extension(self.footers.files)
+        return new_file_extension(self.footers.files.paths)
 
 
 def _dataset_schema(location: Location, footers: Footers, partition_columns: Sequence[str]) -> pa.Schema | None:
@@ -95,7 +117,7 @@ def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 def _partition_columns(footers: Footers, requested: Sequence[str] | None) -> list[str]:
     """Return the partition columns in the paths. Reject a request that differs from them."""
-    found = list(parse_hive_partition_path(footers.files[0].path)) if footers else []
+    found = list(parse_hive_partition_path(footers.files.paths[0])) if footers else []
     if requested is None:
         return found
     if footers and not found and requested:
@@ -112,6 +134,35 @@ def _partition_columns(footers: Footers, requested: Sequence[str] | None) -> lis
     return list(requested)
 
 
+def path_columns(footers: Footers) -> pa.Schema:
+    """Return the columns in the Hive paths, with the types in the files, or else inferred from all values."""
+    return columns_in_paths(footers.files.directories, footers.schemas)
+
+
+def columns_in_paths(directories: Iterable[str], schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return the columns in the Hive paths, with their types in the schemas, or else inferred from all values."""
+    values: dict[str, list[str | None]] = {}
+    for directory in dict.fromkeys(directories):
+        for name, value in parse_hive_partition_path(f"{directory}/").items():
+            values.setdefault(name, []).append(value)
+    stored = {field.name: storage_type(field.type) for schema in schemas for field in schema}
+    return pa.schema([(name, stored.get(name) or infer_partition_type(texts)) for name, texts in values.items()])
+
+
+def path_values(path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Return the values in a path of the columns of a schema, in their types."""
+    values = {}
+    for name, text in parse_hive_partition_path(path, schema.names).items():
+        value = typed_partition_value(text, schema.field(name).type)
+        if value is None:
+            raise InvalidArgumentError(
+                f"The path {path!r} contains {text!r} for the column {name!r}, which is {schema.field(name).type}.",
+                hint="Rename the directory, so that it contains a value of the column.",
+            )
+        values[name] = value
+    return values
+
+
 @dataclass(slots=True)
 class Partitions:
     """The numbered partitions of the source rows, and their directories in the dataset.
@@ -125,25 +176,33 @@ class Partitions:
     directories: dict[tuple[str | None, ...], str] = field(default_factory=dict)
     _types: list[pa.DataType] = field(default_factory=list)
     _segments: dict[tuple[str, str | None], str] = field(default_factory=dict)  # existing `column=value` by both
+    absent: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # rows that lack the column at a position
 
     @classmethod
     def of(cls, source: Source, columns: Sequence[str], footers: Footers) -> Partitions:
         types = [source.schema.field(name).type for name in columns]
-        values, rows = _numbered([_texts(source.column(name)) for name in columns], source.num_rows)
+        values, rows = _numbered([path_texts(name, source.column(name)) for name in columns], source.num_rows)
         _require_spelling(columns, values, types)
-        partitions = cls(list(columns), values, rows, {}, types)
-        for directory in dict.fromkeys(_directories(footers)) if columns else ():
+        hidden = [(at, name) for at, name in enumerate(map(absence_column, columns)) if name in source.schema.names]
+        absent = {at: to_numpy(source.column(name)) for at, name in hidden}
+        partitions = cls(list(columns), values, rows, {}, types, absent=absent)
+        for directory in dict.fromkeys(footers.files.directories) if columns else ():
             partitions._add(directory)
         return partitions
 
     @classmethod
     def of_target(cls, source: Source, target: TargetState) -> Partitions:
-        """Return the partitions of a source. Reject paths that programs read differently, now or after the change."""
+        """Return the partitions of a source. Reject paths that programs read differently, now or after the change.
+
+        A source of which only the keys count can lack partition columns.
+        """
         _require_one_layout(target)
-        partitions = cls.of(source, target.partition_columns, target.footers)
-        directories = list(dict.fromkeys(_directories(target.footers)))
-        for position, column in enumerate(target.partition_columns):
+        columns = [name for name in target.partition_columns if name in source.schema.names]
+        partitions = cls.of(source, columns, target.footers)
+        directories = list(dict.fromkeys(target.footers.files.directories))
+        for position, column in enumerate(columns):
             partitions.require_one_type(column, position, directories)
+        for column in target.partition_columns:
             _require_stored_values(target, column)
         return partitions
 
@@ -200,9 +259,23 @@ class Partitions:
         if not self.columns:
             return np.zeros(len(footers), np.int64)
         numbers: dict[tuple[str | None, ...] | None, int] = {v: number for number, v in enumerate(self.values)}
-        directories = _directories(footers)
+        directories = footers.files.directories
         seen = {d: numbers.get(self.values_of(f"{d}/"), ELSEWHERE) for d in dict.fromkeys(directories)}
         return np.fromiter((seen[directory] for directory in directories), np.int64, len(directories))
+
+    def moved_rows(self, rows: RowNumbers, path: str, number: int) -> RowNumbers:
+        """Return the source rows, of `rows`, that are in another partition than a file."""
+        moved: RowNumbers = rows[self.rows[rows] != number]
+        if not self.absent or not len(moved):
+            return moved
+        stored = self.values_of(path)
+        return np.array([row for row in moved.tolist() if self._differs(row, stored)], rows.dtype)
+
+    def _differs(self, row: int, stored: tuple[str | None, ...] | None) -> bool:
+        """Return whether a partition column that a source row does not lack has another value."""
+        values = self.values[self.rows[row]]
+        known = [at for at in range(len(values)) if at not in self.absent or not self.absent[at][row]]
+        return stored is None or any(values[at] != stored[at] for at in known)
 
     def directory(self, number: int) -> str:
         """Return the directory of existing files of a partition, or else a new directory."""
@@ -229,7 +302,7 @@ def _fits_paths(new: set[str], existing: set[str], type_: pa.DataType) -> bool:
 def _require_one_layout(target: TargetState) -> None:
     """Reject files outside all partitions, and paths with other partition columns or in another order."""
     columns, files = target.partition_columns, target.footers.files
-    for path in {posixpath.dirname(file.path): file.path for file in files}.values():
+    for path in dict(zip(files.directories, files.paths, strict=True)).values():
         found = list(parse_hive_partition_path(path))
         if found != columns:
             raise InvalidArgumentError(
@@ -248,18 +321,17 @@ def _require_stored_values(target: TargetState, column: str) -> None:
             lows, highs, _ = footers.bounds(column, canonical_type(type_))
             nulls = footers.ranges[column].nulls
             for at in np.flatnonzero((footers.schema_numbers == number) & (footers.rows > 0)).tolist():
-                text = parse_hive_partition_path(footers.files[at].path)[column]
+                path = footers.files.paths[at]
+                text = parse_hive_partition_path(path)[column]
                 value = _canonical(text, type_)
                 if value is None or nulls[at].as_py() != 0 or not (lows[at] == highs[at] == value):
-                    _require_stored_value(target.location, footers.files[at].path, column, text, value)
+                    _require_stored_value(target.location, path, column, text, value)
 
 
 @functools.lru_cache(1024)
 def _canonical(text: str | None, type_: pa.DataType) -> pa.Scalar | None:
     value = typed_partition_value(text, type_)
-    return (
-        None if value is None else canonical_keys(pa.chunked_array([pa.array([value.as_py()], value.type)]), type_)[0]
-    )
+    return None if value is None else canonical_keys(pa.chunked_array([pa.repeat(value, 1)]), type_)[0]
 
 
 def _require_stored_value(
@@ -293,12 +365,15 @@ def _require_spelling(
             )
 
 
-def _directories(footers: Footers) -> list[str]:
-    return [posixpath.dirname(file.path) for file in footers.files]
-
-
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.string()).dictionary_encode()
+def path_texts(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a partition column as dictionary-encoded text."""
+    try:
+        return column.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"The partition column {name!r} is {column.type} in the source, and its values cannot be text in a path.",
+            hint="Partition by text, whole numbers, dates or timestamps.",
+        ) from error
 
 
 def _numbered(
@@ -311,7 +386,7 @@ def _numbered(
     for column in columns:
         unified = column.unify_dictionaries()
         values = unified.chunk(0).dictionary.to_pylist() if unified.num_chunks else []
-        indices = [np.asarray(pc.fill_null(chunk.indices, len(values))) for chunk in unified.chunks]
+        indices = [to_numpy(chunk.indices, len(values)) for chunk in unified.chunks]
         codes.append(np.concatenate(indices) if indices else np.empty(0, np.int64))
         dictionaries.append([*values, None])
     distinct, numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from inlay.arrays import from_numpy
 from inlay.constants import MAX_ROWS_PER_FILE
+from inlay.engines.absence import absence_column, absent_path
 from inlay.engines.keys import NullKeys, Repeats, require_key_type, require_order_type
 from inlay.errors import (
+    DeletionLimitError,
     DuplicateKeyError,
     InvalidArgumentError,
     NullKeyError,
     PartitionMoveError,
     SchemaMismatchError,
+    UnknownOperationError,
     close_matches,
     did_you_mean,
     unknown,
@@ -24,19 +33,28 @@ from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.parquet.writer import check_write_options
 from inlay.schema import (
+    Path,
     lossless_cast,
+    nested_fields,
     null_column,
     require_distinct_names,
     storage_type,
+    wider_type,
     without_schema_copies,
 )
 
 __all__ = [
     "Conformer",
+    "KeyConformer",
     "MergeOptions",
+    "MissingColumns",
     "SchemaMode",
+    "check_max_deleted",
+    "check_transaction",
+    "incomplete_error",
     "moved_error",
     "normalize_keys",
+    "reject_deletions",
     "reject_duplicates",
     "reject_null_keys",
     "require_columns",
@@ -46,8 +64,13 @@ __all__ = [
 
 
 SchemaMode = Literal["strict", "evolve"]
+MissingColumns = Literal["error", "null", "keep"]
+MISSING_CHOICES = (
+    'missing_columns="keep" to keep the stored values of matching rows, or missing_columns="null" to set them to NULL'
+)
 _MAX_EXAMPLES = 5  # keys
 _MAX_NAMES = 10  # columns
+_MAX_TOKEN = 1000  # characters
 
 
 def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -> list[str]:
@@ -85,6 +108,16 @@ def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -
 def check_schema_mode(mode: str) -> None:
     if mode not in get_args(SchemaMode):
         raise unknown("schema_mode", mode, get_args(SchemaMode))
+
+
+def check_transaction(token: object) -> None:
+    if token is None:
+        return
+    if not isinstance(token, str) or not 1 <= len(token) <= _MAX_TOKEN:
+        size = f"text of {len(token):,} characters" if isinstance(token, str) else repr(token)
+        raise InvalidArgumentError(f"transaction must be text of 1 to {_MAX_TOKEN:,} characters, not {size}.")
+    if any("\ud800" <= character <= "\udfff" for character in token):
+        raise InvalidArgumentError(f"transaction {token!r} contains half of a surrogate pair.")
 
 
 def require_columns(names: Iterable[str], schema: pa.Schema, where: str, what: str) -> None:
@@ -138,12 +171,21 @@ def moved_error(key: str, before: str, after: str, count: int) -> PartitionMoveE
     )
 
 
-@dataclass(frozen=True, slots=True)
+def incomplete_error(key: str, count: int, lacking: str) -> SchemaMismatchError:
+    rows = "1 new row lacks" if count == 1 else f"{count:,} new rows lack"
+    return SchemaMismatchError(
+        f"{rows} the {lacking}; the first is {key}.",
+        hint='Add the column to the source, or pass strategy="update" to ignore rows with new keys.',
+    )
+
+
+@dataclass(frozen=True)
 class Conformer:
     """A function that casts source rows to the dataset's columns, order and types.
 
-    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit. Columns that only
-    order the source, and that the dataset does not store, come last.
+    The constructor rejects sources whose columns do not fit; a call rejects values that do not fit. Columns that the
+    dataset does not store come last: those that only order the source, and the operation column, which becomes a column
+    of booleans (True for a row to delete). Rows to delete need no value in other columns.
     """
 
     source: pa.Schema
@@ -152,34 +194,77 @@ class Conformer:
     partition_columns: Sequence[str] = ()
     mode: SchemaMode = "strict"
     order_columns: Sequence[str] = ()
+    missing_columns: MissingColumns = "error"
+    operation_column: str | None = None
+    newer_by: str | None = None
+    scope_columns: Sequence[str] = ()
+    widened: frozenset[str] = frozenset()  # the columns of the dataset that get their type of `wider`
 
     def __post_init__(self) -> None:
-        require_distinct_names(self.source, "The source")
-        require_columns(self.key_columns, self.source, "the source", "key column")
-        require_columns(self.partition_columns, self.source, "the source", "partition column")
-        require_columns(self.order_columns, self.source, "the source", "dedup_order_by column")
+        source = self.visible
+        require_distinct_names(source, "The source")
+        require_columns(self.key_columns, source, "the source", "key column")
+        require_columns(self.order_columns, source, "the source", "dedup_order_by column")
         for name in self.order_columns:
-            require_order_type(name, self.source.field(name).type)
-        if self.target is not None:
-            self._check_names(self.target)
+            require_order_type(name, source.field(name).type)
+        if self.newer_by is not None:
+            require_columns([self.newer_by], source, "the source", "newer_by column")
+            require_order_type(self.newer_by, source.field(self.newer_by).type, "newer_by")
+            if self.newer_by in self.partition_columns:
+                raise InvalidArgumentError(
+                    f"The newer_by column {self.newer_by!r} cannot be a partition column: a newer row would move."
+                )
+        if self.operation_column is not None:
+            self._check_operation_column(self.operation_column)
+        self._check_names(with_missing=self.operation_column is None)
         for name in self.key_columns:
             require_key_type(name, self.schema.field(name).type)
 
-    def _check_names(self, target: pa.Schema) -> None:
-        known = {*target.names, *self.partition_columns, *self.order_columns}
-        passed = set(self.source.names)
+    def _check_operation_column(self, name: str) -> None:
+        require_columns([name], self.visible, "the source", "operation column")
+        if name in (self.target.names if self.target is not None else ()) or name in self.partition_columns:
+            raise SchemaMismatchError(
+                f"The operation column {name!r} exists in the dataset. A merge never stores an operation column.",
+                hint="Rename the operation column of the source.",
+            )
+
+    def _check_names(self, *, with_missing: bool) -> None:
+        """Check the columns of source and dataset, with those that only written rows need."""
+        if with_missing:
+            required = [name for name in self.partition_columns if name not in self.kept]
+            require_columns(required, self.visible, "the source", "partition column")
+        if (target := self.target) is None:
+            return
+        known = {*target.names, *self.partition_columns, *self.order_columns, self.operation_column}
+        passed = set(self.visible.names)
         require_columns(self.key_columns, pa.schema([*target, *self._path_fields()]), "the dataset", "key column")
         missing = [name for name in target.names if name not in passed]
-        extra = [name for name in self.source.names if name not in known]
-        if self.mode == "strict" and (missing or extra):
-            raise SchemaMismatchError(_differing_columns(missing, extra), hint=_hint(missing, extra))
+        extra = [name for name in self.visible.names if name not in known]
+        is_lacking = missing and with_missing and self.missing_columns == "error"
+        is_strict = extra and self.mode == "strict"
+        if is_lacking or is_strict:
+            message = _differing_columns(missing if is_lacking else [], extra if is_strict else [], missing)
+            raise SchemaMismatchError(message, hint=self._hint(missing, extra, is_lacking=bool(is_lacking)))
         self._reject_other_case([*target.names, *self.partition_columns], extra)
-        required = [name for name in missing if not target.field(name).nullable]
-        if required:
+        not_nullable = [name for name in missing if not target.field(name).nullable]
+        if not_nullable and with_missing and self.missing_columns == "null":
             raise SchemaMismatchError(
-                f"The source lacks column {required[0]!r}, which is not nullable in the dataset.",
+                f"The source lacks column {not_nullable[0]!r}, which is not nullable in the dataset.",
                 hint="Add the column to the source.",
             )
+
+    def _hint(self, missing: Sequence[str], extra: Sequence[str], *, is_lacking: bool) -> str:
+        """Suggest another choice, unless a typo would leave the intended column without its values."""
+        if any(close_matches(name, missing) for name in extra):
+            return "Rename the source columns to the names in the dataset."
+        if not is_lacking:
+            return 'Pass schema_mode="evolve" to add the new columns to the dataset.'
+        if not self.key_columns:  # rows are written without a merge
+            return (
+                "Add the missing columns to the source, or pass"
+                ' schema_mode="evolve" to set them to NULL in the new rows.'
+            )
+        return f"Add the missing columns to the source, or pass {MISSING_CHOICES}."
 
     @staticmethod
     def _reject_other_case(known: Sequence[str], added: Sequence[str]) -> None:
@@ -193,81 +278,263 @@ class Conformer:
                 )
 
     def _path_fields(self) -> list[pa.Field]:
-        inside = set() if self.target is None else set(self.target.names)
-        fields = [self.source.field(name) for name in self.partition_columns if name not in inside]
+        left_out = self.kept if self.target is None else self.kept | set(self.target.names)
+        names = [name for name in self.partition_columns if name not in left_out and name in self.visible.names]
+        fields = [self.visible.field(name) for name in names]
         return [field.with_type(storage_type(field.type)) for field in fields]
 
     def _new_fields(self) -> list[pa.Field]:
-        known = {*(self.target or self.source).names, *self.partition_columns}
-        return [field for field in self.source if field.name not in known]
+        known = {*(self.target or self.visible).names, *self.partition_columns, self.operation_column}
+        return [field for field in self.visible if field.name not in known]
+
+    @cached_property
+    def visible(self) -> pa.Schema:
+        """The columns of the source without hidden ones."""
+        fields = [self.source.field(at) for at, name in enumerate(self.source.names) if absent_path(name) is None]
+        return pa.schema(fields, self.source.metadata)
+
+    @property
+    def partly_absent(self) -> list[str]:
+        """The dataset's columns that some rows of the source lack, if this is a merge into a dataset."""
+        return [path[0] for path in self._absent_paths if len(path) == 1]
+
+    @cached_property
+    def _absent_paths(self) -> list[Path]:
+        """The dataset's fields, at any depth, that some rows of the source lack."""
+        if self.target is None or not self.key_columns:
+            return []
+        known = {*self.target.names, *self.partition_columns} - set(self.key_columns)
+        found = [path for path in map(absent_path, self.source.names) if path is not None and path[0] in known]
+        inside = {path for field in self.target for path in nested_fields(field.type, (field.name,))}
+        return [path for path in found if len(path) == 1 or path in inside]
+
+    @cached_property
+    def kept(self) -> set[str]:
+        """The columns of the dataset that the source lacks, and that keep their values."""
+        if self.target is None or self.missing_columns != "keep":
+            return set()
+        return {*self.target.names, *self.partition_columns} - set(self.visible.names)
+
+    @cached_property
+    def wider(self) -> dict[str, pa.Field]:
+        """The columns of the dataset that `schema_mode="evolve"` can widen for the values of a merge."""
+        if self.target is None or self.mode != "evolve" or not self.key_columns:
+            return {}
+        fixed = {*self.partition_columns, *self.scope_columns}
+        shared = set(self.visible.names) - fixed
+        both = [field for field in self.target if field.name in shared]
+        found = {field.name: self._wider_field(field, self.visible.field(field.name).type) for field in both}
+        return {field.name: found[field.name] for field in both if not found[field.name].equals(field)}
+
+    def _wider_field(self, field: pa.Field, source: pa.DataType) -> pa.Field:
+        wide = wider_type(field.type, source) or field.type
+        if field.name not in self.key_columns:
+            return field.with_type(wide).with_nullable(True)
+        return field if pa.types.is_date(field.type) else field.with_type(wide)
 
     @property
     def added(self) -> list[pa.Field]:
         """The columns that `schema_mode="evolve"` adds to the dataset."""
         return [field.with_nullable(True) for field in self._new_fields()] if self.mode == "evolve" else []
 
-    @property
+    @cached_property
     def file_schema(self) -> pa.Schema:
         """The schema of new files: the columns of the dataset (or source) without path columns."""
         if self.target is not None:
-            metadata = without_schema_copies(self.target.metadata) if self.added else self.target.metadata
-            return pa.schema([*self.target, *self.added], metadata)
-        fields = [field for field in self.source if field.name not in self.partition_columns]
-        return pa.schema(fields, self.source.metadata)
+            is_same = not self.added and not self.widened
+            metadata = self.target.metadata if is_same else without_schema_copies(self.target.metadata)
+            fields = [self.wider[field.name] if field.name in self.widened else field for field in self.target]
+            return pa.schema([*fields, *self.added], metadata)
+        outside = {*self.partition_columns, self.operation_column}
+        return pa.schema([field for field in self.visible if field.name not in outside], self.source.metadata)
 
-    @property
+    @cached_property
     def stored_schema(self) -> pa.Schema:
         """The schema of the dataset's rows: the columns of new files, then the columns in paths."""
         return pa.schema([*self.file_schema, *self._path_fields()], self.file_schema.metadata)
 
-    @property
+    @cached_property
+    def _fields(self) -> list[pa.Field]:
+        """The fields to which the source is cast."""
+        order_only = [] if self.mode == "evolve" else self._new_fields()
+        hidden = self.partly_absent if self.missing_columns == "keep" else []
+        operations = [] if self.operation_column is None else [self.operation_column]
+        flags = [*(absence_column(name) for name in hidden), *operations]
+        stored = [self.wider.get(field.name, field) for field in self.stored_schema if field.name not in self.kept]
+        return [*stored, *order_only, *(pa.field(name, pa.bool_()) for name in flags)]
+
+    @cached_property
     def schema(self) -> pa.Schema:
-        if self.mode == "evolve":
-            return self.stored_schema
-        return pa.schema([*self.stored_schema, *self._new_fields()], self.file_schema.metadata)
+        """The schema of loaded rows. Rows to delete can be NULL in all columns."""
+        nullable = self.operation_column is not None
+        fields = [field.with_nullable(True) if nullable else field for field in self._fields]
+        return pa.schema(fields, self.file_schema.metadata)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        found = dict(zip(table.column_names, table.columns, strict=True))
-        schema = self.schema
-        columns = [
-            fit_field(found[field.name], field, as_key=field.name in self.key_columns)
-            if field.name in found
-            else null_column(table.num_rows, field.type)
-            for field in schema
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
+        deletions = self._deletions(table)
+        self._reject_deletions_of_unknown_age(table, deletions)
+        if self.missing_columns != "null":
+            self._reject_absent_fields(table, deletions)
+        found = dict(zip(table.column_names, table.columns, strict=True))  # a look-up by name takes longer in a table
+        columns = [self._fit(found, table.num_rows, field, deletions) for field in self._fields]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _deletions(self, table: pa.Table) -> pa.ChunkedArray | None:
+        """Return which rows are to delete. Rows to write need all columns."""
+        if self.operation_column is None:
+            return None
+        deletions = read_deletions(table, self.operation_column, self.key_columns)
+        if len(deletions) and not pc.all(deletions).as_py():
+            self._check_names(with_missing=True)
+        return deletions
+
+    def _reject_deletions_of_unknown_age(self, table: pa.Table, deletions: pa.ChunkedArray | None) -> None:
+        """Reject rows to delete that lack the newer_by field: they would look older than any stored row."""
+        hidden = absence_column(self.newer_by or "")
+        if self.newer_by is None or deletions is None or hidden not in table.column_names:
+            return
+        absent = table.column(hidden).filter(deletions).drop_null()
+        if len(absent):
+            raise SchemaMismatchError(
+                f"The field {self.newer_by!r} is missing in {absent[0]} of the source, a row that deletes.",
+                hint="Add the field. A deletion needs its key and the newer_by column.",
+            )
+
+    def _reject_absent_fields(self, table: pa.Table, deletions: pa.ChunkedArray | None) -> None:
+        """Reject rows that lack a field. `missing_columns="keep"` keeps whole columns, not fields inside objects."""
+        for path in self._absent_paths:
+            if self.missing_columns == "keep" and len(path) == 1:
+                continue
+            hidden = table.column(absence_column(*path))
+            absent = (hidden if deletions is None else hidden.filter(pc.invert(deletions))).drop_null()
+            if len(absent):
+                raise _absence_error(path, str(absent[0]))
+
+    def _fit(
+        self, found: Mapping[str, pa.ChunkedArray], rows: int, field: pa.Field, deletions: pa.ChunkedArray | None
+    ) -> pa.ChunkedArray:
+        if field.name == self.operation_column:
+            return deletions
+        if absent_path(field.name) is not None:
+            return found[field.name].is_valid()
+        if field.name not in found:
+            return null_column(rows, field.type)
+        hidden = absence_column(field.name)
+        optional = [found[hidden].is_valid()] if hidden in self._hidden else []
+        optional += [] if deletions is None else [deletions]
+        return fit_field(found[field.name], field, as_key=field.name in self.key_columns, optional=optional)
+
+    @cached_property
+    def _hidden(self) -> set[str]:
+        """The hidden columns of loaded rows."""
+        return {name for name in self.schema.names if absent_path(name) is not None}
 
 
-def fit_field(column: pa.ChunkedArray, field: pa.Field, *, as_key: bool = False) -> pa.ChunkedArray:
-    """Cast source values to a field of the dataset. `reject_null_keys` handles NULL keys."""
+def _absence_error(path: Path, row: str) -> SchemaMismatchError:
+    name = ".".join(path)
+    if len(path) > 1:
+        return SchemaMismatchError(
+            f"The source lacks the field {name!r} in {row}.",
+            hint='Add the field (write null to store NULL), or pass missing_columns="null" to set it to NULL.',
+        )
+    return SchemaMismatchError(
+        f"The field {name!r} is missing in {row} of the source, and exists in other rows.",
+        hint=f"Add the field (write null to store NULL), or pass {MISSING_CHOICES}.",
+    )
+
+
+class KeyConformer(Conformer):
+    """Casts the columns that a deletion needs to the dataset's types, and ignores the other columns."""
+
+    def _check_names(self, *, with_missing: bool) -> None:  # noqa: ARG002  (needs only keys)
+        known = pa.schema([*(self.target or self.source), *self._path_fields()])
+        require_columns(self._needed, known, "the dataset", "column")
+
+    def _reject_deletions_of_unknown_age(self, table: pa.Table, _: pa.ChunkedArray | None) -> None:
+        super()._reject_deletions_of_unknown_age(table, from_numpy(np.ones(table.num_rows, np.bool_)))
+
+    @property
+    def _needed(self) -> list[str]:
+        scope = [name for name in self.scope_columns if name in self.visible.names]
+        return list(dict.fromkeys([*self.key_columns, *([] if self.newer_by is None else [self.newer_by]), *scope]))
+
+    @property
+    def added(self) -> list[pa.Field]:
+        return []
+
+    @property
+    def _absent_paths(self) -> list[Path]:
+        return []
+
+    @property
+    def wider(self) -> dict[str, pa.Field]:
+        return {}
+
+    @cached_property
+    def _fields(self) -> list[pa.Field]:
+        hidden = [name for name in map(absence_column, self.scope_columns) if name in self.source.names]
+        stored = [self.stored_schema.field(name) for name in self._needed]
+        return [*stored, *(pa.field(name, pa.bool_()) for name in hidden)]
+
+
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+_DELETIONS = {
+    "insert": False, "i": False, "c": False, "r": False, "update": False, "u": False, "delete": True, "d": True
+}  # fmt: skip
+
+
+def read_deletions(table: pa.Table, name: str, key_columns: Sequence[str]) -> pa.ChunkedArray:
+    """Return for each row whether its operation is a deletion. Reject values that are no operation."""
+    column = table.column(name)
+    if storage_type(column.type) not in _TEXT_TYPES:
+        if len(column):
+            raise _unknown_operation(table, name, key_columns, 0)
+        return pa.chunked_array([], pa.bool_())
+    texts = column.cast(pa.large_string())
+    values = pc.unique(texts)
+    deletions = [_DELETIONS.get((value or "").casefold()) for value in values.to_pylist()]
+    if None in deletions:
+        first = pc.index_in(texts, value_set=values.slice(deletions.index(None), 1)).is_valid()
+        raise _unknown_operation(table, name, key_columns, pc.index(first, True).as_py())
+    return pc.is_in(texts, value_set=values.filter(from_numpy(np.array(deletions, np.bool_))))
+
+
+def _unknown_operation(table: pa.Table, name: str, key_columns: Sequence[str], row: int) -> UnknownOperationError:
+    value = table.column(name)[row]
+    return UnknownOperationError(
+        f"Column {name!r} is {value_text(value) if value.is_valid else 'NULL'} in the source row with"
+        f" {row_text(table, key_columns, row)}, which is no insert, update or delete.",
+        hint="Use insert, update and delete, I, U and D, or c, r, u and d, in any case.",
+    )
+
+
+def fit_field(
+    column: pa.ChunkedArray, field: pa.Field, *, as_key: bool = False, optional: Sequence[pa.ChunkedArray] = ()
+) -> pa.ChunkedArray:
+    """Cast source values to a field of the dataset. `reject_null_keys` handles NULL keys.
+
+    Rows that one of the masks in `optional` marks may be NULL.
+    """
     fitted = lossless_cast(column, field.type, field.name, as_key=as_key)
-    if not field.nullable and not as_key and fitted.null_count:
+    nulls = fitted.null_count
+    if nulls and not field.nullable:
+        wrong = functools.reduce(pc.and_not, optional, fitted.is_null())
+        nulls = pc.sum(wrong).as_py()
+    if not field.nullable and not as_key and nulls:
         raise SchemaMismatchError(
-            f"Column {field.name!r} is not nullable in the dataset, but is NULL in {fitted.null_count:,} source rows.",
+            f"Column {field.name!r} is not nullable in the dataset, but is NULL in {nulls:,} source rows.",
             hint="Fill in the values, or remove these rows.",
         )
     return fitted
 
 
-def _differing_columns(missing: Sequence[str], extra: Sequence[str]) -> str:
+def _differing_columns(missing: Sequence[str], extra: Sequence[str], candidates: Sequence[str]) -> str:
     parts = []
     if missing:
         parts.append(f"the source lacks {_list_columns(missing)}")
     if extra:
-        parts.append(f"the dataset does not have {_list_columns(extra, missing)}")
+        parts.append(f"the dataset does not have {_list_columns(extra, candidates)}")
     return f"The columns of source and dataset differ: {'; '.join(parts)}."
-
-
-def _hint(missing: Sequence[str], extra: Sequence[str]) -> str | None:
-    """Suggest `schema_mode="evolve"`, unless a typo would set the intended column to NULL."""
-    if any(close_matches(name, missing) for name in extra):
-        return "Rename the source columns to the names in the dataset."
-    if missing:
-        return (
-            "Add the missing columns to the source, or pass"
-            ' schema_mode="evolve" to set them to NULL in replaced and new rows.'
-        )
-    return 'Pass schema_mode="evolve" to add the new columns to the dataset.'
 
 
 def _list_columns(names: Sequence[str], candidates: Sequence[str] = ()) -> str:
@@ -290,6 +557,17 @@ class MergeOptions:
     schema_mode: SchemaMode
     dedup_order_by: list[str]
     progress: ProgressCallback | None
+    missing_columns: MissingColumns = "error"
+    operation_column: str | None = None
+    newer_by: str | None = None
+    max_deleted: float | None = None
+    scope: Any = None
+
+    @property
+    def reduce_by(self) -> list[str]:
+        """The columns whose last row of each key remains if the strategy reduces the source."""
+        newest = [] if self.newer_by is None else [self.newer_by]
+        return self.dedup_order_by or newest
 
     @classmethod
     def check(
@@ -304,20 +582,33 @@ class MergeOptions:
         schema_mode: SchemaMode = "strict",
         dedup_order_by: str | Sequence[str] | None = None,
         progress: ProgressCallback | None = None,
+        missing_columns: MissingColumns = "error",
+        operation_column: str | None = None,
+        newer_by: str | None = None,
+        max_deleted: float | None = None,
+        scope: Any = None,
     ) -> MergeOptions:
         chosen = get_strategy(strategy)
+        keys = normalize_keys(key_columns)
         if partition_by is not None and partition_columns is not None and list(partition_by) != list(partition_columns):
             raise InvalidArgumentError(
                 "partition_by and partition_columns differ. They are two names for one argument: pass only one."
             )
         partitions = partition_by if partition_columns is None else partition_columns
-        if dedup_order_by is not None and not chosen.reduces_source:
+        if dedup_order_by is not None and chosen.name != "deduplicate":
             raise InvalidArgumentError(f'dedup_order_by needs strategy="deduplicate"; the strategy is {chosen.name!r}.')
+        if operation_column is not None:
+            _check_operation_column(operation_column, chosen, [*keys, *(partitions or ()), *(dedup_order_by or ())])
+        if newer_by is not None:
+            _check_newer_by(newer_by, chosen, [*keys, *(partitions or ()), operation_column or ""])
+        max_deleted = check_max_deleted(max_deleted)
         check_schema_mode(schema_mode)
+        if missing_columns not in get_args(MissingColumns):
+            raise unknown("missing_columns", missing_columns, get_args(MissingColumns))
         check_write_options(compression, row_group_size, max_rows_per_file)
         return cls(
             chosen,
-            normalize_keys(key_columns),
+            keys,
             normalize_keys(partitions, "partition column") if partitions else None if partitions is None else [],
             compression,
             max_rows_per_file,
@@ -325,4 +616,61 @@ class MergeOptions:
             schema_mode,
             [] if dedup_order_by is None else normalize_keys(dedup_order_by, "dedup_order_by column"),
             progress,
+            missing_columns,
+            operation_column,
+            newer_by,
+            max_deleted,
+            scope,
+        )
+
+
+def check_max_deleted(limit: Any) -> float | None:
+    """Return the limit as an int, a number of rows, or as a float, a share of them."""
+    if limit is None:
+        return None
+    if isinstance(limit, int | np.integer) and not isinstance(limit, bool) and limit >= 0:
+        return int(limit)
+    if isinstance(limit, float | np.floating) and 0 <= limit <= 1:
+        return float(limit)
+    raise InvalidArgumentError(
+        f"Invalid max_deleted: {limit!r}.",
+        hint="Pass a number of rows such as 1000, or a share of the rows from 0.0 to 1.0 such as 0.05.",
+    )
+
+
+def reject_deletions(deleted: int, rows: int, limit: float | None) -> None:
+    """Reject more deletions of `rows` than the limit: an integer is a number of rows, a float a share of them."""
+    if limit is None:
+        return
+    allowed = limit if isinstance(limit, int) else Fraction(repr(limit)) * rows  # 0.29 * 100 is less than 29
+    if deleted > allowed:
+        raise DeletionLimitError(
+            f"{deleted:,} of {rows:,} rows would be deleted, and max_deleted={limit!r} allows {int(allowed):,}."
+            " Nothing changed.",
+            hint="Check the source. To delete the rows, pass a larger max_deleted.",
+        )
+
+
+def _check_newer_by(name: str, strategy: Strategy, others: Sequence[str]) -> None:
+    normalize_keys([name], "newer_by column")
+    if strategy.in_both == "keep" or strategy.deletes:
+        raise InvalidArgumentError(
+            f"newer_by has no meaning with strategy={strategy.name!r}.",
+            hint='Pass strategy="update", "upsert", "deduplicate" or "delete".',
+        )
+    if name in others:
+        raise InvalidArgumentError(
+            f"The newer_by column {name!r} cannot also be a key, partition or operation column: it never differs there."
+        )
+
+
+def _check_operation_column(name: str, strategy: Strategy, others: Sequence[str]) -> None:
+    normalize_keys([name], "operation column")
+    if strategy.name not in ("upsert", "deduplicate"):
+        raise InvalidArgumentError(
+            f'operation_column needs strategy="upsert" or "deduplicate"; the strategy is {strategy.name!r}.'
+        )
+    if name in others:
+        raise InvalidArgumentError(
+            f"The operation column {name!r} cannot also be a key, partition or dedup_order_by column."
         )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inlay.commit.sidecar import Change
 from inlay.commit.transaction import IncrementalFileManager, StagedFile, Transaction, footer_cache, locate_dataset
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
@@ -18,7 +19,7 @@ from inlay.incremental.display import ProgressCallback, Reporter, progress_callb
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
-from inlay.incremental.validate import Conformer, SchemaMode, check_schema_mode, normalize_keys
+from inlay.incremental.validate import Conformer, MissingColumns, SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.layout import parse_hive_partition_path, summary_files
 from inlay.parquet.writer import check_write_options
 from inlay.storage import FileStat, Filesystem
@@ -127,20 +128,29 @@ def write_dataset(
             schema_mode=schema_mode, compression=compression, row_group_size=row_group_size,
             max_rows_per_file=max_rows_per_file, empty=not keep,
         )  # fmt: skip
-        return commit_files(mode, files, written, [] if mode == "append" else [file.path for file in found])
+        replaced = [] if mode == "append" else found
+        change = Change(mode, inserted=count_rows(written), rows=target.rows + count_rows(written))
+        return commit_files(change, files, written, [file.path for file in replaced])
+
+
+def count_rows(written: Sequence[tuple[StagedFile, StageResult]]) -> int:
+    return sum(outcome.rows for _, outcome in written)
 
 
 def commit_files(
-    mode: str, files: IncrementalFileManager, written: Sequence[tuple[StagedFile, StageResult]], removed: Sequence[str]
+    change: Change,
+    files: IncrementalFileManager,
+    written: Sequence[tuple[StagedFile, StageResult]],
+    removed: Sequence[str],
 ) -> WriteResult:
     summaries = summary_files(files.location) if written or removed else []
     if written or removed:
-        files.commit([slot for slot, _ in written], [*removed, *summaries])
+        files.commit([slot for slot, _ in written], [*removed, *summaries], change)
     display = files.location.display
     metadata = [MergeFileMetadata(display(slot.path), w.rows, "inserted", w.size) for slot, w in written]
     return WriteResult(
-        mode,
-        sum(w.rows for _, w in written),
+        change.operation,
+        count_rows(written),
         metadata,
         [display(name) for name in removed],
         [display(name) for name in summaries],
@@ -166,7 +176,10 @@ def append_rows(
     location = target.location
     runner = engine.bind(location, "append").with_progress(report.tasks)
     with runner.open(source, target.schema, storage_options, read_options) as opened:
-        conformer = Conformer(opened.schema, target.schema, [], target.partition_columns, schema_mode)
+        missing: MissingColumns = "null" if schema_mode == "evolve" else "error"
+        conformer = Conformer(
+            opened.schema, target.schema, [], target.partition_columns, schema_mode, missing_columns=missing
+        )
         rows = runner.load(opened, conformer, [])
     with contextlib.closing(rows) as loaded:
         partitions = Partitions.of_target(loaded, target)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inlay.arrays import from_binary, from_integers, from_numpy, from_texts, to_numpy
 from inlay.parquet.footers import ColumnRange, Exactness, Footer, ReadMany, bound_arrays, integer_bounds, read_many
-from inlay.storage import FileStat, Location
+from inlay.storage import FileStat, Listing, Location
 
 __all__ = ["FooterCache", "Footers", "read_footers"]
 
@@ -47,10 +48,10 @@ class _Ranges(NamedTuple):
     @classmethod
     def of(cls, ranges: Sequence[ColumnRange]) -> _Ranges:
         return cls(
-            pa.array([_EXACTNESS.index(r.exactness) for r in ranges], pa.int8()),
+            from_integers([_EXACTNESS.index(r.exactness) for r in ranges], pa.int8()),
             _pack([r.low for r in ranges]),
             _pack([r.high for r in ranges]),
-            pa.array([r.null_count for r in ranges], pa.int64()),
+            from_integers([r.null_count for r in ranges], pa.int64()),
         )
 
     def at(self, index: int) -> ColumnRange:
@@ -60,10 +61,10 @@ class _Ranges(NamedTuple):
 
 def _pack(values: Sequence[int | bytes | None]) -> pa.Array:
     try:
-        return pa.array(values, pa.int64())
-    except (pa.ArrowException, OverflowError):
+        return from_integers(values, pa.int64())
+    except (OverflowError, TypeError):
         tagged = [b"b" + v if isinstance(v, bytes) else None if v is None else b"i%d" % v for v in values]
-        return pa.array(tagged, pa.large_binary())
+        return from_binary(tagged)
 
 
 def _unpack(value: int | bytes | None) -> int | bytes | None:
@@ -77,7 +78,7 @@ class Footers(Sequence[Footer]):
 
     def __init__(
         self,
-        files: Sequence[FileStat],
+        files: Iterable[FileStat],
         rows: npt.NDArray[np.int64],
         groups: npt.NDArray[np.int64],
         schemas: Sequence[pa.Schema],
@@ -85,7 +86,7 @@ class Footers(Sequence[Footer]):
         ranges: dict[str, _Ranges],
         errors: dict[int, str],
     ) -> None:
-        self.files, self.rows, self.groups = files, rows, groups
+        self.files, self.rows, self.groups = Listing.of(files), rows, groups
         self.schemas, self.schema_numbers = list(schemas), schema_numbers
         self.ranges, self.errors = ranges, errors
 
@@ -139,7 +140,7 @@ class Footers(Sequence[Footer]):
     def bounds(self, column: str, type_: pa.DataType) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
         """Return lows and highs per file in the column's type, and a mask of the exact ranges."""
         ranges = self.ranges[column]
-        exact = np.asarray(ranges.exactness) == _EXACT
+        exact = to_numpy(ranges.exactness, _UNREADABLE) == _EXACT
         if pa.types.is_int64(ranges.low.type) and pa.types.is_int64(ranges.high.type):
             found = integer_bounds(ranges.low, ranges.high, exact, type_)
             if found is not None:
@@ -178,7 +179,7 @@ def _index_of(schema: pa.Schema, schemas: list[pa.Schema]) -> int:
 
 def _concat(parts: Sequence[_Ranges], order: npt.NDArray[np.int64]) -> _Ranges:
     columns = zip(*parts, strict=True)
-    return _Ranges(*(pa.concat_arrays(_with_one_type(list(arrays))).take(pa.array(order)) for arrays in columns))
+    return _Ranges(*(pa.concat_arrays(_with_one_type(list(arrays))).take(from_numpy(order)) for arrays in columns))
 
 
 def _with_one_type(arrays: list[pa.Array]) -> list[pa.Array]:
@@ -224,7 +225,7 @@ class FooterCache:
         if not files or not os.path.exists(self.path):
             return None
         try:
-            return _find(self._read(), files, list(dict.fromkeys(columns)))
+            return _find(self._read(), Listing.of(files), list(dict.fromkeys(columns)))
         except _CACHE_ERRORS:
             self.delete()
             return None
@@ -232,6 +233,9 @@ class FooterCache:
     def save(self, footers: Footers) -> None:
         """Store the footers of a dataset. Keep cached ranges of other columns that are still valid."""
         if len(footers) < _WORTH_CACHING and not os.path.exists(self.path):
+            return
+        if len(footers.errors) == len(footers):
+            self.delete()
             return
         try:
             table = _as_table(footers)
@@ -287,20 +291,34 @@ def _check(table: pa.Table) -> None:
         raise ValueError("the cache lacks a schema")
 
 
-def _identity(files: Sequence[FileStat]) -> dict[str, pa.Array]:
-    return {name: pa.array(values) for name, values in zip(_IDENTITY, zip(*files, strict=True), strict=True)}
+def _identity(files: Listing) -> dict[str, pa.Array]:
+    return {name: _identities(values) for name, values in zip(_IDENTITY, files.columns, strict=True)}
+
+
+def _identities(values: Sequence[Any]) -> pa.Array:
+    if not isinstance(values[0], str):
+        try:
+            return from_numpy(np.fromiter(values, np.int64, len(values)))
+        except OverflowError:  # The inodes of some network filesystems use all 64 bits.
+            return from_numpy(np.fromiter(values, np.uint64, len(values)).view(np.int64))
+    joined = "".join(values)
+    if not joined.isascii():
+        return from_texts(values)
+    ends = np.cumsum(np.fromiter(map(len, ("", *values)), np.int64, len(values) + 1))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(joined.encode())]
+    return pa.Array.from_buffers(pa.large_string(), len(values), buffers).cast(pa.string())
 
 
 def _as_table(footers: Footers) -> pa.Table:
     readable = np.flatnonzero(footers.schema_numbers != _UNREADABLE)
-    files = footers.files if len(readable) == len(footers) else [footers.files[at] for at in readable.tolist()]
+    files = footers.files.filter((footers.schema_numbers != _UNREADABLE).tolist())
     columns = _identity(files) | {
-        "rows": pa.array(footers.rows[readable]),
-        "groups": pa.array(footers.groups[readable]),
-        "schema": pa.array(footers.schema_numbers[readable]),
+        "rows": from_numpy(footers.rows[readable]),
+        "groups": from_numpy(footers.groups[readable]),
+        "schema": from_numpy(footers.schema_numbers[readable]),
     }
     for column, ranges in footers.ranges.items():
-        columns |= {f"{part}:{column}": values.take(pa.array(readable)) for part, values in ranges._asdict().items()}
+        columns |= {f"{part}:{column}": values.take(from_numpy(readable)) for part, values in ranges._asdict().items()}
     schemas = {b"%d" % at: schema.serialize().to_pybytes() for at, schema in enumerate(footers.schemas)}
     return pa.table(columns).replace_schema_metadata(schemas)
 
@@ -309,13 +327,13 @@ def _same_bytes(files: dict[str, pa.Array], cached: pa.Table) -> tuple[npt.NDArr
     """Return a mask of the files whose content is cached, and the cached row of each file."""
     paths = cached.column("path").combine_chunks()
     if paths.equals(files["path"]):
-        rows = pa.array(np.arange(len(paths)))
+        rows = from_numpy(np.arange(len(paths)))
         identity = cached
     else:
         rows = pc.index_in(files["path"], paths)
         identity = cached.select(_IDENTITY).take(rows)
-    same = [pc.equal(files[name], identity.column(name)).fill_null(False).to_numpy() for name in _IDENTITY[1:]]
-    return np.logical_and.reduce([np.asarray(rows.is_valid()), *same]), rows
+    same = [to_numpy(pc.equal(files[name], identity.column(name)), False) for name in _IDENTITY[1:]]
+    return np.logical_and.reduce([to_numpy(rows.is_valid()), *same]), rows
 
 
 def _drop_unused(
@@ -328,21 +346,19 @@ def _drop_unused(
     return [schemas[number] for number in used], renumbered[numbers]
 
 
-def _find(
-    cached: pa.Table, files: Sequence[FileStat], columns: Sequence[str]
-) -> tuple[npt.NDArray[np.bool_], Footers] | None:
+def _find(cached: pa.Table, files: Listing, columns: Sequence[str]) -> tuple[npt.NDArray[np.bool_], Footers] | None:
     if not {f"exactness:{column}" for column in columns} <= set(cached.column_names):
         return None
     known, rows = _same_bytes(_identity(files), cached)
     for column in columns:
-        known &= cached.column(f"exactness:{column}").take(rows).is_valid().to_numpy()
+        known &= to_numpy(cached.column(f"exactness:{column}").take(rows).is_valid())
     everything = known.all() and len(files) == len(cached)
-    found = cached if everything else cached.take(rows.filter(pa.array(known)))
-    schemas, numbers = _drop_unused(_schemas_in(cached), found.column("schema").to_numpy())
+    found = cached if everything else cached.take(rows.filter(from_numpy(known)))
+    schemas, numbers = _drop_unused(_schemas_in(cached), to_numpy(found.column("schema")))
     return known, Footers(
-        files if everything else [file for file, is_known in zip(files, known, strict=True) if is_known],
-        found.column("rows").to_numpy(),
-        found.column("groups").to_numpy(),
+        files if everything else files.filter(known.tolist()),
+        to_numpy(found.column("rows")),
+        to_numpy(found.column("groups")),
         schemas,
         numbers,
         {c: _Ranges(*(found.column(f"{part}:{c}").combine_chunks() for part in _PARTS)) for c in columns},
@@ -358,7 +374,7 @@ def _schemas_in(cached: pa.Table) -> list[pa.Schema]:
 def _with_other_columns(table: pa.Table, before: pa.Table) -> pa.Table:
     """Add the cached ranges of columns that this merge did not read, for unchanged files."""
     same, rows = _same_bytes({name: table.column(name).combine_chunks() for name in _IDENTITY}, before)
-    rows = pc.if_else(pa.array(same), rows.cast(pa.int64()), None)
+    rows = pc.if_else(from_numpy(same), rows.cast(pa.int64()), pa.nulls(len(rows), pa.int64()))
     metadata = table.schema.metadata
     for name in before.column_names:
         if ":" in name and name not in table.column_names:

@@ -7,7 +7,6 @@ import decimal
 import functools
 import json
 import math
-import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from inlay.arrays import from_binary, from_integers, from_numpy, to_numpy
 from inlay.errors import UnreadableFileError
 from inlay.schema import storage_type
 from inlay.storage import FileStat, Location
@@ -39,8 +39,10 @@ __all__ = [
     "merge_ranges",
     "open_parquet",
     "python_range",
+    "read_batches",
     "read_many",
     "read_row_group",
+    "read_small_file",
     "require_nanoseconds",
     "require_readable_timestamps",
     "with_shared_schemas",
@@ -116,7 +118,7 @@ def _units_of(fine: pa.RecordBatch, coarse: pa.RecordBatch) -> set[str]:
 def _counts(array: pa.Array) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the integers of all timestamps in an array, at any depth."""
     if pa.types.is_timestamp(array.type):
-        yield array.cast(pa.int64()).drop_null().to_numpy()
+        yield to_numpy(array.cast(pa.int64()).drop_null())
     else:
         for child in array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]:
             yield from _counts(child)
@@ -137,9 +139,9 @@ _COMPARES_UNSIGNED_AS_SIGNED = re.compile("polars", re.IGNORECASE)
 # bound of this length or more may not be a value of the column.
 _MAX_TRUSTED_BYTES = 61
 _READERS = 8
-_BUNDLE = 32  # files per task
-_TAIL = 64 << 10  # bytes at the end of a file, enough for most footers
+_BUNDLE = 64  # files per task
 _SCHEMAS_COMPARED = 16
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 
 class ColumnRange(NamedTuple):
@@ -175,7 +177,7 @@ def bound_arrays(ranges: Sequence[ColumnRange], type_: pa.DataType) -> tuple[pa.
     try:
         lows = _as_array([r.low if known else None for r, known in zip(ranges, exact, strict=True)], type_)
         highs = _as_array([r.high if known else None for r, known in zip(ranges, exact, strict=True)], type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError):
         nulls = pa.nulls(len(ranges), type_)
         return nulls, nulls, np.zeros(len(ranges), np.bool_)
     return lows, highs, exact
@@ -190,16 +192,16 @@ def _as_array(values: list[int | bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type_):
         return _decimals(values, type_)
     if pa.types.is_boolean(type_):
-        return pa.array([None if v is None else bool(v) for v in values], type_)
+        return from_integers([None if v is None else bool(v) for v in values], type_)
     if pa.types.is_temporal(type_):
         step = _step(type_)
         whole = values if step == 1 else [None if v is None else int(v) // step for v in values]
-        return pa.array(whole, pa.int32() if type_.bit_width == 32 else pa.int64()).view(type_)
+        return from_integers(whole, pa.int32() if type_.bit_width == 32 else pa.int64()).view(type_)
     if pa.types.is_large_string(type_) or pa.types.is_string(type_):
-        return pa.array(values, pa.large_binary()).cast(type_)
+        return from_binary(values).cast(type_)
     if pa.types.is_floating(type_):
         return pa.array([None if v is None else _float_of(v) for v in values], pa.float64()).cast(type_)
-    return pa.array(values, type_)
+    return from_integers(values, type_) if pa.types.is_integer(type_) else pa.array(values, type_)
 
 
 def integer_bounds(
@@ -218,9 +220,8 @@ def integer_bounds(
 
 
 def _whole_steps(values: pa.Array, exact: npt.NDArray[np.bool_], step: int, stored: pa.DataType) -> pa.Array:
-    known = exact & values.is_valid().to_numpy(zero_copy_only=False)
-    whole = np.where(known, values.fill_null(0).to_numpy(), 0) // step
-    return pa.array(whole, mask=~known).cast(stored)
+    known = exact & to_numpy(values.is_valid())
+    return from_numpy(np.where(known, to_numpy(values, 0), 0) // step, known).cast(stored)
 
 
 _SIGN = 1 << 63
@@ -258,15 +259,23 @@ def _decimals(values: Sequence[int | bytes | None], type_: pa.DataType) -> pa.Ar
 
 
 # ------------------------------------------------------------------------------------------ reading one footer
-def open_parquet(location: Location, path: str) -> pq.ParquetFile:
-    """Open a data file. Raise UnreadableFileError if it cannot be read."""
+def open_parquet(location: Location, path: str, data: pa.Buffer | None = None) -> pq.ParquetFile:
+    """Open a data file, or its `data` in memory. Raise UnreadableFileError if it cannot be read."""
     with _unreadable_errors(location, path):
-        return _open(location, path)
+        return _open(location, path, data)
 
 
-def _open(location: Location, path: str, **options: Any) -> pq.ParquetFile:
+def read_small_file(location: Location, path: str, limit: int) -> pa.Buffer | None:
+    """Read a local data file, or return None if it has more than `limit` bytes."""
+    if not location.store.is_local:
+        return None
+    with _unreadable_errors(location, path), location.store.open_arrow(location.full(path)) as file:
+        return file.read_buffer() if file.size() <= limit else None
+
+
+def _open(location: Location, path: str, data: pa.Buffer | None = None, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(
-        location.store.open_arrow(location.full(path)),
+        location.store.open_arrow(location.full(path)) if data is None else pa.BufferReader(data),
         pre_buffer=not location.store.is_local,
         page_checksum_verification=True,  # A rewrite must not compute a new checksum for damaged pages.
         **options,
@@ -274,13 +283,43 @@ def _open(location: Location, path: str, **options: Any) -> pq.ParquetFile:
 
 
 def read_row_group(
-    location: Location, path: str, metadata: pq.FileMetaData, group: int, columns: Sequence[str] | None = None
+    location: Location,
+    path: str,
+    metadata: pq.FileMetaData,
+    group: int,
+    columns: Sequence[str] | None = None,
+    data: pa.Buffer | None = None,
+    dictionaries: Sequence[str] = (),
 ) -> pa.Table:
-    """Read a row group, or some of its columns, of a file whose footer is known."""
+    """Read a row group, or some of its columns, of a file whose footer is known.
+
+    Text columns in `dictionaries` are read as dictionaries.
+    """
     require_readable_timestamps(location, path, metadata, [group], columns)
+    options = {"metadata": metadata, "read_dictionary": list(dictionaries)}
+    with _damage_errors(location, path, group), _open(location, path, data, **options) as parquet:
+        return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
+
+
+def read_batches(
+    location: Location,
+    path: str,
+    metadata: pq.FileMetaData,
+    group: int,
+    columns: Sequence[str],
+    data: pa.Buffer | None = None,
+) -> Iterator[pa.Table]:
+    """Decode some columns of a row group in small pieces, for callers that may not need all of them."""
+    require_readable_timestamps(location, path, metadata, [group], columns)
+    with _damage_errors(location, path, group), _open(location, path, data, metadata=metadata) as parquet:
+        for batch in parquet.iter_batches(_BATCH_ROWS, [group], list(columns), use_threads=False):
+            yield pa.Table.from_batches([batch])
+
+
+@contextlib.contextmanager
+def _damage_errors(location: Location, path: str, group: int) -> Iterator[None]:
     try:
-        with _open(location, path, metadata=metadata) as parquet:
-            return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
+        yield
     except (pa.ArrowException, OSError) as error:
         name = location.display(path)
         raise UnreadableFileError(
@@ -309,55 +348,88 @@ def require_readable_timestamps(
 def _unreadable_errors(location: Location, path: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UnreadableFileError(
-            f"Cannot read {location.display(path)!r}: {_reason(error)}",
-            operation="read",
-            files=[location.display(path)],
-            hint=_RESTORE_HINT,
-        ) from error
+    except _UNREADABLE as error:
+        raise _unreadable_error(location, path, error) from error
+
+
+def _unreadable_error(location: Location, path: str, error: Exception) -> UnreadableFileError:
+    name = location.display(path)
+    return UnreadableFileError(
+        f"Cannot read {name!r}: {_reason(error)}", operation="read", files=[name], hint=_RESTORE_HINT
+    )
 
 
 def _reason(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
+_ReadRanges = Callable[[pq.FileMetaData], list["ColumnRange"]]
+
+
+class _KnownSchema:
+    """A Parquet schema that many files share: its Arrow schema, and how to read the ranges of its columns."""
+
+    def __init__(self, metadata: pq.FileMetaData) -> None:
+        self._parquet, self._key_values = metadata.schema, metadata.metadata
+        self.arrow = self._parquet.to_arrow_schema()
+        self._readers: dict[tuple[str, str], _ReadRanges] = {}
+
+    def is_schema_of(self, metadata: pq.FileMetaData) -> bool:
+        return bool(self._key_values == metadata.metadata and self._parquet.equals(metadata.schema))
+
+    def range(self, metadata: pq.FileMetaData, column: str) -> ColumnRange:
+        found = metadata.created_by or "", column
+        read = self._readers.get(found) or self._readers.setdefault(found, _range_reader(metadata, self.arrow, column))
+        groups = read(metadata)
+        return groups[0] if len(groups) == 1 else merge_ranges(groups)
+
+
 class _Schemas:
-    """A cache of Arrow schemas. Files with the same Parquet schema share one object."""
+    """A cache of schemas. Files with the same Parquet schema share one object."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[pq.ParquetSchema, dict[bytes, bytes] | None, pa.Schema]] = []
+        self._known: list[_KnownSchema] = []
 
-    def of(self, metadata: pq.FileMetaData) -> pa.Schema:
-        schema, key_values = metadata.schema, metadata.metadata
-        for known_schema, known_key_values, arrow in self._known[:_SCHEMAS_COMPARED]:
-            if known_key_values == key_values and known_schema.equals(schema):
-                return arrow
-        arrow = schema.to_arrow_schema()
-        self._known.append((schema, key_values, arrow))
-        return arrow
+    def of(self, metadata: pq.FileMetaData) -> _KnownSchema:
+        for known in self._known[:_SCHEMAS_COMPARED]:
+            if known.is_schema_of(metadata):
+                return known
+        added = _KnownSchema(metadata)
+        self._known.append(added)  # Another thread may append its schema at the same time.
+        return added
 
 
 def _read_footer(location: Location, file: FileStat, columns: Sequence[str], schemas: _Schemas) -> Footer:
     """Read one footer. An unreadable footer gets an error, and its file is never pruned."""
     try:
-        with _unreadable_errors(location, file.path), location.store.open_arrow(location.full(file.path)) as opened:
-            metadata = pq.read_metadata(opened)
-            schema = schemas.of(metadata)
-            ranges = {c: merge_ranges(column_ranges(metadata, schema, c)) for c in columns}
-            return Footer(file, metadata.num_rows, metadata.num_row_groups, schema, ranges)
-    except UnreadableFileError as error:
-        return Footer(file, 0, 0, None, {}, str(error))
+        with location.store.open_footer(location.full(file.path)) as opened:
+            reader = pq.ParquetReader()  # `pq.read_metadata` also prepares to read columns by name
+            reader.open(opened)
+            metadata = reader.metadata
+        known = schemas.of(metadata)
+        ranges = {column: known.range(metadata, column) for column in columns}
+        return Footer(file, metadata.num_rows, metadata.num_row_groups, known.arrow, ranges)
+    except _UNREADABLE as error:
+        return Footer(file, 0, 0, None, {}, str(_unreadable_error(location, file.path, error)))
 
 
 def column_ranges(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> list[ColumnRange]:
-    if schema.get_field_index(column) < 0:
-        return [UNKNOWN] * metadata.num_row_groups
-    return group_ranges(metadata, column, schema.field(column).type)
+    return _range_reader(metadata, schema, column)(metadata)
 
 
 def group_ranges(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType) -> list[ColumnRange]:
     """Return the range of a top-level column in each row group."""
+    return _typed_range_reader(metadata, column, arrow_type)(metadata)
+
+
+def _range_reader(metadata: pq.FileMetaData, schema: pa.Schema, column: str) -> _ReadRanges:
+    """Return a function that reads the ranges of a column from every footer of this schema and writer."""
+    if schema.get_field_index(column) < 0:
+        return _unknown_ranges
+    return _typed_range_reader(metadata, column, schema.field(column).type)
+
+
+def _typed_range_reader(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType) -> _ReadRanges:
     index = _leaf_index(metadata, column)
     decode = None if index is None else _decoder(metadata.schema.column(index), arrow_type)
     if (
@@ -365,8 +437,14 @@ def group_ranges(metadata: pq.FileMetaData, column: str, arrow_type: pa.DataType
         or decode is None
         or not _has_trusted_bounds(metadata.created_by or "", metadata.schema.column(index))
     ):
-        return [UNKNOWN] * metadata.num_row_groups
-    return [_chunk_range(metadata.row_group(g).column(index), decode) for g in range(metadata.num_row_groups)]
+        return _unknown_ranges
+    return lambda footer: [
+        _chunk_range(footer.row_group(group).column(index), decode) for group in range(footer.num_row_groups)
+    ]
+
+
+def _unknown_ranges(metadata: pq.FileMetaData) -> list[ColumnRange]:
+    return [UNKNOWN] * metadata.num_row_groups
 
 
 def _has_trusted_bounds(writer: str, column: pq.ColumnSchema) -> bool:
@@ -406,7 +484,7 @@ def _leaf_index(metadata: pq.FileMetaData, column: str) -> int | None:
 
 
 def _chunk_range(chunk: pq.ColumnChunkMetaData, decode: _Decode) -> ColumnRange:
-    statistics = chunk.statistics if chunk.is_stats_set else None
+    statistics = chunk.statistics
     if statistics is None:
         return UNKNOWN
     nulls = statistics.null_count if statistics.has_null_count else None
@@ -485,29 +563,28 @@ def read_many(location: Location, files: Sequence[FileStat], columns: Sequence[s
     they are mostly Python work, and threads would double the CPU time.
     """
     schemas = _Schemas()
+    store = location.store
     bundles = [files[start : start + _BUNDLE] for start in range(0, len(files), _BUNDLE)]
+
+    def read_ahead(bundle: Sequence[FileStat]) -> None:
+        store.read_ahead([file._replace(path=location.full(file.path)) for file in bundle])
 
     def read(bundle: Sequence[FileStat]) -> list[Footer]:
         return [_read_footer(location, file, columns, schemas) for file in bundle]
 
-    if location.store.is_local:
-        return [footer for bundle in _read_ahead(location, bundles) for footer in read(bundle)]
+    def read_local(bundle: Sequence[FileStat], next_bundle: Sequence[FileStat]) -> list[Footer]:
+        read_ahead(next_bundle)
+        return read(bundle)
+
+    def read_remote(bundle: Sequence[FileStat]) -> list[Footer]:
+        read_ahead(bundle)
+        return read(bundle)
+
+    if store.is_local:
+        found = map(read_local, bundles, [*bundles[1:], ()])
+        return [footer for footers in found for footer in footers]
     with ThreadPoolExecutor(min(_READERS, len(bundles)), "inlay-footers") as pool:
-        return [footer for footers in pool.map(read, bundles) for footer in footers]
-
-
-def _read_ahead(location: Location, bundles: Sequence[Sequence[FileStat]]) -> Iterator[Sequence[FileStat]]:
-    """Yield each bundle after the kernel starts to read the footers of the next bundle."""
-    for bundle, next_bundle in zip(bundles, [*bundles[1:], ()], strict=True):
-        for file in next_bundle:
-            with contextlib.suppress(OSError):
-                descriptor = os.open(location.full(file.path), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    start = max(file.size - _TAIL, 0)
-                    os.posix_fadvise(descriptor, start, _TAIL, os.POSIX_FADV_WILLNEED)
-                finally:
-                    os.close(descriptor)
-        yield bundle
+        return [footer for footers in pool.map(read_remote, bundles) for footer in footers]
 
 
 def with_shared_schemas(footers: Sequence[Footer]) -> list[Footer]:

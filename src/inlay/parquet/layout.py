@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from inlay.arrays import from_texts
 from inlay.errors import InvalidArgumentError
-from inlay.storage import FileStat, Location, Store, is_visible
+from inlay.storage import FileStat, Listing, Location, Store, is_visible
 
 __all__ = [
     "NULL_PARTITION",
@@ -55,13 +56,15 @@ _NO_DIRECTORY: dict[object, str] = {
 }
 
 
-def visible_files(location: Location) -> list[FileStat]:
+def visible_files(location: Location) -> Listing:
     """List the files that other readers see, by path. A missing directory has none.
 
     Reject the directory of a table format: its log decides which files contain its rows.
     """
 
     def keep(name: str) -> bool:
+        if name.endswith(".parquet") and name[0] not in "._":  # the usual name: a dataset may have a million files
+            return True
         if name.endswith(_TABLE_FORMAT_ENDS):
             raise _table_format_error(location, name)
         return _is_visible(name)
@@ -84,24 +87,38 @@ def _reject_part_of_table(location: Location) -> None:
             raise _table_format_error(location, file.path, above=metadata)
 
 
-def data_files(location: Location) -> list[FileStat]:
+def data_files(location: Location) -> Listing:
     """List the Parquet files of a dataset by path. A missing directory is an empty dataset.
 
     A file without a known extension is a data file if it begins like one, because other readers read every visible
     file.
     """
     files = visible_files(location)
-    unknown = [file for file in files if file.size and not _is_parquet(file.path)]
-    if not unknown:
-        return [file for file in files if _is_parquet(file.path)]
+    known = [path.endswith(_SUFFIXES) or _is_parquet(path) for path in files.paths]
+    if all(known):
+        return files
+    unknown = [file for file, is_known in zip(files, known, strict=True) if not is_known and file.size]
     with ThreadPoolExecutor(1 if location.store.is_local else _READERS, "inlay-magic") as pool:
         checked = pool.map(lambda file: _begins_like_parquet(location.store, location.full(file.path), file), unknown)
         data = {file.path for file, is_data in zip(unknown, checked, strict=True) if is_data}
-    return [file for file in files if _is_parquet(file.path) or file.path in data]
+    return files.filter([is_known or path in data for path, is_known in zip(files.paths, known, strict=True)])
 
 
-@functools.lru_cache(1 << 16)  # One operation lists the files of a dataset several times.
-def _begins_like_parquet(store: Store, path: str, file: FileStat) -> bool:  # noqa: ARG001  (a part of the cache key)
+# One operation lists the files of a dataset several times. A store keeps megabytes, so its key is weak.
+_checked: WeakKeyDictionary[Store, dict[FileStat, bool]] = WeakKeyDictionary()
+_MAX_CHECKED = 1 << 16  # files per store
+
+
+def _begins_like_parquet(store: Store, path: str, file: FileStat) -> bool:
+    known, version = _checked.setdefault(store, {}), file._replace(path=path)
+    if (found := known.get(version)) is None:
+        if len(known) >= _MAX_CHECKED:
+            known.clear()
+        found = known[version] = _read_magic(store, path)
+    return found
+
+
+def _read_magic(store: Store, path: str) -> bool:
     try:
         return store.read_range(path, 0, len(_MAGIC[0])) in _MAGIC
     except FileNotFoundError:
@@ -118,9 +135,10 @@ def summary_files(location: Location) -> list[str]:
     return [file.path for file in files if posixpath.basename(file.path) in _SUMMARIES]
 
 
-def new_file_extension(files: Sequence[FileStat]) -> str:
+def new_file_extension(paths: Iterable[str]) -> str:
     """Return the extension that all files share, or `.parquet`. polars rejects directories with several extensions."""
-    found = {_EXTENSION.search(file.path)[0] for file in files}  # type: ignore[index]  # The pattern matches any text.
+    ends = {path[path.find(".", path.rfind("/") + 1) :] for path in paths}  # few, also of a million paths
+    found = {_EXTENSION.search(end)[0] for end in ends}  # type: ignore[index]  # The pattern matches any text.
     return found.pop() if len(found) == 1 else _SUFFIXES[0]
 
 
@@ -139,7 +157,7 @@ def _is_visible(name: str) -> bool:
 
 
 def _is_parquet(path: str) -> bool:
-    return path.endswith(_SUFFIXES) or path.lower().endswith(_SUFFIXES)
+    return path.lower().endswith(_SUFFIXES)
 
 
 def parse_hive_partition_path(file_path: str, partition_columns: Sequence[str] | None = None) -> dict[str, str | None]:
@@ -216,12 +234,12 @@ def integer_spellings(values: Iterable[str]) -> dict[int, list[str]]:
 def typed_partition_value(text: str | None, type_: pa.DataType) -> pa.Scalar | None:
     """Convert a path value to the column's type. Returns None if the type cannot represent it."""
     if text is None:
-        return pa.scalar(None, type_)
+        return pa.nulls(1, type_)[0]
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     try:
         if pa.types.is_time(type_):  # Arrow parses a time only as part of a timestamp.
-            return pa.scalar(f"1970-01-01 {text}").cast(pa.timestamp(type_.unit)).cast(type_)
-        return pa.scalar(text).cast(type_)
+            return from_texts([f"1970-01-01 {text}"])[0].cast(pa.timestamp(type_.unit)).cast(type_)
+        return from_texts([text])[0].cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None

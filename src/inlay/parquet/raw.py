@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import math
 import operator
@@ -14,19 +15,19 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from inlay.parquet.thrift import FooterError, Struct, decode, decode_structs, encode_texts
+from inlay.parquet.thrift import LIST, FooterError, Struct, decode, decode_structs, encode_texts
 
 _TIME_TYPE = {1: bool, 2: {}}
 _LOGICAL_TYPE = {5: {1: int, 2: int}, 7: _TIME_TYPE, 8: _TIME_TYPE, 10: {2: bool}}
 ELEMENT = {1: int, 2: int, 3: int, 4: bytes, 5: int, 6: int, 7: int, 8: int, 10: _LOGICAL_TYPE}
 
 _MAX_DEPTH = 100
+_SHARED, _SHARED_BYTES = 64, 64 << 10  # decoded schemas to keep, and the encoded bytes of each one
 _INT32, _INT64, _FIXED_LEN_BYTE_ARRAY = 1, 2, 7
 _REPEATED = 2
 _TYPE_DEFINED_ORDER = 1
@@ -95,9 +96,12 @@ class Column:
     leaves: range
 
 
-@dataclass
+@dataclass(eq=False)
 class Schema:
-    """The schema tree of a file, with the order of its statistics and its Arrow schema."""
+    """The schema tree of a file, with the order of its statistics and its Arrow schema.
+
+    Files with the same encoded schema share one object.
+    """
 
     columns: list[Column]
     leaves: list[Leaf]
@@ -112,6 +116,8 @@ class Schema:
 
     def difference(self, other: Schema, columns: Collection[str] | None = None) -> str | None:
         """Describe why column chunks of `other` do not fit this schema, or return None if they do."""
+        if self is other:
+            return None
         if columns is None:
             own_names, other_names = [c.name for c in self.columns], [c.name for c in other.columns]
             if own_names != other_names:
@@ -132,11 +138,15 @@ class Schema:
                 self.column_orders[i] is not None or other.column_orders[j] != _TYPE_DEFINED_ORDER
             ):
                 return f"the statistics of column {column.name} are ordered differently"
-        if self.arrow_schema != other.arrow_schema and self.durations(column) != other.durations(other_column):
+        if (
+            self.arrow_schema != other.arrow_schema
+            and any(element.physical == _INT64 and not element.annotation for element in column.elements)
+            and self.durations(column) != other.durations(other_column)
+        ):
             return f"column {column.name} has durations of different units"
         return None
 
-    @cached_property
+    @functools.cached_property
     def arrow_types(self) -> dict[str, pa.DataType]:
         if not self.arrow_schema:
             return {}
@@ -152,7 +162,18 @@ class Schema:
 
 
 def read_schema(footer: Struct) -> Schema:
-    elements = footer.structs(2)
+    """Decode the schema, the metadata and the column orders of a footer, or return an equal schema decoded before."""
+    found = footer[2], footer.get(5, (LIST, b"")), footer.get(7, (LIST, b""))
+    for kind, _ in found:
+        if kind != LIST:
+            raise FooterError(f"a field has the unexpected Thrift type {kind}")
+    encoded = [bytes(value) for _, value in found]
+    return (_read_schema if sum(map(len, encoded)) <= _SHARED_BYTES else _read_schema.__wrapped__)(*encoded)
+
+
+@functools.lru_cache(_SHARED)
+def _read_schema(encoded: bytes, metadata: bytes, orders: bytes) -> Schema:
+    elements = decode_structs(encoded, ELEMENT)
     if not elements or 1 in elements[0]:
         raise FooterError("the schema has no root")
     walk = iter(elements[1:])
@@ -164,7 +185,7 @@ def read_schema(footer: Struct) -> Schema:
         columns.append(Column(subtree[0].name, subtree, range(first, len(leaves))))
     if next(walk, None) is not None:
         raise FooterError("the schema has more elements than its tree")
-    return Schema(columns, leaves, _column_orders(footer, len(leaves)), _arrow_schema(footer))
+    return Schema(columns, leaves, _column_orders(orders, len(leaves)), _arrow_schema(metadata))
 
 
 def _read_column(walk: Iterator[Struct], leaves: list[Leaf]) -> Iterator[Element]:
@@ -244,17 +265,17 @@ def _converted(tree: Struct) -> tuple[Any, ...]:
     return _CONVERTED.get(kind, ("converted", kind))
 
 
-def _column_orders(footer: Struct, leaves: int) -> list[int | None]:
-    if 7 not in footer:
+def _column_orders(encoded: bytes, leaves: int) -> list[int | None]:
+    if not encoded:
         return [None] * leaves
-    orders = [next(iter(order), None) for order in footer.structs(7)]
+    orders = [next(iter(order), None) for order in decode_structs(encoded, {})]
     if len(orders) != leaves:
         raise FooterError(f"{len(orders)} column orders for {leaves} columns")
     return orders
 
 
-def _arrow_schema(footer: Struct) -> bytes:
-    pairs = footer.structs(5) if 5 in footer else []
+def _arrow_schema(encoded: bytes) -> bytes:
+    pairs = decode_structs(encoded, {1: bytes, 2: bytes}) if encoded else []
     return next((pair.text(2) for pair in pairs if pair.text(1) == b"ARROW:schema" and 2 in pair), b"")
 
 
@@ -266,7 +287,7 @@ _MAX_CACHED_INDEXES = 16 << 20
 _COLUMN_META = dict.fromkeys((1, 4, 6, 7, 9, 10, 11, 14, 15), int)
 _COLUMN_CHUNK = {2: int, 3: _COLUMN_META, 4: int, 5: int, 6: int, 7: int}
 _ROW_GROUP = {1: [_COLUMN_CHUNK], 2: int, 3: int, 4: [{1: int}], 5: int, 6: int, 7: int}
-_FOOTER = {2: [ELEMENT], 3: int, 4: [_ROW_GROUP], 5: [{1: bytes, 2: bytes}], 6: bytes, 7: [{}]}
+_FOOTER = {3: int, 4: [_ROW_GROUP], 6: bytes}  # `read_schema` decodes the schema once for many files.
 _BLOOM_HEADER = {1: int}
 _ENCODING_STATS = {1: int, 2: int}
 _PAGE_HEADER = {1: int, 3: int, 4: int, 5: {2: int}, 7: {1: int}, 8: {4: int}}

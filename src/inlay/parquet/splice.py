@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -25,6 +26,7 @@ from inlay.parquet.raw import (
     refuse_invalid,
 )
 from inlay.parquet.thrift import I16, I32, I64, LIST, STRUCT, FooterError, Struct, decode, encode
+from inlay.storage import Content
 
 __all__ = ["ChunkSettings", "ParquetBytes", "SpliceRefused", "Splicer"]
 
@@ -78,6 +80,11 @@ class Splicer:
     def bytes_written(self) -> int:
         return self._output.end
 
+    @property
+    def content(self) -> Content:
+        """The size and checksum of the finished file."""
+        return Content(self._output.end, self._output.crc32)
+
     def copy(self, source: ParquetBytes, row_group: int) -> None:
         """Append an unchanged row group."""
         self._admit(source)
@@ -106,13 +113,15 @@ class Splicer:
         source: ParquetBytes,
         row_group: int,
         pieces: Sequence[tuple[ParquetBytes, Collection[str]]],
+        *,
+        keeps_order: bool = False,
     ) -> None:
         """Append a row group of `source` in which some top-level columns come from other files.
 
         Each piece is a file and the columns to take from its first row group, which must have as many rows.
 
-        The result keeps the `sorting_columns` of `source` if none of them is replaced. Otherwise it takes those of the
-        piece if there is only one, else none.
+        The result keeps the `sorting_columns` of `source` if none of them is replaced, or if the new values have the
+        same order (`keeps_order`). Otherwise it takes those of the piece if there is only one, else none.
         """
         self._admit(source)
         group = source.row_groups[row_group]
@@ -122,7 +131,7 @@ class Splicer:
                 replaced |= _pick_columns(source, group, fresh, columns)
         with refuse_invalid(source.name):
             sorting = _sorting(group)
-            if any(column.number(1) in replaced for column in sorting):
+            if not keeps_order and any(column.number(1) in replaced for column in sorting):
                 sorting = _translated_sorting(source, pieces[0][0]) if len(pieces) == 1 else []
             self._mix(source, group, replaced, sorting)
 
@@ -277,7 +286,7 @@ class _Output:
     def __init__(self, out: Any) -> None:
         self.out = out
         self.descriptor = plain_descriptor(out)
-        self.position = 0
+        self.position = self.crc32 = 0
         self._pending: tuple[Input, int, int] | None = None
         if self.descriptor is not None:
             out.flush()
@@ -320,15 +329,20 @@ class _Output:
             if error.errno not in _NO_KERNEL_COPY:
                 raise
             return 0
-        self.position += done
+        for offset in range(0, done, _COPY_STEP):
+            self._account(source.read(start + offset, min(done - offset, _COPY_STEP)))
         return done
+
+    def _account(self, data: bytes | memoryview) -> None:
+        self.position += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
 
     def write(self, data: bytes | memoryview) -> None:
         self.flush_copies()
         view = memoryview(data)
         while view:
             done = self._write_some(view)
-            self.position += done
+            self._account(view[:done])
             view = view[done:]
 
     def _write_some(self, view: memoryview) -> int:

@@ -36,28 +36,25 @@ class Struct(dict[int, tuple[int, Any]]):
 
     __slots__ = ()
 
-    def _value(self, field: int) -> Any:
-        try:
-            return self[field][1]
-        except KeyError:
-            raise FooterError(f"required field {field} is missing") from None
+    def __missing__(self, field: int) -> tuple[int, Any]:
+        raise FooterError(f"required field {field} is missing")
 
     def number(self, field: int, default: int | None = None) -> int:
         if default is not None and field not in self:
             return default
-        value: int = self._value(field)
+        value: int = self[field][1]
         return value
 
     def text(self, field: int) -> bytes:
-        value: bytes = self._value(field)
+        value: bytes = self[field][1]
         return value
 
     def struct(self, field: int) -> Struct:
-        value: Struct = self._value(field)
+        value: Struct = self[field][1]
         return value
 
     def structs(self, field: int) -> list[Struct]:
-        value: list[Struct] = self._value(field)
+        value: list[Struct] = self[field][1]
         return value
 
     def put(self, field: int, kind: int, value: int | list[Struct] | Struct) -> None:
@@ -83,6 +80,13 @@ def decode_structs(data: bytes, spec: Spec) -> list[Struct]:
 def encode(struct: Struct) -> bytes:
     out = bytearray()
     _write_struct(out, struct)
+    return bytes(out)
+
+
+def encode_structs(structs: list[Struct]) -> bytes:
+    """Encode a list of structs as the value of a field."""
+    out = bytearray()
+    _write_value(out, structs)
     return bytes(out)
 
 
@@ -140,7 +144,7 @@ def _read_struct(data: bytes, at: int, spec: Spec) -> tuple[Struct, int]:
             out[field] = (kind, Raw(data[at:end]))
             at = end
         elif shape is int and kind in _INTEGERS:
-            value, at = _read_varint(data, at)
+            value, at = (byte, at + 1) if (byte := data[at]) < 0x80 else _read_varint(data, at)
             out[field] = (kind, (value >> 1) ^ -(value & 1))
         else:
             decoded, at = _read_value(data, at, kind, shape)
@@ -285,7 +289,10 @@ def _write_struct(out: bytearray, struct: Struct) -> None:
         if value.__class__ is Raw:
             out += value
         elif value.__class__ is int:
-            _write_int(out, value)
+            if 0 <= value < 0x40:
+                out.append(value << 1)
+            else:
+                _write_int(out, value)
         else:
             _write_value(out, value)
     out.append(0)

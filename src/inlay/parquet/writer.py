@@ -35,6 +35,7 @@ MANAGED_ROW_GROUP_SIZE = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _MAX_DISTINCT_SHARE = 0.5
+_MAX_SMALL_SHARE = 0.1  # Above it, combining two dictionaries takes longer than decoding the values.
 
 
 def _is_stored_as_integer(type_: pa.DataType) -> bool:
@@ -67,6 +68,7 @@ class WriterSettings:
     )
     # columns whose timestamps are INT96, and the types that the Arrow schema of their file declares
     int96: Mapping[str, pa.DataType | None] = field(default_factory=dict)
+    small_dictionaries: frozenset[str] = frozenset()  # text columns that are faster to edit as dictionaries
     packs_integers: bool = False  # Delta-encode integers without a dictionary: smaller, and five times as fast.
 
     @classmethod
@@ -95,7 +97,9 @@ class WriterSettings:
         }
         columns = {chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96"}
         int96 = {name: file.schema.arrow_types.get(name) for name in columns}
-        return cls(options, max(1, row_group_size), tuple(chunk.path for chunk in chunks), int96=int96)
+        small = frozenset(chunk.path for chunk in chunks if _has_small_dictionary(chunk))
+        known = tuple(chunk.path for chunk in chunks)
+        return cls(options, max(1, row_group_size), known, int96=int96, small_dictionaries=small)
 
     @classmethod
     def managed(cls) -> WriterSettings:
@@ -148,6 +152,10 @@ class WriterSettings:
                     table = table.set_column(table.column_names.index(name), field_, column)
         return table
 
+    def require_one_kind_of_timestamps(self, schema: pa.Schema, origins: Mapping[str, str]) -> None:
+        """Reject columns with 64-bit timestamps beside INT96. `origins` maps new names to those of these settings."""
+        self._writes_int96(pa.schema([field.with_name(origins[field.name]) for field in schema]))
+
     def _writes_int96(self, schema: pa.Schema) -> bool:
         """Return whether to write timestamps as INT96. The writer has one switch for all columns."""
         timestamps = {field.name for field in schema if contains_type(field.type, pa.types.is_timestamp)}
@@ -164,6 +172,12 @@ class WriterSettings:
 def _has_useful_dictionary(chunk: ChunkSettings) -> bool:
     """Return False for a dictionary of mostly distinct values: it costs time and saves no space."""
     return chunk.dictionary and chunk.distinct_share <= _MAX_DISTINCT_SHARE
+
+
+def _has_small_dictionary(chunk: ChunkSettings) -> bool:
+    """Return whether to edit the dictionary indices of a text column."""
+    text = chunk.dictionary and chunk.physical_type == "BYTE_ARRAY" and not chunk.bloom_filter_bytes
+    return text and chunk.distinct_share <= _MAX_SMALL_SHARE
 
 
 def _supported(encodings: Mapping[str, str], schema: pa.Schema) -> dict[str, str]:

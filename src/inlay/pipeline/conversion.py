@@ -19,8 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE, OnError
+from inlay.engines.absence import absence_column
 from inlay.engines.base import TaskProgress
 from inlay.engines.spark.tasks import Kernel, TaskJobs
 from inlay.errors import (
@@ -32,8 +34,10 @@ from inlay.errors import (
 from inlay.incremental.validate import Conformer
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import parquet_files
+from inlay.pipeline.mapping import ColumnMapping
 from inlay.pipeline.parts import Joined, OutFile, Part, check_file, join_parts, plan_files, write_part
 from inlay.pipeline.rejects import REJECT_SCHEMA, reject_tables
+from inlay.schema import Path, nested_fields
 from inlay.storage import LocalStore, Location, discard_tree
 from inlay.text.columns import Override, join_kinds, no_column, plan_columns, widened
 from inlay.text.decode import Content, InlineFile, RawFile, StorePath
@@ -99,6 +103,7 @@ class Surveyor:
 
 
 SPLIT_BYTES = 16 << 20
+_KEPT_MEMORY = 64 << 20  # peak of a process that keeps its memory for the next split: the first use of memory is slow
 NO_ROWS = "The file has no data rows."
 
 
@@ -134,8 +139,10 @@ def convert(
     rejects_directory: str,
     overrides: Mapping[str, Override] | None = None,
     like: pa.Schema | None = None,
+    mapping: ColumnMapping | None = None,
     conforms: bool = False,
     requires_fields: bool = False,
+    marks_absence: bool = False,
     on_error: OnError = "fail",
     name: str = "data",
     settings: WriterSettings | None = None,
@@ -146,9 +153,11 @@ def convert(
 ) -> Conversion:
     """Convert an upload to `directory/name.parquet`, or to numbered files if it has many rows.
 
-    Columns get the types of `like`. If `conforms` is True, the files have exactly its columns, in its order, and a
-    source with other columns is an error. If `requires_fields` is True, a JSON record that lacks a field of `like` is
-    invalid; otherwise the field is NULL.
+    Columns get their names from `mapping`, and their types from `like`. If `conforms` is True, the files have exactly
+    the columns of `like`, in its order, and a source with other columns is an error. If `requires_fields` is True, a
+    JSON record that lacks a field of `like` is invalid; otherwise the field is NULL. If `marks_absence` is True,
+    columns may be NULL whatever `like` says, and hidden columns tell which JSON records lack a field (see
+    `engines.absence`).
     """
     if options.format == "parquet" and overrides:
         raise InvalidArgumentError("altering parquet schema is currently unsupported")
@@ -159,7 +168,17 @@ def convert(
     limits = limits or Limits()
     with _staging(into, directory, rejects_directory) as stage:
         surveyor = Surveyor(options, limits, split_bytes, StorePath(into, f"{stage}/decoded"))
-        plan = _Plan(into, stage, settings, overrides or {}, like, conforms, requires_fields)
+        plan = _Plan(
+            into,
+            stage,
+            settings,
+            overrides or {},
+            like,
+            mapping or ColumnMapping(),
+            conforms,
+            requires_fields,
+            marks_absence,
+        )
         work = _Stages(spark, plan, limits, progress)
         survey, report = work.open(raw, surveyor)
         reports, columns = work.parse(survey, report)
@@ -239,18 +258,36 @@ class _Plan:
     settings: WriterSettings
     overrides: Mapping[str, Override]
     like: pa.Schema | None
+    mapping: ColumnMapping
     conforms: bool
     requires_fields: bool
+    marks_absence: bool
 
     def columns(self, survey: Survey) -> list[Column]:
-        columns = plan_columns(survey, self.overrides, self.like)
+        """Return the columns to read, with their names in the file."""
+        self.mapping.check(survey)
+        like = None if self.like is None else self.mapping.in_file(self.like)
+        columns = plan_columns(survey, self.overrides, like)
         if self.requires_fields and self.like is not None:
-            columns = [replace(column, is_required=column.name in self.like.names) for column in columns]
+            required = self.mapping.required(self.like)
+            columns = [replace(column, is_required=column.name in required) for column in columns]
+        if self.marks_absence:
+            marked = self.marked(survey)
+            columns = [replace(c, nullable=True, reports_absence=(c.name,) in marked) for c in columns]
         return columns
+
+    def marked(self, survey: Survey) -> list[Path]:
+        """Return the fields of JSON records whose absence is marked, with the names of their columns in the file."""
+        if not self.marks_absence or self.like is None or survey.options.format != "json":
+            return []
+        required = self.mapping.required(self.like)
+        fields = [field for field in self.mapping.in_file(self.like) if field.name in required]
+        return [path for field in fields for path in ((field.name,), *nested_fields(field.type, (field.name,)))]
 
     def conformer(self, survey: Survey, columns: Sequence[Column]) -> Conformer:
         """Return the function that casts parsed rows to the schema of the files."""
-        return Conformer(survey.schema or schema_of(columns), self.like if self.conforms else None, ())
+        schema = self.mapping.renamed(survey.schema or schema_of(columns))
+        return Conformer(schema, self.like if self.conforms else None, ())
 
     def settings_for(self, survey: Survey) -> WriterSettings:
         if "use_dictionary" in self.settings.options:
@@ -259,7 +296,10 @@ class _Plan:
 
     def parser(self, survey: Survey, columns: list[Column]) -> _Parser:
         conform, settings = self.conformer(survey, columns), self.settings_for(survey)
-        return _Parser(survey.content, survey.reader, columns, conform, self.into, self.stage, settings)
+        return _Parser(
+            survey.content, survey.reader, columns, self.mapping, self.marked(survey), conform, self.into, self.stage,
+            settings,
+        )  # fmt: skip
 
 
 class _Opened(NamedTuple):
@@ -350,6 +390,8 @@ class _Parser:
     content: Content
     reader: Reader
     columns: list[Column]
+    mapping: ColumnMapping
+    marked: list[Path]
     conform: Conformer
     into: Location
     stage: str
@@ -357,20 +399,40 @@ class _Parser:
 
     def __call__(self, split: Split) -> Report:
         report = self._report(split)
-        pa.default_memory_pool().release_unused()  # otherwise memory grows with the next split
+        pool = pa.default_memory_pool()
+        if pool.max_memory() > _KEPT_MEMORY:
+            pool.release_unused()  # otherwise memory grows with the next split
         return report
 
     def _report(self, split: Split) -> Report:
         parsed = self.reader.parse(self.content, self.columns, split)
         if parsed.tables is None:
             return Report(split.number, met=parsed.met)
-        part = self._write("part", split, map(self.conform, parsed.tables), self.conform.schema, self.settings)
+        part = self._write("part", split, self._tables(parsed.tables, parsed.lacking), self._schema, self.settings)
         rejects = None
         if parsed.rejects:
             settings = WriterSettings({"compression": "zstd"}, self.settings.row_group_size)
             rejects = self._write("rejects", split, reject_tables(parsed.rejects), REJECT_SCHEMA, settings)
         bad = list(itertools.islice((cell for reject in parsed.rejects for cell in reject.cells), MAX_BAD_CELLS))
         return Report(split.number, part.rows, len(parsed.rejects), part, rejects, bad, parsed.met)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        names = self.mapping.names
+        hidden = [absence_column(str(names.get(name, name)), *inside) for name, *inside in self.marked]
+        fields = [pa.field(name, pa.string()) for name in hidden]
+        return pa.schema([*self.conform.schema, *fields], self.conform.schema.metadata)
+
+    def _tables(self, tables: Iterable[pa.Table], lacking: Mapping[Path, pa.Array]) -> Iterator[pa.Table]:
+        """Yield the rows of a split in the schema of the data files."""
+        start = 0
+        for table in tables:
+            columns = self.conform(self.mapping(table)).columns
+            for path in self.marked:
+                lines = lacking.get(path, pa.nulls(start + len(table))).slice(start, len(table)).cast(pa.string())
+                columns.append(pc.binary_join_element_wise("line ", lines, ""))
+            start += len(table)
+            yield pa.Table.from_arrays(columns, schema=self._schema)
 
     def _write(
         self, name: str, split: Split, tables: Iterable[pa.Table], schema: pa.Schema, settings: WriterSettings

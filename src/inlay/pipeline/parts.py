@@ -69,7 +69,8 @@ def write_part(
         for table in combine_tables(tables, settings.row_group_size, settings.row_group_bytes):
             step = _even(table.num_rows, min(settings.row_group_size, rows_per_bytes(settings.row_group_bytes, table)))
             rows = [min(step, table.num_rows - start) for start in range(0, table.num_rows, step)]
-            groups += [(count, table.nbytes * count // table.num_rows) for count in rows]
+            size = table.nbytes
+            groups += [(count, size * count // table.num_rows) for count in rows]
             writer.write_table(table, step)
     if isinstance(location.store, LocalStore):
         location.store.sync_file(full)

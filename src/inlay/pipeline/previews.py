@@ -108,7 +108,9 @@ class _Previewer:
         if options.format == "parquet" and self.overrides:
             raise InvalidArgumentError("altering parquet schema is currently unsupported")
         survey: Survey = Surveyor(replace(options, encoding=encoding), self.limits, 0, None)(raw)
-        columns = plan_columns(survey, self.overrides, self.like)
+        stored = survey.kinds if survey.schema is None else survey.schema.names
+        like = [each for each in self.like or () if each.name in stored]  # a preview shows no fields that are missing
+        columns = plan_columns(survey, self.overrides, pa.schema(like))
         parsed, columns = _parse(survey, columns)
         table = _first_rows(parsed, survey, columns)
         warnings = warnings + survey.warnings + [column.warning for column in columns if column.warning]

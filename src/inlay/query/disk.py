@@ -1,4 +1,4 @@
-"""Disk space of queries: while a disk is almost full, queries that need no disk go on."""
+"""Free disk space: while a disk is almost full, queries that need no disk go on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import shutil
 import tempfile
 
-__all__ = ["is_low", "make_directory", "require_space"]
+__all__ = ["FULL", "is_low", "make_directory", "require_space"]
 
 _MEMORY_DISK = "/dev/shm"  # noqa: S108  (the directories have random names and are private)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_low(directory: str, reserve: int) -> bool:
+def is_low(directory: str | os.PathLike[str], reserve: int) -> bool:
     """Return whether the disk of a directory has less free space than the reserve, or none."""
     free = shutil.disk_usage(directory).free
     return free < reserve or not free
@@ -30,6 +30,6 @@ def make_directory(parent: str) -> str:
     try:
         return tempfile.mkdtemp(prefix="worker-", dir=parent)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         return tempfile.mkdtemp(prefix="inlay-worker-", dir=_MEMORY_DISK)

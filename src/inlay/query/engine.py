@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from threading import Event
@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
 from inlay.query.caches import ResultCache, TableCache
-from inlay.query.pool import Deadline, Pool, Reply, Worker, WorkerSettings
+from inlay.query.deadlines import Deadline, StorageChecks
+from inlay.query.pool import Pool, Reply, Worker, WorkerSettings
 from inlay.query.result import Answer, QueryResult, json_document
 from inlay.query.sql import explain, find_case_mistake, is_repeatable, respell, table_names
 from inlay.query.steps import Call, Steps, run_in_loop, run_in_thread
@@ -31,7 +32,9 @@ _PART_SECONDS = 60.0  # to encode a part of a large result or table, or to decod
 class QueryEngine:
     """Runs SQL queries with DataFusion in a pool of worker processes. Thread-safe.
 
-    With `finds_quickly`, queries of an event loop find tables in the loop instead of a thread.
+    With `finds_quickly`, queries of an event loop find tables in the loop instead of a thread. Queries of tables in an
+    object store end with the error of `storage_checks` if the store does not answer. `processes` with an engine each
+    divide the workers among them.
     """
 
     def __init__(
@@ -51,12 +54,15 @@ class QueryEngine:
         finds_quickly: bool = False,
         table_cache_bytes: int = 0,
         result_cache_bytes: int = 0,
+        storage_checks: Callable[[], StorageChecks] | None = None,
+        processes: int = 1,
     ) -> None:
         self._tables = tables
         self._finds_quickly = finds_quickly
         self._timeout = timeout_seconds
         self._max_rows = max_rows
         self._max_bytes = max_result_bytes
+        self._storage_checks = storage_checks
         settings = WorkerSettings(
             memory=memory_limit_bytes,
             spill=spill_limit_bytes,
@@ -64,9 +70,15 @@ class QueryEngine:
             s3=_s3_settings(storage_options or {}),
             disk_reserve=disk_reserve_bytes,
         )
-        self._pool = Pool(settings, os.fspath(spill_dir), concurrency)
+        processors = max(1, len(os.sched_getaffinity(0)) // processes)
+        self._pool = Pool(settings, os.fspath(spill_dir), max(1, concurrency // processes), processors)
         self._copies = TableCache(self._pool.directory, table_cache_bytes, self._decode)
         self._results = ResultCache(result_cache_bytes)
+
+    @property
+    def directory(self) -> str:
+        """A directory for temporary data. `close` deletes it, or after a crash the next engine."""
+        return self._pool.directory
 
     def warm(self) -> None:
         """Start a worker process, so that the first query does not wait for it."""
@@ -101,7 +113,7 @@ class QueryEngine:
     ) -> Steps[Answer]:
         _check(sql, limit, timeout)
         deadline = Deadline(self._timeout if timeout is None else min(timeout, self._timeout), cancel)
-        run = _Run(self._tables, self._copies, deadline)
+        run = _Run(self._tables, self._copies, deadline, self._check_storage)
         if self._finds_quickly:
             run.find_all(table_names(sql))
         else:
@@ -138,7 +150,9 @@ class QueryEngine:
     def _decode(self, table: Table, path: str, max_bytes: int) -> int | None:
         """Write a decoded copy of a table. Return its size, or None if it is larger than `max_bytes`."""
         request = {"decode": table.description, "path": path, "max_bytes": max_bytes}
-        reply = run_in_thread(self._exchange(request))
+        deadline = Deadline(_PART_SECONDS)
+        self._check_storage(table, deadline)
+        reply = run_in_thread(self._exchange(request, deadline))
         return reply.fields.get("size")
 
     def encode_answer(self, answer: Answer, form: Format) -> Iterator[bytes]:
@@ -169,10 +183,13 @@ class QueryEngine:
             ahead.shutdown(wait=False, cancel_futures=True)
 
     def _part(self, form: Format, source: Mapping[str, Any], at: Any) -> Reply:
-        return run_in_thread(self._exchange({"encode": form, "at": at, **source}))
+        return run_in_thread(self._exchange({"encode": form, "at": at, **source}, Deadline(_PART_SECONDS)))
 
-    def _exchange(self, request: Mapping[str, Any]) -> Steps[Reply]:
-        deadline = Deadline(_PART_SECONDS)
+    def _check_storage(self, table: Table, deadline: Deadline) -> None:
+        if self._storage_checks is not None and table.is_remote:
+            deadline.check_storage(self._storage_checks())
+
+    def _exchange(self, request: Mapping[str, Any], deadline: Deadline) -> Steps[Reply]:
         worker = yield from self._pool.take(deadline)
         try:
             reply = yield from worker.exchange(request, deadline)
@@ -186,10 +203,17 @@ class QueryEngine:
 class _Run:
     """One query. Remembers the tables that it found, so that it sees one version of each."""
 
-    def __init__(self, tables: Tables, copies: TableCache, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        copies: TableCache,
+        deadline: Deadline,
+        check_storage: Callable[[Table, Deadline], object],
+    ) -> None:
         self._tables = tables
         self._copies = copies
         self._deadline = deadline
+        self._check_storage = check_storage
         self._found: dict[tuple[str, int | None], Table | None] = {}
         self._named: dict[str, Table] = {}
         self.knew_all_tables = True
@@ -218,6 +242,9 @@ class _Run:
 
     def _query(self, worker: Worker, sql: str, limits: Mapping[str, Any]) -> Steps[Reply]:
         tables = {name: (table.key, self._copies.use(table)) for name, table in self._named.items()}
+        for name, (_, copy) in tables.items():
+            if copy is None:
+                self._check_storage(self._named[name], self._deadline)
         reply = yield from worker.exchange({"sql": sql, "tables": tables, **limits}, self._deadline)
         while "find" in reply.fields:
             found = yield Call(partial(self._describe, reply.fields["find"]))
@@ -238,7 +265,10 @@ class _Run:
         if name is None:
             return self._all_tables
         table = self._find(name)
-        return None if table is None else table.description
+        if table is None:
+            return None
+        self._check_storage(table, self._deadline)
+        return table.description
 
     def _find(self, name: str) -> Table | None:
         versioned = _VERSION.fullmatch(name)

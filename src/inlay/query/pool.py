@@ -17,17 +17,18 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Condition, Event, Thread, current_thread
+from threading import Condition, Thread, current_thread
 from typing import Any, NamedTuple
 
 import orjson
 
-from inlay.errors import QueryBusyError, QueryCancelledError, QueryError, QueryFailedError, QueryTimeoutError
+from inlay.errors import QueryBusyError, QueryError, QueryFailedError, QueryTimeoutError
+from inlay.query.deadlines import Deadline
 from inlay.query.disk import make_directory
 from inlay.query.sql import worker_error
 from inlay.query.steps import Readable, Steps, run_in_thread
 
-__all__ = ["Deadline", "Pool", "Reply", "Worker", "WorkerSettings"]
+__all__ = ["Pool", "Reply", "Worker", "WorkerSettings"]
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
@@ -37,7 +38,6 @@ _LONG_SECONDS = 0.2  # a worker whose query runs longer is not available for sho
 _SIZE = struct.Struct("!i")  # of a message, as in multiprocessing.connection, which workers use
 _BLOCK_BYTES = 1 << 20
 _BASE_MEMORY = 384 << 20  # for the interpreter, libraries and threads
-_POLL_SECONDS = 0.05  # between checks of the event that cancels a query
 _CLAIM_ATTEMPTS = 10
 # Allocators must not reserve memory, because reserved memory counts toward the limit of the process.
 _ENVIRONMENT = {
@@ -65,27 +65,6 @@ class WorkerSettings:
     @property
     def process_memory(self) -> int:
         return self.memory + self.memory // 2 + _BASE_MEMORY
-
-
-class Deadline:
-    """The time limit of a query, and the event that cancels it."""
-
-    def __init__(self, seconds: float, cancel: Event | None = None) -> None:
-        self.seconds = seconds
-        self.cancel = cancel
-        self._deadline = time.monotonic() + seconds
-
-    def wait_seconds(self) -> float:
-        """Return how long to wait before the next check. Raise if the query must stop."""
-        if self.cancel is not None and self.cancel.is_set():
-            raise QueryCancelledError("The query was canceled.")
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise QueryTimeoutError(
-                f"The query took longer than {self.seconds:g} seconds and was stopped.",
-                hint="Filter earlier, aggregate in steps, or increase INLAY_QUERY_TIMEOUT_SECONDS.",
-            )
-        return left if self.cancel is None else min(left, _POLL_SECONDS)
 
 
 class Reply(NamedTuple):
@@ -240,9 +219,10 @@ class Pool:
     its query gives up, and a worn worker runs queries until its replacement is ready.
     """
 
-    def __init__(self, settings: WorkerSettings, spill_dir: str, size: int) -> None:
+    def __init__(self, settings: WorkerSettings, spill_dir: str, size: int, processors: int) -> None:
         self._settings = settings
         self._size = size
+        self._processors = processors
         self._idle: deque[Worker] = deque()
         self._waiters: deque[_Waiter] = deque()
         self._changed = Condition()  # guards all fields
@@ -399,7 +379,7 @@ class Pool:
         now = time.monotonic()
         times = [now - since for since in self._busy.values()]
         available = self._count - sum(seconds >= _LONG_SECONDS for seconds in times)
-        if available < len(os.sched_getaffinity(0)):
+        if available < self._processors:
             return 0.0
         return _LONG_SECONDS - max((seconds for seconds in times if seconds < _LONG_SECONDS), default=0.0)
 

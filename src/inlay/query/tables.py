@@ -33,6 +33,11 @@ class Table:
         return str(self.description["key"])
 
     @cached_property
+    def is_remote(self) -> bool:
+        """Whether files are in an object store."""
+        return any("://" in file for file in self.files)
+
+    @cached_property
     def description(self) -> dict[str, Any]:
         """What a worker needs to read the table."""
         description = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -13,9 +16,10 @@ from starlette.routing import compile_path
 
 from inlay.errors import InvalidArgumentError, MethodNotAllowedError, NotFoundError
 from inlay.server import auth, models
-from inlay.server.dependencies import Service, reject_unknown_parameters
+from inlay.server.dependencies import Service, reject_unexpected_parameters
 from inlay.server.middleware import LimitsMiddleware, TelemetryMiddleware, set_up_logging
 from inlay.server.problems import handle_errors, problem_response
+from inlay.server.processes import Processes
 from inlay.server.routes import about, datasets, files, jobs, query
 from inlay.settings import Settings
 
@@ -68,7 +72,7 @@ def create_app(settings: Settings, make_workspace: Callable[[Settings], Workspac
     )
     app.state.service = service
     for router in _ROUTERS:
-        app.include_router(router, dependencies=[Depends(reject_unknown_parameters)])
+        app.include_router(router, dependencies=[Depends(reject_unexpected_parameters)])
     app.include_router(about.router)
     app.add_api_route("/v1/{path:path}", _unknown_route, methods=_METHODS, include_in_schema=False)
     handle_errors(app)
@@ -126,14 +130,18 @@ def _with_problems(app: FastAPI, openapi: Callable[[], dict[str, Any]]) -> Calla
 # -------------------------------------------------------------------------------------------------------------- server
 def serve(settings: Settings) -> None:
     """Run the service in this process until it receives a stop signal and all its work has ended."""
+    from inlay.server.protocol import raise_file_limit
     from inlay.web import mount
 
     _require_api_keys(settings)
     set_up_logging()
+    raise_file_limit()
     app = create_app(settings)
     mount(app)
-    with _bind(settings) as listener:
+    with bind(settings) as listener:
         log.info("listening on %s", _url(listener), extra={"facts": {"url": _url(listener)}})
+        if settings.http_processes > 1:
+            app.state.service.processes = Processes(replace(settings, port=listener.getsockname()[1]))
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
             make_server(app).run(sockets=[listener])
     if app.state.service.failure is not None:
@@ -158,7 +166,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = _server_class()(config)
 
     def stop() -> None:
         server.should_exit = True
@@ -168,18 +176,65 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     return server
 
 
-def _bind(settings: Settings) -> socket.socket:
+@cache
+def _server_class() -> type[uvicorn.Server]:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """A server that also answers the requests that other HTTP processes forward, and stops them first."""
+
+        @property
+        def _processes(self) -> Processes | None:
+            service: Service = self.config.app.state.service  # type: ignore[union-attr]
+            return service.processes
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self._processes is not None:
+                kind: Any = self.config.http_protocol_class
+                create = partial(kind, self.config, self.server_state, self.lifespan.state)
+                loop = asyncio.get_running_loop()
+                forwarded = self._processes.forwarded
+                self.servers.append(await loop.create_unix_server(create, sock=forwarded, backlog=_BACKLOG))
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if self._processes is not None:
+                self.servers[0].close()  # accept no connections, except from the other processes
+                await self._processes.stop()
+            await super().shutdown(sockets)
+
+    return Server
+
+
+def bind(settings: Settings) -> socket.socket:
     """Listen before the application exists; early connections wait in the backlog."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = _bind(settings.host, settings.port)
+    if settings.http_processes > 1:
+        # Every process listens on a socket of its own, and the kernel distributes the connections. The first socket
+        # has proved that no other service uses the port, which sockets that share a port would not notice.
+        port = listener.getsockname()[1]
+        listener.close()
+        listener = _bind(settings.host, port, is_shared=True)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def bind_shared(settings: Settings) -> socket.socket:
+    """Return a socket on the port of the main process, which does not listen yet."""
+    return _bind(settings.host, settings.port, is_shared=True)
+
+
+def _bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
         raise InvalidArgumentError(
-            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}.",
+            f"Cannot listen on {host} port {port}: {error.strerror or error}.",
             hint="Choose another port with --port, or --port 0 for any free port.",
         ) from error
     return listener

@@ -30,7 +30,7 @@ from inlay.settings import is_loopback
 log = logging.getLogger("inlay.server")
 router = APIRouter(tags=["service"], route_class=requests.JsonRoute)
 SESSION_COOKIE = "inlay_key"
-_CALLER = "inlay.caller"  # the key of the caller in the scope of a request
+_CALLER = "inlay.caller"  # the key of the caller, or of the error, in the scope of a request
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 _OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site; "none" is an address that the user typed
 _bearer = HTTPBearer(
@@ -83,6 +83,19 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 async def authenticate(request: HTTPConnection) -> Caller:
+    """Return the caller of a request, or raise. Later calls for the same request have the same outcome."""
+    if _CALLER not in request.scope:
+        try:
+            request.scope[_CALLER] = await _authenticate(request)
+        except InlayError as error:
+            request.scope[_CALLER] = error
+    outcome: Caller | InlayError = request.scope[_CALLER]
+    if isinstance(outcome, InlayError):
+        raise outcome
+    return outcome
+
+
+async def _authenticate(request: HTTPConnection) -> Caller:
     """Return the caller of a request.
 
     A request without a bearer key must have the service's own origin: browsers send cookies for any web site.
@@ -110,7 +123,7 @@ class AuthenticationMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/v1/") and scope["path"] != SESSION_PATH:
             try:
-                scope[_CALLER] = await authenticate(HTTPConnection(scope))
+                await authenticate(HTTPConnection(scope))
             except InlayError as error:
                 await problem_response(error)(scope, receive, send)
                 return
@@ -173,7 +186,7 @@ def require_same_origin(request: HTTPConnection) -> None:
 # -------------------------------------------------------------------------------------------------------- dependencies
 def _requires(scope: Scope) -> Callable[[Request, HTTPAuthorizationCredentials | None], Awaitable[Caller]]:
     async def check(request: Request, _: Bearer) -> Caller:  # `Bearer` documents the header in OpenAPI
-        caller: Caller = request.scope.get(_CALLER) or await authenticate(request)
+        caller = await authenticate(request)
         require_scope(caller, scope)
         return caller
 

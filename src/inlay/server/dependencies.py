@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from inlay.server.middleware import Metrics
 from inlay.server.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
+    from inlay.server.processes import Processes
     from inlay.workspace import Workspace
 
 log = logging.getLogger("inlay.server")
@@ -37,6 +39,8 @@ class Service:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # the error that opening the workspace raised
         self.on_failure: Callable[[], object] = lambda: None
+        self.processes: Processes | None = None  # the other HTTP processes, of which this is the main process
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.health_check: asyncio.Task[dict[str, str]] | None = None  # the last one
         self.health_checked_at = -math.inf
         self._make_workspace = make_workspace
@@ -45,6 +49,7 @@ class Service:
 
     def start(self) -> None:
         """Start opening the workspace. Call this in the event loop."""
+        self.loop = asyncio.get_running_loop()
         self._limits = {kind: anyio.CapacityLimiter(count) for kind, count in _THREADS.items()}
         self._opening = asyncio.create_task(self._open())
         self._opening.add_done_callback(self._opened)
@@ -57,6 +62,8 @@ class Service:
         if self.failure is not None:
             log.error("cannot start the service: %s", self.failure)
             self.on_failure()
+        elif self.processes is not None and not opening.cancelled():
+            self.processes.start(opening.result().spark.warm)
 
     async def stop(self) -> None:
         """Close the workspace, which waits for running jobs for a while."""
@@ -141,8 +148,8 @@ async def _job_preferences(
 Preferences = Annotated[JobPreferences, Depends(_job_preferences)]
 
 
-async def reject_unknown_parameters(request: Request) -> None:
-    """Raise if the request has a query parameter that its route does not define."""
+async def reject_unexpected_parameters(request: Request) -> None:
+    """Raise if the request has a query parameter that its route does not define, or one parameter several times."""
     if not request.scope["query_string"]:
         return
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
@@ -153,6 +160,14 @@ async def reject_unknown_parameters(request: Request) -> None:
             f"Unknown query parameter {unknown[0][:100]!r}.",
             errors=[{"field": name[:100], "message": "Unknown parameter"} for name in unknown[:100]],
             hint=f"Valid parameters: {', '.join(known)}." if known else "Remove the parameter: this path accepts none.",
+        )
+    names = Counter(name for name, _ in request.query_params.multi_items())
+    repeated = [name for name, count in names.items() if count > 1]
+    if repeated:
+        raise InvalidRequestError(
+            f"The query parameter {repeated[0]!r} occurs {names[repeated[0]]:,} times.",
+            errors=[{"field": name, "message": "Repeated parameter"} for name in repeated],
+            hint="Send each parameter once.",
         )
 
 

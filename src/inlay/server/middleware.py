@@ -11,22 +11,26 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from inlay.errors import InlayError, RequestTimeoutError, RequestTooLargeError, UnsupportedMediaTypeError
 from inlay.server.problems import ProblemException, internal_error_response, problem_response
 
-__all__ = ["LimitsMiddleware", "Metrics", "TelemetryMiddleware", "request_id", "set_up_logging"]
+__all__ = ["LimitsMiddleware", "Metrics", "TelemetryMiddleware", "merge_metrics", "request_id", "set_up_logging"]
 
+_JOBS = "inlay_jobs"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -50,7 +54,7 @@ class Metrics:
         )
         self._of_route = cache(self._count_and_duration)  # finding labels takes longer than counting
         self._uploaded = Counter("inlay_uploaded_bytes", "Bytes of finished uploads.", registry=registry)
-        self._jobs = Gauge("inlay_jobs", "Jobs in the catalog, by state.", ["state"], registry=registry)
+        self._jobs = Gauge(_JOBS, "Jobs in the catalog, by state.", ["state"], registry=registry)
 
     def record_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. `route` is a template, so that clients cannot add time series."""
@@ -70,6 +74,29 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class _Families(Collector):
+    """Families of metrics, to render them."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def merge_metrics(of_processes: Mapping[int, str]) -> bytes:
+    """Join the metrics of all HTTP processes. Each time series of a process gets the label `process`."""
+    families: dict[str, Metric] = {}
+    for number, text in of_processes.items():
+        for family in text_string_to_metric_families(text):
+            label = {} if family.name == _JOBS else {"process": str(number)}
+            samples = [sample._replace(labels=sample.labels | label) for sample in family.samples]
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type)).samples += samples
+    registry = CollectorRegistry()
+    registry.register(_Families(families.values()))
+    return generate_latest(registry)
+
+
 log = logging.getLogger("inlay.requests")
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("inlay_request_id", default=None)
 
@@ -81,6 +108,7 @@ _DATASETS = "/v1/datasets"
 MAX_HEADER_BYTES = 32 << 10
 _MAX_FRAMES = 30
 IDLE_SECONDS = 60.0  # maximum pause while a client sends a body
+MIN_BYTES_PER_SECOND = 1000  # of a body or a response, if the service waits longer than the maximum pause
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UPLOADS = "/v1/files"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
@@ -227,18 +255,20 @@ def _too_large(limit: int) -> RequestTooLargeError:
 
 def _limited(receive: Receive, limit: int | None) -> Receive:
     size = 0
+    waited = 0.0
     is_complete = False
 
     async def limited() -> Message:
-        nonlocal size, is_complete
+        nonlocal size, waited, is_complete
+        allowed = min(IDLE_SECONDS, IDLE_SECONDS + size / MIN_BYTES_PER_SECOND - waited)
+        started = time.monotonic()
         try:
-            async with asyncio.timeout(None if is_complete else IDLE_SECONDS):
+            async with asyncio.timeout(None if is_complete else allowed):
                 message = await receive()
         except TimeoutError:
-            timeout = RequestTimeoutError(
-                f"The client sent nothing for {IDLE_SECONDS:.0f} seconds.", hint="Send the request again."
-            )
+            timeout = RequestTimeoutError("The client sends the body too slowly.", hint="Send the request again.")
             raise ProblemException(problem_response(timeout)) from None
+        waited += time.monotonic() - started
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if limit is not None and size > limit:

@@ -203,6 +203,9 @@ class Counts(ResponseModel):
     updated: int
     deleted: int
     unchanged: Annotated[int, Field(description="Updated rows whose values did not change.")]
+    stale: Annotated[
+        int, Field(description="Source rows without effect: `newer_by` found the stored rows not older.")
+    ] = 0
     row_count: Annotated[int, Field(description="Rows in the dataset after the load.")]
     warnings: list[str] = []
 
@@ -265,10 +268,51 @@ class LoadPlan(Counts):
     bytes_rewritten: int
     files: list[PlannedFile]
     changes: Changes
+    kept_columns: Annotated[
+        list[str], Field(description="Columns that the source lacks and that keep their values (`missing_columns`).")
+    ] = []
 
     @classmethod
     def of(cls, job: catalog.Job) -> Self:
         return _load_response(cls, job)
+
+
+class DeletionResult(ResponseModel):
+    """The result of a deletion of rows. To undo it, restore the version before it."""
+
+    dataset_id: str
+    deleted: int
+    row_count: Annotated[int, Field(description="Rows in the dataset after the deletion.")]
+    version: int
+    files_rewritten: int
+    files_removed: int
+    files_kept: int
+    bytes_written: int
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        return cls(dataset_id=str(job.dataset_id), **_select_fields(cls, job.result or {}, "dataset_id"))
+
+
+class DeletionPlan(ResponseModel):
+    """The plan of a deletion from the current version (`dry_run`), with a sample of at most 20 of its rows."""
+
+    dataset_id: str
+    dry_run: Literal[True] = True
+    version: Annotated[int, Field(description="The version that the plan is based on.")]
+    deleted: int
+    row_count: Annotated[int, Field(description="Rows in the dataset after the deletion.")]
+    files_rewritten: int
+    bytes_rewritten: int
+    files: list[PlannedFile]
+    columns: Annotated[list[str], Field(description="Columns of the sample rows, at most 30.")]
+    rows: Annotated[list[list[Any]], Field(description="Rows as arrays, in the order of `columns`.")]
+
+    @classmethod
+    def of(cls, job: catalog.Job) -> Self:
+        result = job.result or {}
+        sample = {"columns": result["changes"]["columns"], "rows": result["changes"]["deleted"]}
+        return cls(dataset_id=str(job.dataset_id), **_select_fields(cls, result | sample, "dataset_id"))
 
 
 class Reject(ResponseModel):

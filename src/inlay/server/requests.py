@@ -25,11 +25,11 @@ from inlay.errors import InvalidRequestError
 from inlay.server.problems import ProblemException, field_message, problem_response
 
 if TYPE_CHECKING:
+    from inlay.workspace import Deletion, Load, NewDataset, Source
     from inlay.workspace import Inline as InlineRequest
-    from inlay.workspace import Load, NewDataset, Source
 
 
-Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate"]
+Strategy = Literal["append", "replace", "insert", "update", "upsert", "full_merge", "deduplicate", "delete"]
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -235,6 +235,23 @@ class ChangeBody(RequestBody):
     table_name: Annotated[str | None, Field(examples=["quarterly_sales"])] = None
 
 
+class NewColumnBody(RequestBody):
+    """A column that the load adds to the dataset. Rows of other files are NULL in it."""
+
+    name: Annotated[str | None, Field(description="Default: the name in the file.", examples=["country"])] = None
+    type: Annotated[str, Field(examples=["text", "decimal(10,2)"])]
+
+
+_MaxDeleted = Annotated[
+    int | float | None,
+    Field(
+        description="The maximum number of rows to delete as an integer, or their maximum share as a number with a "
+        "decimal point. More are refused before anything changes.",
+        examples=[1000, 0.05],
+    ),
+]
+
+
 class LoadBody(RequestBody):
     source: SourceBody
     strategy: Annotated[
@@ -251,6 +268,45 @@ class LoadBody(RequestBody):
     ] = []
     dry_run: Annotated[bool, Field(description="Return the plan of the load and change nothing.")] = False
     on_error: _OnError = "fail"
+    columns: Annotated[
+        dict[str, str | NewColumnBody | None],
+        Field(
+            description="What columns of the file become, by their names in the file: the name of a column of the "
+            "dataset, null to ignore the column, or a new column with its type. Other columns keep their names.",
+            examples=[{"Order ID": "id", "comment": None, "country": {"type": "text"}}],
+        ),
+    ] = {}
+    missing_columns: Annotated[
+        Literal["error", "null", "keep"],
+        Field(
+            description="How to treat columns that the source lacks, and fields that a JSON record lacks: `error`, "
+            "`null` (set them to NULL), or `keep` (keep the stored values of matching rows)."
+        ),
+    ] = "error"
+    operation_column: Annotated[
+        str | None,
+        Field(
+            description="The column of the source that says what each row does, for `upsert` and `deduplicate`: "
+            "insert, update or delete, I, U or D, or c, r, u or d. The dataset doesn't store it.",
+            examples=["op"],
+        ),
+    ] = None
+    newer_by: Annotated[
+        str | None,
+        Field(
+            description="Replace or delete a row only if the source has a greater value in this column.",
+            examples=["updated_at"],
+        ),
+    ] = None
+    max_deleted: _MaxDeleted = None
+    scope: Annotated[
+        dict[str, list[Any]] | None,
+        Field(
+            description="For `full_merge` and `delete`: values of columns of the rows that the load is about. It never "
+            "touches other rows.",
+            examples=[{"day": ["2025-01-01"]}],
+        ),
+    ] = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -265,10 +321,42 @@ class LoadBody(RequestBody):
     )
 
     def request(self) -> Load:
-        from inlay.workspace import Load
+        from inlay.workspace import Load, NewColumn
 
+        columns: dict[str, str | NewColumn | None] = {
+            source: NewColumn(to.name or source, to.type) if isinstance(to, NewColumnBody) else to
+            for source, to in self.columns.items()
+        }
         order = [self.dedup_order_by] if isinstance(self.dedup_order_by, str) else self.dedup_order_by
-        return Load(self.source.request(), self.strategy, self.key_columns, order, self.dry_run, self.on_error)
+        return Load(
+            self.source.request(), self.strategy, self.key_columns, order, self.dry_run, self.on_error, columns,
+            self.missing_columns, self.operation_column, self.newer_by, self.max_deleted,
+            self.scope,
+        )  # fmt: skip
+
+
+class DeletionBody(RequestBody):
+    """The rows to delete: exactly one of `keys` and `where`."""
+
+    keys: Annotated[
+        list[dict[str, Any]],
+        Field(description="Keys of the rows, each with the same columns.", examples=[[{"id": 7}, {"id": 8}]]),
+    ] = []
+    where: Annotated[
+        str | None,
+        Field(
+            description="A condition in SQL notation with comparisons of columns and values, `AND`, `OR`, `NOT`, `IN`, "
+            "`BETWEEN`, `LIKE` and `IS NULL`. Rows for which it is true are deleted.",
+            examples=["day < '2025-01-01' AND status = 'closed'"],
+        ),
+    ] = None
+    dry_run: Annotated[bool, Field(description="Return the plan of the deletion and change nothing.")] = False
+    max_deleted: _MaxDeleted = None
+
+    def request(self) -> Deletion:
+        from inlay.workspace import Deletion
+
+        return Deletion(self.keys, self.where, self.dry_run, self.max_deleted)
 
 
 class RestoreBody(RequestBody):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
 import re
 import shutil
@@ -16,13 +15,14 @@ import stat
 import sys
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from inlay.errors import InvalidArgumentError
-from inlay.storage.base import FileStat, Store
+from inlay.storage.base import Content, FileStat, Listing, Store
 from inlay.storage.objects import Client, ObjectStore
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 __all__ = [
+    "Content",
     "FileStat",
     "Filesystem",
+    "Listing",
     "LocalStore",
     "Location",
     "ObjectStore",
@@ -40,11 +42,16 @@ __all__ = [
     "Store",
     "discard_tree",
     "locate",
+    "object_store",
 ]
 
 Filesystem: TypeAlias = "AbstractFileSystem | FileSystem"
 
-_PATH = operator.itemgetter(0)
+_TAIL = 64 << 10  # bytes at the end of a file, enough for most footers
+_FOOTER = 16 << 10  # bytes that cost no more to read than a few of them
+
+
+_MANY_FILES, _DELETED_AT_ONCE = 16, 8
 
 
 class LocalStore:
@@ -52,35 +59,20 @@ class LocalStore:
 
     is_local = True
 
-    def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]:
-        found: list[FileStat] = []
+    def walk(self, root: str, keep: Callable[[str], bool]) -> Listing:
+        columns: tuple[list[str], list[int], list[int], list[int]] = [], [], [], []
         seen: set[tuple[int, int]] = set()
         pending = deque([("", root)])
         while pending:
             prefix, directory = pending.pop()
             if _is_revisit(directory, seen):
                 continue
-            try:
-                entries = os.scandir(directory)
-            except FileNotFoundError:
-                continue
-            with entries:
-                for entry in entries:
-                    if not keep(entry.name):
-                        continue
-                    if entry.is_dir():
-                        # Links come last, so that files reachable without a link get the path without it.
-                        add = pending.appendleft if entry.is_symlink() else pending.append
-                        add((f"{prefix}{entry.name}/", entry.path))
-                        continue
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:
-                        continue  # The file was deleted after the listing.
-                    if stat.S_ISREG(status.st_mode):
-                        found.append(FileStat(prefix + entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
-        found.sort(key=_PATH)
-        return found
+            inner = _list_directory(directory, prefix, keep, *columns)
+            links = [name for name in inner if os.path.islink(f"{directory}/{name}")]
+            # Links come last, so that files reachable without a link get the path without it.
+            pending.extendleft((f"{prefix}{name}/", f"{directory}/{name}") for name in links)
+            pending.extend((f"{prefix}{name}/", f"{directory}/{name}") for name in reversed(inner) if name not in links)
+        return Listing(*columns).sorted()
 
     def stat(self, path: str) -> FileStat | None:
         try:
@@ -89,6 +81,18 @@ class LocalStore:
             return None
         return FileStat(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
+    def read_ahead(self, files: Sequence[FileStat]) -> None:
+        """Let the kernel read the ends of files into memory, unless the first and the last file are there."""
+        if all(map(_is_in_memory, (*files[:1], *files[-1:]))):
+            return
+        for file in files:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(descriptor, max(file.size - _TAIL, 0), _TAIL, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(descriptor)
+
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb")
 
@@ -96,6 +100,19 @@ class LocalStore:
         import pyarrow as pa
 
         return pa.OSFile(path, "rb")
+
+    def open_footer(self, path: str) -> pa.NativeFile:
+        """Open a Parquet file to read its footer: the end of the file in memory, if it holds the footer."""
+        import pyarrow as pa
+
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+            tail = os.pread(descriptor, _FOOTER, max(size - _FOOTER, 0))
+        finally:
+            os.close(descriptor)
+        is_whole = tail.endswith(b"PAR1") and int.from_bytes(tail[-8:-4], "little") <= len(tail) - 8
+        return pa.BufferReader(tail) if is_whole else self.open_arrow(path)
 
     def open_write(self, path: str) -> BinaryIO:
         return open(path, "xb")
@@ -130,6 +147,9 @@ class LocalStore:
     def remove_tree(self, path: str) -> None:
         while os.path.isdir(path):  # rmtree stops half way if another process deletes files at the same time.
             with contextlib.suppress(FileNotFoundError):
+                if not os.path.islink(path):  # rmtree refuses a link.
+                    files = (file for file in os.scandir(path) if not file.is_dir(follow_symlinks=False))
+                    _unlink_side_by_side([file.path for file in files])
                 shutil.rmtree(path)
 
     def is_directory(self, path: str) -> bool:
@@ -166,6 +186,51 @@ class LocalStore:
 
     def sync_directory(self, path: str) -> None:
         _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _is_in_memory(file: FileStat) -> bool:
+    """Return whether the kernel can read the end of a file without the disk."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.preadv(descriptor, [bytearray(1)], max(file.size - 1, 0), os.RWF_NOWAIT) == 1
+        finally:
+            os.close(descriptor)
+    except OSError:  # EAGAIN, if the kernel would have to wait
+        return False
+
+
+def _list_directory(
+    directory: str,
+    prefix: str,
+    keep: Callable[[str], bool],
+    paths: list[str],
+    sizes: list[int],
+    mtimes_ns: list[int],
+    inodes: list[int],
+) -> list[str]:
+    """Append the files of a directory, sorted by name. Returns the names of its directories."""
+    directories = []
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        for name in sorted(filter(keep, os.listdir(descriptor))):
+            try:
+                status = os.stat(name, dir_fd=descriptor)  # The kernel finds a name faster than a path.
+            except FileNotFoundError:
+                continue  # The file was deleted after the listing.
+            if stat.S_ISREG(status.st_mode):
+                paths.append(prefix + name)
+                sizes.append(status.st_size)
+                mtimes_ns.append(status.st_mtime_ns)
+                inodes.append(status.st_ino)
+            elif stat.S_ISDIR(status.st_mode):
+                directories.append(name)
+    finally:
+        os.close(descriptor)
+    return directories
 
 
 def _is_revisit(directory: str, seen: set[tuple[int, int]]) -> bool:
@@ -212,6 +277,13 @@ def _fsync(path: str, flags: int) -> None:
         os.close(descriptor)
 
 
+def _unlink_side_by_side(paths: Sequence[str]) -> None:
+    """Delete many files in threads, because the kernel needs long to free the memory that caches a large file."""
+    if len(paths) >= _MANY_FILES:
+        with ThreadPoolExecutor(_DELETED_AT_ONCE, "inlay-delete") as pool:
+            list(pool.map(os.unlink, paths))
+
+
 def discard_tree(store: Store, path: str) -> None:
     """Delete a directory. Ignore errors: a later cleanup deletes the rest."""
     with contextlib.suppress(OSError):
@@ -230,6 +302,7 @@ class Location:
     path: str
     uri: str
     links: str | None = None  # a directory with hard links to the files of a snapshot
+    objects: Mapping[str, str] | None = field(default=None, compare=False)  # the links of a version by path
 
     @property
     def root(self) -> str:
@@ -238,11 +311,16 @@ class Location:
 
     def full(self, relative: str) -> str:
         if self.links is not None:
-            return f"{self.links}/{relative}{_LINK_SUFFIX}"
+            name = f"{relative}{_LINK_SUFFIX}" if self.objects is None else self.objects[relative]
+            return f"{self.links}/{name}"
         return f"{self.path}/{relative}" if self.path else relative
 
     def display(self, relative: str) -> str:
-        return f"{self.uri}/{quote(relative) if _FILE_URI.match(self.uri) else relative}"
+        return self.display_all([relative])[0]
+
+    def display_all(self, relative: Iterable[str]) -> list[str]:
+        uri, paths = self.uri, map(quote, relative) if _FILE_URI.match(self.uri) else relative
+        return [f"{uri}/{path}" for path in paths]
 
     def relative(self, path: str) -> str:
         """Return a path or URI as a path relative to this location."""
@@ -279,9 +357,17 @@ def locate(
     base = _as_fsspec(base)
     if _is_local(base):
         return _local(uri, path_in_base)
-    return Location(
-        ObjectStore(base, single_writer=single_writer), str(base._strip_protocol(path_in_base)).rstrip("/"), uri
-    )
+    path = str(base._strip_protocol(path_in_base)).rstrip("/")
+    return Location(object_store(base, single_writer=single_writer), path, uri)
+
+
+def object_store(filesystem: Any, *, single_writer: bool = False) -> ObjectStore:
+    """Return an fsspec filesystem as an object store."""
+    if not hasattr(filesystem, "call_s3"):
+        return ObjectStore(filesystem, single_writer=single_writer)
+    from inlay.storage.s3 import S3Store  # needs s3fs
+
+    return S3Store(filesystem, single_writer=single_writer)
 
 
 _S3_URLS = ("s3://", "s3a://")
@@ -317,7 +403,7 @@ def _open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     seconds = options.pop("timeout_seconds", None)
     try:
         if seconds is not None and url.startswith(_S3_URLS):
-            from inlay.storage.s3 import DeadlineS3FileSystem
+            from inlay.storage.s3_requests import DeadlineS3FileSystem
 
             filesystem = DeadlineS3FileSystem(timeout_seconds=seconds, **options)
             return filesystem, filesystem._strip_protocol(url)

@@ -6,26 +6,23 @@ import contextlib
 import errno
 import functools
 import io
-import operator
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from inlay.errors import InlayError
-from inlay.storage.base import FileStat
+from inlay.storage.base import FileStat, Listing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Client", "ObjectStore", "Upload"]
+__all__ = ["SMALL_OBJECT", "Client", "ObjectStore", "Upload", "with_path"]
 
 
 # A merge opens each data file several times. The content of small objects is kept, at most 64 MiB per store.
-_SMALL_OBJECT = 256 << 10
+SMALL_OBJECT = 256 << 10
 _KEPT_OBJECTS = 256
-_MAX_DELETED = 1000  # objects in one request
-_MAX_COPIED = 5 << 30  # bytes in one request
 # A store rejects a conditional create like this if the object exists, or if another request is creating it.
 _EXISTS_STATUSES = {412: "PreconditionFailed", 409: "ConditionalRequestConflict"}
 _UNSUPPORTED_STATUSES = (400, 405, 501)
@@ -38,7 +35,6 @@ _ERRNO = {
     FileExistsError: errno.EEXIST,
     TimeoutError: errno.ETIMEDOUT,
 }
-_PATH = operator.itemgetter(0)
 
 
 class Upload(NamedTuple):
@@ -62,9 +58,9 @@ class Client:
         if kind is None or "r" in getattr(self._inner, "mode", "r"):
             self.close()
         else:
-            self._abort()
+            self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """Discard an incomplete object, which closing or garbage collection would otherwise create."""
         with contextlib.suppress(Exception):
             self._inner.discard()
@@ -85,12 +81,12 @@ class Client:
                     raise
                 bucket = options.get("Bucket")
                 path = arguments[0] if arguments else getattr(self._inner, "path", None)
-                raise _with_path(error, f"{bucket}/{options.get('Key', '')}" if bucket else path) from error
+                raise with_path(error, f"{bucket}/{options.get('Key', '')}" if bucket else path) from error
 
         return call
 
 
-def _with_path(error: Exception, path: object) -> OSError:
+def with_path(error: Exception, path: object) -> OSError:
     """Return an error of a client as an OSError that names the reason and the path."""
     path = path if isinstance(path, str) else None
     number = getattr(error, "errno", None) or next((n for kind, n in _ERRNO.items() if isinstance(error, kind)), None)
@@ -133,17 +129,16 @@ class ObjectStore:
         self._read_small = functools.lru_cache(_KEPT_OBJECTS)(functools.partial(_read_object, self._client))
 
     def __reduce__(self) -> Any:
-        return functools.partial(ObjectStore, single_writer=self.single_writer), (self.filesystem,)
+        return functools.partial(type(self), single_writer=self.single_writer), (self.filesystem,)
 
-    def walk(self, root: str, keep: Callable[[str], bool]) -> list[FileStat]:
+    def walk(self, root: str, keep: Callable[[str], bool]) -> Listing:
         self._client.invalidate_cache()
         found = []
         for path, info in self._client.find(root, detail=True).items():
             relative = path[len(root) :].lstrip("/") if path.startswith(root) else path
             if all(keep(part) for part in relative.split("/")):
                 found.append(_object_stat(relative, info))
-        found.sort(key=_PATH)
-        return found
+        return Listing.of(found).sorted()
 
     def stat(self, path: str) -> FileStat | None:
         """Return the identity of an object, or None if there is no object, even if there is a directory."""
@@ -163,16 +158,17 @@ class ObjectStore:
 
     def _open(self, path: str) -> BinaryIO:
         stat = _object_stat(path, self._client.info(path))
-        if stat.size <= _SMALL_OBJECT:
+        if stat.size <= SMALL_OBJECT:
             return io.BytesIO(self._read_small(stat))
         return cast(BinaryIO, Client(self._client.open(path, "rb")))
 
-    def open_arrow(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_arrow(self, path: str, size: int | None = None) -> pa.NativeFile:  # noqa: ARG002  (for S3Store)
         import pyarrow as pa
 
-        if self._is_s3 and size is not None and size <= _SMALL_OBJECT:
-            return pa.BufferReader(self.read_range(path, 0, size))
         return pa.PythonFile(self.open_read(path), mode="r")
+
+    def open_footer(self, path: str) -> pa.NativeFile:
+        return self.open_arrow(path)
 
     def open_write(self, path: str) -> BinaryIO:
         return cast(BinaryIO, Client(self._client.open(path, "wb")))
@@ -192,10 +188,10 @@ class ObjectStore:
         if self.single_writer:
             if self.stat(path) is not None:
                 raise FileExistsError(errno.EEXIST, "exists", path)
-            self._client.pipe_file(path, data)
+            self._create(path, data, replace=True)
             return
         try:
-            self._client.pipe_file(path, data, mode="create")
+            self._create(path, data, replace=False)
         except FileExistsError:
             raise
         except OSError as error:
@@ -203,37 +199,34 @@ class ObjectStore:
                 raise FileExistsError(errno.EEXIST, "exists", path) from error
             raise
 
-    def move(self, source: str, target: str, size: int | None = None) -> None:
-        """Copy an object. An S3 client sends one request if the size is known."""
-        if self._is_s3 and size is not None and size <= _MAX_COPIED:
-            bucket, key, _ = self.filesystem.split_path(target)
-            copied = dict(zip(("Bucket", "Key"), self.filesystem.split_path(source)[:2], strict=True))
-            self._client.call_s3("copy_object", Bucket=bucket, Key=key, CopySource=copied)
-        else:
-            self._client.cp_file(source, target)  # `copy` would treat "[" and "*" in a name as a pattern.
+    def _create(self, path: str, data: bytes, *, replace: bool) -> None:
+        self._client.pipe_file(path, data, **({} if replace else {"mode": "create"}))
+
+    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[bool]:
+        """Copy objects from tuples of source, target and size. Returns for each one whether its source exists."""
+        return [self._copy(*copy) for copy in copies]
+
+    def _copy(self, source: str, target: str, size: int) -> bool:
+        try:
+            self.move(source, target, size)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read_ahead(self, files: Sequence[FileStat]) -> None:
+        """Begin to read small objects, or the ends of large ones."""
+
+    def move(self, source: str, target: str, size: int | None = None) -> None:  # noqa: ARG002  (for S3Store)
+        """Copy an object. The source remains."""
+        self._client.cp_file(source, target)  # `copy` would treat "[" and "*" in a name as a pattern.
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._client.rm_file(path)
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Delete objects. An S3 client sends one request for up to 1,000 objects."""
-        rest = list(paths)
-        if self._is_s3 and len(rest) > 1:
-            with contextlib.suppress(OSError):  # Some stores reject the checksum of this request.
-                starts = range(0, len(rest), _MAX_DELETED)
-                rest = [path for start in starts for path in self._delete(rest[start : start + _MAX_DELETED])]
-        for path in rest:
+        for path in paths:
             self.remove(path)
-
-    def _delete(self, paths: Sequence[str]) -> list[str]:
-        """Delete S3 objects with one request. Returns the paths that it could not delete."""
-        keys = {self.filesystem.split_path(path)[1]: path for path in paths}
-        bucket = self.filesystem.split_path(paths[0])[0]
-        response = self._client.call_s3(
-            "delete_objects", Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        )
-        return [keys[each["Key"]] for each in response.get("Errors", ())]
 
     def remove_tree(self, path: str) -> None:
         self._client.invalidate_cache()
@@ -243,31 +236,13 @@ class ObjectStore:
         self._client.invalidate_cache()
         return bool(self._client.isdir(path))
 
-    @property
-    def _is_s3(self) -> bool:
-        return hasattr(self.filesystem, "call_s3")
-
     # --------------------------------------------------------------------------------------- multipart uploads
-    def uploads(self, directory: str) -> list[Upload]:
+    def uploads(self, directory: str) -> list[Upload]:  # noqa: ARG002  (for S3Store)
         """List the incomplete multipart uploads below a directory, or nothing if the store cannot list them."""
-        found: list[Upload] = []
-        if not self._is_s3:
-            return found
-        bucket, prefix, _ = self.filesystem.split_path(f"{directory}/")
-        page: Mapping[str, Any] = {"IsTruncated": True}
-        with contextlib.suppress(OSError):
-            while page.get("IsTruncated"):
-                markers = {name[4:]: page[name] for name in ("NextKeyMarker", "NextUploadIdMarker") if name in page}
-                page = self._client.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers)
-                for each in page.get("Uploads", ()):
-                    started = int(each["Initiated"].timestamp() * 1e9)
-                    found.append(Upload(f"{bucket}/{each['Key']}", each["UploadId"], started))
-        return found
+        return []
 
     def abort(self, upload: Upload) -> None:
-        bucket, key, _ = self.filesystem.split_path(upload.path)
-        with contextlib.suppress(OSError):  # Another process has aborted it, or a later cleanup does.
-            self._client.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+        """Discard an incomplete multipart upload."""
 
     # -------------------------------------------------------------------------------------- conditional creates
     def require_conditional_create(self, directory: str) -> None:
@@ -296,7 +271,7 @@ class ObjectStore:
         except OSError as error:
             if _http_status(error) not in _UNSUPPORTED_STATUSES and error.errno not in _UNSUPPORTED_ERRNOS:
                 raise
-            self._client.pipe_file(probe, b"1")  # If this fails too, the condition is not the cause.
+            self._create(probe, b"1", replace=True)  # If this fails too, the condition is not the cause.
             problem = f"rejects conditional writes (If-None-Match: {error.strerror})"
         self.remove(probe)
         return problem

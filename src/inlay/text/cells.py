@@ -6,7 +6,7 @@ therefore checks the whole column, and a column that fails the check is converte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import NamedTuple
@@ -31,6 +31,7 @@ __all__ = [
     "are_kept",
     "check_readable",
     "convert",
+    "convert_columns",
     "inexact",
     "odd_decimals",
     "plain_decimal",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 
+_SHORT_COLUMN = 1_000
 _EXACT_DIGITS = {64: 15, 32: 7, 16: 3}  # bits of a float -> number of characters that it always keeps exactly
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -241,6 +243,35 @@ def convert(values: pa.Array, reading: Reading) -> Converted:
         found = fast(text, plain, reading) if fast else None
         converted = Converted(found, None) if found is not None else _convert_carefully(text, plain, reading)
     return converted if plain.equals(reading.type) else _wrapped(converted, reading.type)
+
+
+def convert_columns(columns: Sequence[pa.Array], readings: Sequence[Reading]) -> list[Converted]:
+    """Convert columns of text. Short columns of the same reading are converted together, because calls take time."""
+    found: dict[int, Converted] = {}
+    for reading, group in _groups(columns, readings):
+        converted = convert(pa.concat_arrays([columns[at] for at in group]), reading)
+        start = 0
+        for at in group:
+            end = start + len(columns[at])
+            bad = None if converted.bad is None else converted.bad[start:end]
+            found[at] = Converted(converted.values[start:end], bad if bad is not None and bad.any() else None)
+            start = end
+    return [
+        found[at] if at in found else convert(values, reading)
+        for at, (values, reading) in enumerate(zip(columns, readings, strict=True))
+    ]
+
+
+def _groups(columns: Sequence[pa.Array], readings: Sequence[Reading]) -> Iterator[tuple[Reading, list[int]]]:
+    """Group the numbers of short columns by their reading, except text, which needs no conversion."""
+    groups: dict[Reading, list[int]] = {}
+    for at, (values, reading) in enumerate(zip(columns, readings, strict=True)):
+        if len(values) <= _SHORT_COLUMN:
+            groups.setdefault(reading, []).append(at)
+    for reading, group in groups.items():
+        is_plain = storage_type(reading.type).equals(reading.type)  # dictionaries are made per column
+        if len(group) > 1 and is_plain and family(reading.type) not in ("text", "binary"):
+            yield reading, group
 
 
 def _wrapped(converted: Converted, type_: pa.DataType) -> Converted:

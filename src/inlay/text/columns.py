@@ -21,7 +21,8 @@ Override: TypeAlias = pa.DataType | pa.Field  # a field also says whether NULLs 
 def plan_columns(survey: Survey, overrides: Mapping[str, Override], like: pa.Schema | None) -> list[Column]:
     """Return the columns with detected types, overrides, or the types of the target schema `like`."""
     if survey.schema is not None:
-        return [Column.chosen(field, NULL) for field in like or () if field.name in survey.schema.names]
+        stored = set(survey.schema.names)
+        return [Column.chosen(field, NULL) for field in like or () if field.name in stored]
     kinds = survey.kinds
     if survey.options.format == "json":  # a field that the sample lacks may come later, or is NULL
         names = [*(like.names if like is not None else []), *kinds, *overrides]

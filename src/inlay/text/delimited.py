@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from inlay.errors import UnreadableUploadError
-from inlay.text.cells import Converted, convert
+from inlay.text.cells import Converted, convert_columns
 from inlay.text.decode import Content, check_utf8
 from inlay.text.inference import NO_HEADER, Kind, column_names, infer, sniff, type_of, why_text
 from inlay.text.options import Limits, ReadOptions
 from inlay.text.reader import (
-    SAMPLE_ROWS,
     BadCell,
     Column,
     Parsed,
     Reject,
+    Rejects,
     Survey,
+    for_width,
     read_sample,
     repetitive,
+    rows_to_sample,
     schema_of,
 )
 from inlay.text.records import (
@@ -34,6 +37,7 @@ from inlay.text.records import (
     Records,
     Split,
     count_line_ends,
+    cut_blocks,
     ends_in_escape,
     find_records,
     make_splits,
@@ -45,6 +49,8 @@ from inlay.text.records import (
 __all__ = ["DelimitedText", "parse_cells", "survey"]
 
 _BLANK = re.compile(rb"[\r\n]*")
+_BLOCK_BYTES = 4 << 20  # Arrow parses larger blocks into memory outside the processor's cache, which it never reuses
+_Block: TypeAlias = bytes | memoryview
 
 
 # --------------------------------------------------------------------------------------------------------- survey
@@ -70,7 +76,8 @@ def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes
     names, warnings = column_names([cell if options.header and cell and cell.strip() else None for cell in first])
     if not options.header:
         warnings = [NO_HEADER] if requested.header is None else []
-    rows = _sample_rows(records, count, 1 if options.header else 0, len(sample))
+    header = 1 if options.header else 0
+    rows = _sample_rows(records, min(count, header + rows_to_sample(len(names))), header, len(sample))
     table = parse_cells(sample[rows.start : rows.end], options, len(names))
     reader = DelimitedText(options)
     kinds = reader.kinds(table, names)
@@ -80,7 +87,9 @@ def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes
         options=options,
         reader=reader,
         kinds=kinds,
-        splits=make_splits(content, dialect, start, rows.line, split_bytes, limits) if split_bytes else [],
+        splits=make_splits(content, dialect, start, rows.line, for_width(split_bytes, len(names)), limits)
+        if split_bytes
+        else [],
         repetitive=repetitive(table, names),
         warnings=warnings,
         sample=Split(0, start, content.skip + rows.end, rows.line),
@@ -92,12 +101,11 @@ def _no_record(size: int, *, is_whole: bool) -> str:
 
 
 def _sample_rows(records: Records, count: int, header: int, size: int) -> Split:
-    """Return the data rows of a sample as a split."""
+    """Return the data rows among the first `count` rows of a sample as a split."""
     if header == len(records.starts):
         return Split(0, size, size, int(records.lines[-1]) + 1)
     start, line = int(records.starts[header]), int(records.lines[header])
-    last = min(count, header + SAMPLE_ROWS)
-    return Split(0, start, int(records.ends[last - 1]) if last > header else start, line)
+    return Split(0, start, int(records.ends[count - 1]) if count > header else start, line)
 
 
 # -------------------------------------------------------------------------------------------------------- parsing
@@ -106,7 +114,7 @@ def dialect_of(options: ReadOptions) -> Dialect:
 
 
 def parse_cells(
-    data: bytes, options: ReadOptions, width: int | None = None, ragged: list[tuple[int, int]] | None = None
+    data: _Block, options: ReadOptions, width: int | None = None, ragged: list[tuple[int, int]] | None = None
 ) -> pa.Table:
     """Parse all cells as text. An unquoted empty cell and the null values become NULL.
 
@@ -117,8 +125,8 @@ def parse_cells(
     if _BLANK.fullmatch(data):
         return pa.table([pa.array([], pa.string())] * width, names=names)
 
-    if options.escape or not data.endswith((b"\n", b"\r")):
-        data += b"\n"  # pyarrow takes an empty cell at the end of the data for a quoted one
+    if options.escape or data[-1:] not in (b"\n", b"\r"):
+        data = bytes(data) + b"\n"  # pyarrow takes an empty cell at the end of the data for a quoted one
 
     def skip(row: Any) -> str:
         if ragged is not None:
@@ -128,9 +136,9 @@ def parse_cells(
     return _read_csv(data, options, names, skip)
 
 
-def _read_csv(data: bytes, options: ReadOptions, names: Sequence[str], skip: Any = None, **more: Any) -> pa.Table:
+def _read_csv(data: _Block, options: ReadOptions, names: Sequence[str], skip: Any = None, **more: Any) -> pa.Table:
     return pcsv.read_csv(
-        pa.BufferReader(data),
+        pa.BufferReader(pa.py_buffer(data)),
         read_options=pcsv.ReadOptions(**(more or {"column_names": names}), block_size=len(data) + 1, use_threads=False),
         parse_options=pcsv.ParseOptions(
             delimiter=options.delimiter or ",",
@@ -149,7 +157,7 @@ def _read_csv(data: bytes, options: ReadOptions, names: Sequence[str], skip: Any
     )
 
 
-def _spellings(data: bytes, options: ReadOptions) -> list[str]:
+def _spellings(data: _Block, options: ReadOptions) -> list[str]:
     """Return the null values as the text spells them, with surrounding blanks."""
     values = [re.escape(value) for value in sorted(options.null_values, key=len, reverse=True) if value.strip()]
     if not values:
@@ -159,8 +167,8 @@ def _spellings(data: bytes, options: ReadOptions) -> list[str]:
     return sorted({*options.null_values, *(spelling.decode() for spelling in found)})
 
 
-def _width(data: bytes, options: ReadOptions) -> int:
-    record = _first_record(data, options)
+def _width(data: _Block, options: ReadOptions) -> int:
+    record = _first_record(bytes(data), options)
     return len(read_record(record, options)) if record else 0
 
 
@@ -209,17 +217,32 @@ class DelimitedText:
         check_utf8(data, split.start)
         last: list[Reject] = []
         whole = self._without_open_record(data, split, last)
-        ragged: list[tuple[int, int]] = []
-        cells = parse_cells(whole, self.options, len(columns), ragged)
-        typed, bad, met = self._convert(cells, columns)
-        if typed is None:
-            return Parsed(None, [], met)
-        table = pa.table(typed, schema=schema_of(columns))
-        if not bad and not ragged:
-            return Parsed([table], last, met)
-        records = find_records(whole, dialect_of(self.options), split.line)
-        rejects = _Rejects(whole, records, cells, columns, bad, dict(ragged), last)
-        return Parsed([table.filter(pa.array(~rejects.is_bad))], rejects, met)
+        # The kind of an open column depends on all its values.
+        size = len(whole) if any(c.is_open for c in columns) else for_width(_BLOCK_BYTES, len(columns), 100)
+        tables: list[pa.Table] = []
+        rejects: list[Rejects] = []
+        met: dict[str, Kind] = {}
+        start = row = 0
+        for block in cut_blocks(whole, dialect_of(self.options), size):
+            ragged: list[tuple[int, int]] = []
+            cells = parse_cells(block, self.options, len(columns), ragged)
+            typed, bad, met = self._convert(cells, columns)
+            if typed is None:
+                return Parsed(None, [], met if len(block) == len(whole) else self._kinds_met(whole, columns))
+            tables.append(pa.table(typed, schema=schema_of(columns)))
+            if bad or ragged:
+                line = split.line + count_line_ends(memoryview(whole)[:start])
+                text = bytes(block)
+                records = find_records(text, dialect_of(self.options), line)
+                found = _Rejects(text, records, cells, columns, bad, dict(ragged), row)
+                tables[-1] = tables[-1].filter(pa.array(~found.is_bad))
+                rejects.append(found)
+            start, row = start + len(block), row + cells.num_rows + len(ragged)
+        return Parsed([pa.concat_tables(tables)], _Chain([*rejects, last]), met)
+
+    def _kinds_met(self, data: bytes, columns: Sequence[Column]) -> dict[str, Kind]:
+        """Return the kinds of all values of the columns that need widening."""
+        return self._convert(parse_cells(data, self.options, len(columns), []), columns)[2]
 
     def _convert(
         self, cells: pa.Table, columns: Sequence[Column]
@@ -228,9 +251,10 @@ class DelimitedText:
         typed: list[pa.Array] = []
         bad: dict[int, np.ndarray] = {}
         met: dict[str, Kind] = {}
-        for at, column in enumerate(columns):
-            values = cells.column(at).combine_chunks()
-            converted = _without_nulls(convert(values, column.reading), column)
+        texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in cells.columns]
+        converted_columns = convert_columns(texts, [column.reading for column in columns])
+        for at, (column, values) in enumerate(zip(columns, texts, strict=True)):
+            converted = _without_nulls(converted_columns[at], column)
             typed.append(converted.values)
             if column.fixed and converted.bad is not None:
                 bad[at] = converted.bad
@@ -264,8 +288,21 @@ def _without_nulls(converted: Converted, column: Column) -> Converted:
 
 
 @dataclass(frozen=True)
+class _Chain:
+    """The rejects of the blocks of a split, one after the other."""
+
+    parts: Sequence[Rejects]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Reject]:
+        return itertools.chain.from_iterable(self.parts)
+
+
+@dataclass(frozen=True)
 class _Rejects:
-    """Rejects in file order, created on demand because there may be millions."""
+    """Rejects of a block in file order, created on demand because there may be millions."""
 
     data: bytes
     records: Records
@@ -273,7 +310,7 @@ class _Rejects:
     columns: Sequence[Column]
     bad: dict[int, np.ndarray]  # column number -> mask over the rows of `cells`
     ragged: dict[int, int]  # number of a record that `cells` lacks -> its number of cells
-    last: Sequence[Reject]
+    first: int  # number of the first record of the block in its split
 
     def __post_init__(self) -> None:
         if len(self.records.starts) != self.cells.num_rows + len(self.ragged):
@@ -289,7 +326,7 @@ class _Rejects:
         return found
 
     def __len__(self) -> int:
-        return int(self.is_bad.sum()) + len(self.ragged) + len(self.last)
+        return int(self.is_bad.sum()) + len(self.ragged)
 
     def __iter__(self) -> Iterator[Reject]:
         numbers = np.setdiff1d(
@@ -302,10 +339,10 @@ class _Rejects:
             else:
                 bad = [at for at, mask in self.bad.items() if mask[row]]
                 yield self._reject(number, [self._bad_cell(number, row, at) for at in bad])
-        yield from self.last
 
     def _reject(self, number: int, cells: list[BadCell]) -> Reject:
-        return Reject(cells, self.data[self.records.starts[number] : self.records.ends[number]].decode(), number)
+        raw = self.data[self.records.starts[number] : self.records.ends[number]].decode()
+        return Reject(cells, raw, self.first + number)
 
     def _ragged_row(self, number: int) -> BadCell:
         reason = f"the row has {self.ragged[number]} cells instead of {len(self.columns)}"

@@ -196,10 +196,12 @@ def _kind_of_few(values: pa.Array) -> Kind | None:
     lines = "\n".join(cells)
     if not _NUMBERS.fullmatch(lines) or lines.count("\n") >= len(cells) or max(map(len, cells)) > _SHORT:
         return None
+    if _INTEGERS.fullmatch(lines):
+        return Kind("number", whole=max(map(len, lines.replace("-", "").split("\n"))))
     parts = [cell.lstrip("-").partition(".") for cell in cells]
     return Kind(
         "number",
-        integral=_INTEGERS.fullmatch(lines) is not None,
+        integral=False,
         whole=max(len(whole) for whole, _, _ in parts),
         scale=max(len(fraction) for _, _, fraction in parts),
     )

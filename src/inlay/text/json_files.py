@@ -7,9 +7,8 @@ records one by one.
 from __future__ import annotations
 
 import itertools
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -19,15 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from inlay.arrays import from_integers
 from inlay.errors import UnreadableUploadError
-from inlay.schema import family
-from inlay.text.cells import are_kept, convert
+from inlay.schema import Path, family, nested_fields
+from inlay.text.cells import CellText, are_kept, convert_columns
 from inlay.text.decode import Content, check_utf8
 from inlay.text.inference import NULL, TEXT, Kind, column_names, type_of
+from inlay.text.json_absence import find_absent_fields, may_lack_columns, spelled_name
 from inlay.text.json_objects import find_elements, find_objects, has_plain_gaps, object_splits
+from inlay.text.json_template import read_templated
 from inlay.text.json_values import (
     DATED,
     BadRecordError,
+    absent_fields,
     as_text,
     columns_of,
     decode_value,
@@ -45,6 +48,7 @@ from inlay.text.reader import (
     Parsed,
     Reject,
     Survey,
+    for_width,
     read_sample,
     schema_of,
 )
@@ -66,6 +70,7 @@ _BLANK = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _CACHED = 256 << 10  # bytes that stay in the processor's cache
 _CELL_BYTES = 8  # in memory
+_SHORTEST_RECORD = 3  # in bytes
 _LONGEST_RUN = 16
 _ODD_NUMBER = re.compile(rb"(?<=[:\[, \t\r\n])-?[0-9](?:[0-9.]{14,}(?:[eE][+-]?[0-9]+)?|[0-9.]*[eE][+-]?[0-9]+)")
 _TEXTUAL = frozenset({"text", "date", "timestamp"})
@@ -80,10 +85,14 @@ def read_at_once(data: bytes, columns: Sequence[Column], split: Split, layout: s
     text = data if layout == "lines" else _as_lines(data, split, layout)
     if not columns or not text or any(type_ is None for type_ in physical):
         return None
+    schema = pa.schema([pa.field(c.name, type_) for c, type_ in zip(columns, physical, strict=True)])
+    templated = read_templated(text, schema)
+    if templated is not None:
+        typed = [_typed(table, columns) for table in templated]
+        return None if any(table is None for table in typed) else pa.concat_tables(typed)
     inexact = {leaf for type_ in physical for leaf in _leaves(type_) if family(leaf) in ("float", "decimal")}
     if inexact and not _are_numbers_kept(text, inexact):
         return None
-    schema = pa.schema([pa.field(c.name, type_) for c, type_ in zip(columns, physical, strict=True)])
     try:
         table = pj.read_json(
             pa.BufferReader(text),
@@ -145,15 +154,34 @@ def _is_parsed_by_arrow(type_: pa.DataType) -> bool:
 
 
 def _typed(table: pa.Table, columns: Sequence[Column]) -> pa.Table | None:
-    typed = []
-    for column, values in zip(columns, table.columns, strict=True):
-        array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-        if not array.type.equals(column.type) or column.length is not None:
-            array = _converted(array, column)
+    arrays = [values.chunk(0) if values.num_chunks == 1 else values.combine_chunks() for values in table.columns]
+    texts = [
+        at
+        for at, (column, array) in enumerate(zip(columns, arrays, strict=True))
+        if array.type.equals(pa.string()) and (not column.type.equals(pa.string()) or column.length is not None)
+    ]
+    if any(map(_holds_empty_text, (arrays[at] for at in texts if family(columns[at].type) != "text"))):
+        return None  # unlike in CSV, empty text is not NULL
+    converted = convert_columns([arrays[at] for at in texts], [columns[at].reading for at in texts])
+    if any(found.bad is not None for found in converted):
+        return None
+    for at, found in zip(texts, converted, strict=True):
+        arrays[at] = found.values
+    typed = [_as_numbers(array, column) for column, array in zip(columns, arrays, strict=True)]
+    for column, array in zip(columns, typed, strict=True):
         if array is None or _exceeds_precision(array) or (array.null_count and not column.nullable):
             return None
-        typed.append(array)
     return pa.table(typed, schema=schema_of(columns))
+
+
+def _holds_empty_text(array: pa.Array) -> bool:
+    return not CellText(array).lengths.all() and bool(pc.any(pc.equal(pc.binary_length(array), 0)).as_py())
+
+
+def _as_numbers(array: pa.Array, column: Column) -> pa.Array | None:
+    if array.type.equals(column.type):
+        return array
+    return _narrowed(array) if column.type.equals(pa.float32()) else array.cast(column.type)
 
 
 def _exceeds_precision(array: pa.Array) -> bool:
@@ -168,26 +196,12 @@ def _exceeds_precision(array: pa.Array) -> bool:
     return any(bound is not None and not -limit < bound < limit for bound in pc.min_max(array).as_py().values())
 
 
-def _converted(array: pa.Array, column: Column) -> pa.Array | None:
-    if array.type.equals(pa.string()):
-        return _convert_text(array, column)
-    return _narrowed(array) if column.type.equals(pa.float32()) else array.cast(column.type)
-
-
 def _narrowed(doubles: pa.Array) -> pa.Array | None:
     """Cast to 32 bits, or return None if an integer changes or a number becomes zero or infinite."""
     array = doubles.cast(pa.float32())
     before, after = (values.cast(pa.float64()).fill_null(0).to_numpy() for values in (doubles, array))
     lost = (before != after) & ((before == np.trunc(before)) | (after == 0) | np.isinf(after))
     return None if lost[~np.isnan(before)].any() else array
-
-
-def _convert_text(array: pa.Array, column: Column) -> pa.Array | None:
-    """Convert text to dates and other types. Unlike in CSV, empty text is not NULL."""
-    if family(column.type) != "text" and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
-        return None
-    converted = convert(array, column.reading)
-    return converted.values if converted.bad is None else None
 
 
 def _as_lines(data: bytes, split: Split, layout: str) -> bytes | None:
@@ -294,7 +308,7 @@ def survey(content: Content, requested: ReadOptions, limits: Limits, split_bytes
         options=options,
         reader=JsonRecords(options, _name_for_none(list(found), names), limits),
         kinds=kinds,
-        splits=_splits(content, start, line, split_bytes, limits, layout) if split_bytes else [],
+        splits=_splits(content, start, line, for_width(split_bytes, len(names)), limits, layout) if split_bytes else [],
         repetitive=[name for name, values in columns.items() if _is_repetitive(values)],
         warnings=warnings,
         sample=Split(0, start, start + (rows[-1].end if rows else 0), line),
@@ -383,20 +397,26 @@ class JsonRecords:
     def parse(self, content: Content, columns: Sequence[Column], split: Split) -> Parsed:
         data = content.read(split.start, split.end)
         check_utf8(data, split.start)
-        # A record of 3 bytes has a cell in every column.
-        records = count_byte(np.frombuffer(data, np.uint8), ord("\n" if self.options.layout == "lines" else "{"))
-        self.limits.check_size(records * len(columns) * _CELL_BYTES, len(data))
-        table = read_at_once(data, columns, split, str(self.options.layout))
-        if table is None or _may_lack_fields(table, columns, data):
+        self._check_cells(data, len(columns) * _CELL_BYTES)
+        layout = str(self.options.layout)
+        table = read_at_once(data, columns, split, layout)
+        lacking = None if table is None else find_absent_fields(table, columns, data, split, layout)
+        if table is None or lacking is None or may_lack_columns(table, columns, data):
             parsed = self._one_by_one(data, columns, split)
         else:
-            parsed = Parsed([table], [], {})
+            parsed = Parsed([table], [], {}, lacking)
         expected = [column.name for column in columns if column.is_expected]
         return parsed._replace(met=parsed.met | dict.fromkeys(self._present(data, expected, split), NULL))
 
+    def _check_cells(self, data: bytes, record_cells: int) -> None:
+        """Reject data whose cells take too much memory. The shortest record also has a cell in every column."""
+        if record_cells > _SHORTEST_RECORD * self.limits.ratio or record_cells * len(data) > self.limits.decoded_bytes:
+            records = count_byte(np.frombuffer(data, np.uint8), ord("\n" if self.options.layout == "lines" else "{"))
+            self.limits.check_size(records * record_cells, len(data))
+
     def _present(self, data: bytes, names: Sequence[str], split: Split) -> list[str]:
         """Return the names that are fields of records. Decode only data that may contain them."""
-        spelled = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        spelled = [spelled_name(name) for name in names]
         if not names or not any(text in data for text in (b"\\", *spelled)):
             return []
         objects = [value for _, value in self._decoded(data, split) if isinstance(value, dict)]
@@ -426,25 +446,6 @@ class JsonRecords:
             )
             return BadCell.of(record.line, None, None, reason)
         return {name or self.unnamed: item for name, item in value.items()}
-
-
-def _may_lack_fields(table: pa.Table, columns: Sequence[Column], data: bytes) -> bool:
-    """Return True unless every NULL in a required column is an explicit null of the data."""
-    nulls = {c.name: table.column(c.name).null_count for c in columns if c.is_required}
-    is_nested = any(pa.types.is_nested(field.type) for field in table.schema)
-    return any(count and (is_nested or count > _explicit_nulls(name, data)) for name, count in nulls.items())
-
-
-def _explicit_nulls(name: str, data: bytes) -> int:
-    """Count the nulls of a field in records without nested values, or return 0 for an unusual name.
-
-    A name in quotes before a colon is a field, unless the first quote is escaped or ends another string. Only blanks
-    and punctuation follow the end of a string.
-    """
-    if not re.match(r"\w", name):
-        return 0
-    spelled = json.dumps(name, ensure_ascii=False).encode()
-    return len(re.findall(rb"(?<!\\)" + re.escape(spelled) + rb"\s*:\s*null", data))
 
 
 # ------------------------------------------------------------------------------------------------------ one by one
@@ -488,6 +489,17 @@ def _fit_rows(
     return _loaded(rows, undecoded, cells, columns, typed, met)
 
 
+def _absences(column: Column, rows: Sequence[_Row]) -> dict[int, Path]:
+    """Map the positions of the rows that lack a column, or a field inside it, to the path of the first such field."""
+    path = (column.name,)
+    found: dict[int, Path] = {at: path for at, row in enumerate(rows) if column.name not in row.value}
+    if column.fixed and nested_fields(column.type):
+        for at, row in enumerate(rows):
+            absent = next(absent_fields(row.value.get(column.name), column.type, path), None)
+            found |= {} if absent is None else {at: absent}
+    return found
+
+
 def _reason(column: Column, value: object) -> str:
     unknown = unknown_field(value, column.type, column.name)
     return column.reason(value) if unknown is None else f"an object with the unknown field {unknown!r}"
@@ -506,11 +518,24 @@ def _loaded(
     met: dict[str, Kind],
 ) -> Parsed:
     table = pa.table(list(typed), schema=schema_of(columns))
+    lacking: dict[Path, pa.Array] = {}
+    for column in columns:
+        lacking |= _lines_by_path(_absences(column, rows), rows) if column.reports_absence else {}
     if cells:
-        table = table.filter(pa.array([row not in cells for row in range(len(rows))]))
+        valid = pa.array([row not in cells for row in range(len(rows))])
+        table = table.filter(valid)
+        lacking = {path: lines.filter(valid) for path, lines in lacking.items()}
     bad = [Reject(cells[row], rows[row].record.raw.decode(), rows[row].number) for row in sorted(cells)]
     rejects = sorted([*bad, *undecoded], key=lambda reject: reject.row)
-    return Parsed([table], rejects, met)
+    return Parsed([table], rejects, met, lacking)
+
+
+def _lines_by_path(absences: Mapping[int, Path], rows: Sequence[_Row]) -> dict[Path, pa.Array]:
+    """Return for each absent field the lines of the records that lack it, and NULL for the other records."""
+    lines: dict[Path, list[int | None]] = {path: [None] * len(rows) for path in absences.values()}
+    for at, path in absences.items():
+        lines[path][at] = rows[at].record.line
+    return {path: from_integers(found, pa.int64()) for path, found in lines.items()}
 
 
 def _unknown_columns(rows: Sequence[_Row], columns: Sequence[Column], day_first: bool | None) -> dict[str, Kind]:

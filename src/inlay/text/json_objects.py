@@ -11,9 +11,9 @@ import numpy as np
 from inlay.errors import UnreadableUploadError
 from inlay.text.decode import Content
 from inlay.text.options import Limits
-from inlay.text.records import Split, count_line_ends
+from inlay.text.records import Split, count_line_ends, positions_of
 
-__all__ = ["Spans", "find_elements", "find_objects", "has_plain_gaps", "object_splits"]
+__all__ = ["Spans", "find_elements", "find_objects", "has_plain_gaps", "object_splits", "unescaped_quotes"]
 
 
 _BLOCK = 8 << 20
@@ -55,20 +55,21 @@ def find_objects(data: bytes) -> Spans:
 
 
 def _in_strings(array: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    quotes = np.flatnonzero(array == _QUOTE)
-    escaped = quotes[array[np.maximum(quotes - 1, 0)] == _BACKSLASH]
-    if len(escaped):
-        odd = [at for at in escaped.tolist() if _backslashes(array, at) % 2]
-        quotes = np.setdiff1d(quotes, np.array(odd, np.int64), assume_unique=True)
-    held: np.ndarray = np.searchsorted(quotes, positions) % 2 == 1
+    held: np.ndarray = np.searchsorted(unescaped_quotes(array), positions) % 2 == 1
     return held
 
 
-def _backslashes(array: np.ndarray, at: int) -> int:
-    count = 0
-    while count < at and array[at - count - 1] == _BACKSLASH:
-        count += 1
-    return count
+def unescaped_quotes(array: np.ndarray) -> np.ndarray:
+    """Return the positions of the quotes that no backslash escapes."""
+    quotes, backslashes = positions_of(array, _QUOTE), positions_of(array, _BACKSLASH)
+    if not len(backslashes):
+        return quotes
+    numbers = np.arange(len(backslashes))
+    first = np.diff(backslashes, prepend=-2) != 1  # of consecutive backslashes
+    in_row = numbers - np.maximum.accumulate(np.where(first, numbers, 0))
+    escaped = backslashes[in_row % 2 == 0] + 1
+    escaped = escaped[array.take(escaped, mode="clip") == _QUOTE]
+    return np.delete(quotes, np.searchsorted(quotes, escaped)) if len(escaped) else quotes
 
 
 # -------------------------------------------------------------------------------------------------------- elements

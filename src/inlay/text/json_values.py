@@ -6,14 +6,14 @@ Leaves follow the rules of text cells; nested values are assembled from their me
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from inlay.schema import family, storage_type
+from inlay.schema import Path, family, storage_type
 from inlay.text.cells import Reading, convert
 from inlay.text.inference import MIXED, NULL, TEXT, Kind, infer, join
 
@@ -22,6 +22,7 @@ __all__ = [
     "BadRecordError",
     "Fitted",
     "Number",
+    "absent_fields",
     "as_text",
     "columns_of",
     "decode_value",
@@ -323,6 +324,24 @@ def unknown_field(value: Any, type_: pa.DataType, path: str) -> str | None:
     else:
         return None
     return next((name for name in found if name is not None), None)
+
+
+def absent_fields(value: Any, type_: pa.DataType, path: Path) -> Iterator[Path]:
+    """Yield the paths of the fields that objects inside a value lack. A path does not tell items of a list apart."""
+    plain = storage_type(type_)
+    if pa.types.is_struct(plain) and isinstance(value, dict):
+        for field in plain:
+            inside = (*path, field.name)
+            if field.name not in value:
+                yield inside
+            elif pa.types.is_nested(storage_type(field.type)):
+                yield from absent_fields(value[field.name], field.type, inside)
+    elif pa.types.is_map(plain) and isinstance(value, dict):
+        for item in value.values():
+            yield from absent_fields(item, plain.item_type, path)
+    elif family(plain) == "list" and isinstance(value, list | tuple):
+        for item in value:
+            yield from absent_fields(item, plain.value_type, path)
 
 
 def _filled(values: pa.Array, rows: set[int]) -> pa.Array:

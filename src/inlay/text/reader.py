@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inlay.schema import Path
 from inlay.text.cells import Reading, reason
 from inlay.text.decode import Content, check_utf8
 from inlay.text.inference import Kind, join, type_of
@@ -26,9 +27,12 @@ __all__ = [
     "Parsed",
     "Reader",
     "Reject",
+    "Rejects",
     "Survey",
+    "for_width",
     "read_sample",
     "repetitive",
+    "rows_to_sample",
     "schema_of",
     "shorten",
 ]
@@ -65,6 +69,7 @@ def shorten(text: str | None, limit: int) -> str | None:
 
 
 SAMPLE_ROWS = 10_000
+_SAMPLE_CELLS, _MIN_SAMPLE_ROWS = 4_000_000, 100  # a file of very many columns has a smaller sample
 REPETITIVE = 0.2  # largest share of distinct values for which a dictionary saves space
 SAMPLE_BYTES = (1 << 20, 4 << 20, 16 << 20)
 
@@ -81,6 +86,7 @@ class Column:
     length: int | None = None  # maximum number of characters of its text
     is_expected: bool = False  # an override for a field that the sample lacks
     is_required: bool = False  # a JSON record without this field is invalid
+    reports_absence: bool = False  # JSON records without this field are reported in `Parsed.lacking`
 
     @classmethod
     def inferred(cls, name: str, kind: Kind) -> Column:
@@ -133,12 +139,14 @@ class Rejects(Sized, Iterable[Reject], Protocol):
 class Parsed(NamedTuple):
     """The rows and rejects of a split, or the kinds of values that its columns cannot hold yet.
 
-    `met` maps column names to kinds, and also contains the expected columns that the split has.
+    `met` maps column names to kinds, and also contains the expected columns that the split has. `lacking` maps the
+    paths of fields that some records lack to the line of each of these records; other records are NULL.
     """
 
     tables: Iterable[pa.Table] | None
     rejects: Rejects
     met: dict[str, Kind]
+    lacking: dict[Path, pa.Array] = {}  # noqa: RUF012  (never changed)
 
 
 class Reader(Protocol):
@@ -160,6 +168,15 @@ class Survey:
     warnings: list[str] = field(default_factory=list)
     sample: Split | None = None  # the sampled rows
     schema: pa.Schema | None = None  # of a file that carries its own schema
+
+
+def rows_to_sample(columns: int) -> int:
+    return min(SAMPLE_ROWS, max(_MIN_SAMPLE_ROWS, _SAMPLE_CELLS // max(columns, 1)))
+
+
+def for_width(size: int, columns: int, step: int = 10_000) -> int:
+    """Return the size of a split or block in a file of many columns, each of which takes time per split and block."""
+    return size * (1 + columns // step)
 
 
 def read_sample(content: Content, limits: Limits) -> tuple[bytes, bool]:

@@ -25,6 +25,7 @@ __all__ = [
     "Split",
     "count_byte",
     "count_line_ends",
+    "cut_blocks",
     "ends_in_escape",
     "find_records",
     "line_ends",
@@ -292,6 +293,19 @@ def _cut(data: bytes, opens: list[int], closes: list[int], target: int, dialect:
         else:
             return found + 1
     return None
+
+
+def cut_blocks(data: bytes, dialect: Dialect, size: int) -> Iterator[memoryview]:
+    """Cut the data of a split between records into blocks of at least `size` bytes, except the last one."""
+    view, start = memoryview(data), 0
+    if len(data) > size:
+        quotes = scan_quotes(data, dialect)
+        opens, closes = quotes.opens.tolist(), quotes.closes.tolist()
+        while len(data) - start > size and (end := _cut(data, opens, closes, start + size - 1, dialect)) is not None:
+            yield view[start:end]
+            start = end
+    if start < len(data) or not data:
+        yield view[start:]
 
 
 def _too_large(line: int, limits: Limits) -> UnreadableUploadError:

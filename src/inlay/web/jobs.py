@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["counts", "elapsed", "outcome", "request_lines", "timeline"]
 
-_KINDS = {"create": "Create", "load": "Load", "plan": "Dry run", "restore": "Restore"}
+_KINDS = {"create": "Create", "load": "Load", "plan": "Dry run", "restore": "Restore", "delete": "Delete rows"}
 _ICONS = {
     "queued": "schedule",
     "running": "autorenew",
@@ -34,6 +34,7 @@ _COUNTS = {
     "inserted": "Inserted",
     "updated": "Updated",
     "unchanged": "Unchanged",
+    "stale": "Stale",
     "deleted": "Deleted",
     "rejected_count": "Rejected",
 }
@@ -61,12 +62,32 @@ def _request_fields(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Label", request.get("label") or ""
     yield "Table name", request.get("table_name") or ""
     yield "Strategy", request.get("strategy") or ""
+    yield "Condition", request.get("where") or ""
     yield "Key columns", ", ".join(request.get("key_columns") or ())
     yield "Deduplication order", ", ".join(request.get("dedup_order_by") or ())
+    yield "Operation column", request.get("operation_column") or ""
+    yield "Newer by", request.get("newer_by") or ""
+    yield "Maximum deleted", "" if request.get("max_deleted") is None else str(request["max_deleted"])
+    scope = (request.get("scope") or {}).items()
+    yield "Scope", "; ".join(f"{name}={', '.join(map(str, values))}" for name, values in scope)
     yield "Version", str(request.get("version") or "")
     yield from _source_fields(request.get("source") or {})
-    yield "Types", ", ".join(f"{name} {type_}" for name, type_ in request.get("columns") or ())
+    yield from _column_fields(request.get("columns") or ())
     yield "Invalid rows", _ON_ERROR.get(request.get("on_error") or "", "")
+
+
+def _column_fields(columns: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the types that a new dataset sets, or the mapping of a load."""
+    if isinstance(columns, Mapping):
+        yield "Columns", ", ".join(f"{source} {_target_of(to)}" for source, to in columns.items())
+    else:
+        yield "Types", ", ".join(f"{name} {type_}" for name, type_ in columns)
+
+
+def _target_of(to: str | Mapping[str, str] | None) -> str:
+    if to is None:
+        return "ignored"
+    return f"as {to}" if isinstance(to, str) else f"added as {to['name']} {to['type']}"
 
 
 def _source_fields(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

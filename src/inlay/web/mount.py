@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import mimetypes
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import import_module, resources
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
 
     from inlay.server.dependencies import Service
 
-__all__ = ["Protected", "mount"]
+__all__ = ["Protected", "mount", "mount_files"]
 
-_PAGES = ("home", "dataset", "preview", "rejects", "load", "sql", "jobs", "status")
+_PAGES = ("home", "dataset", "dataset.deletion", "preview", "rejects", "load", "sql", "jobs", "status")
 
 STATIC = "/static"
 _SOCKET = "/_nicegui_ws"
 _PAGE_HEADER = "x-nicegui-content"  # NiceGUI sets this header on the pages that it renders.
 _BROWSER_COOKIE = "inlay_browser"
 _BROWSER = "inlay.browser"  # The key of the browser cookie's value in the scope of a request.
+_BROWSER_VALUE = re.compile(r"[A-Za-z0-9_-]{32}")  # Of `secrets.token_urlsafe(24)`.
 _POLICY_VIOLATION = 1008  # The close code of web sockets.
 _OPEN_TIMEOUT_SECONDS = 20.0  # The workspace may still be opening.
 _RECONNECT_SECONDS = 30.0  # NiceGUI keeps the state of a page this long after its connection is lost.
@@ -89,8 +91,10 @@ class Protected:
             return
         except (InlayError, TimeoutError):
             pass  # the page shows the error
-        scope[_BROWSER] = connection.cookies.get(_BROWSER_COOKIE) or secrets.token_urlsafe(24)
-        await self._app(scope, receive, _with_headers(scope, send))
+        sent = connection.cookies.get(_BROWSER_COOKIE, "")
+        is_known = _BROWSER_VALUE.fullmatch(sent) is not None
+        scope[_BROWSER] = sent if is_known else secrets.token_urlsafe(24)
+        await self._app(scope, receive, _with_headers(scope, send, sets_cookie=not is_known))
 
 
 def _ask_to_sign_in(error: UnauthorizedError, connection: HTTPConnection) -> Response:
@@ -118,8 +122,8 @@ async def _refuse(error: ForbiddenError, scope: Any, receive: Any, send: Any) ->
         await problem_response(error)(scope, receive, send)
 
 
-def _with_headers(scope: Any, send: Any) -> Any:
-    """Wrap `send` to add security headers, and for pages the browser cookie and a content security policy."""
+def _with_headers(scope: Any, send: Any, *, sets_cookie: bool) -> Any:
+    """Wrap `send` to add security headers, and for pages a content security policy and a new browser cookie."""
     secure = "; Secure" if scope["scheme"] == "https" else ""
     cookie = f"{_BROWSER_COOKIE}={scope[_BROWSER]}; HttpOnly; Path=/; SameSite=Lax{secure}"
     nonce = secrets.token_urlsafe(16)
@@ -132,7 +136,8 @@ def _with_headers(scope: Any, send: Any) -> Any:
             headers.update(_HEADERS)
             if _PAGE_HEADER in headers:
                 headers["Content-Security-Policy"] = _POLICY.format(nonce=nonce)
-                headers.append("Set-Cookie", cookie)
+                if sets_cookie:
+                    headers.append("Set-Cookie", cookie)
                 started.update(message)
                 return
         elif started:
@@ -153,7 +158,7 @@ def _require_own_socket(connection: HTTPConnection) -> None:
     """Raise if a request opens a socket without the cookie of a page, or continues a socket of someone else."""
     from nicegui import core
 
-    if _BROWSER_COOKIE not in connection.cookies:
+    if _BROWSER_VALUE.fullmatch(connection.cookies.get(_BROWSER_COOKIE, "")) is None:
         raise ForbiddenError("Sockets require the cookie of a page.", hint="Load a page first, with cookies allowed.")
     opened = core.sio.environ.get(connection.query_params.get("sid"))
     if opened is not None and _identity(cookie_parser(opened.get("HTTP_COOKIE", ""))) != _identity(connection.cookies):
@@ -207,9 +212,7 @@ def mount(app: FastAPI) -> None:
 
     NiceGUI supports one application per process, so call this once per process.
     """
-    files = _StaticFiles()
-    app.mount(STATIC, files)
-    app.router.routes.append(Route("/login", files, include_in_schema=False))
+    mount_files(app)
     page = _LazyPage(app.state.service)
     app.mount("/", page)
     inner = app.router.lifespan_context
@@ -220,6 +223,13 @@ def mount(app: FastAPI) -> None:
             yield state
 
     app.router.lifespan_context = lifespan
+
+
+def mount_files(app: FastAPI) -> None:
+    """Serve the sign-in page and the files of all pages."""
+    files = _StaticFiles()
+    app.mount(STATIC, files)
+    app.router.routes.append(Route("/login", files, include_in_schema=False))
 
 
 class _StaticFiles:

@@ -24,25 +24,37 @@ from typing import Any, Literal
 from inlay.catalog import Catalog, Dataset, Job, Page, Snapshot, Upload, Version, new_id
 from inlay.catalog.database import require_text
 from inlay.catalog.uploads import UploadStatus
+from inlay.conditions import parse_condition
 from inlay.constants import JobState
 from inlay.engines.spark.session import ServiceSession
 from inlay.errors import InlayError, InvalidArgumentError, QueryFailedError, QueryTimeoutError, error_from_dict
 from inlay.pipeline import Preview, read_rejects, scan_rejects
 from inlay.query import Answer, Format, QueryEngine, QueryResult
+from inlay.query.deadlines import StorageChecks
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data, DatasetTables
 from inlay.workspace.health import Check, require_answer, states
 from inlay.workspace.key_columns import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
-from inlay.workspace.requests import Inline, Load, NewDataset, Source, column_overrides
+from inlay.workspace.requests import Deletion, Inline, Load, NewColumn, NewDataset, Source, column_overrides
 from inlay.workspace.runner import JobHandle, JobRunner, Work, cancelled_error
 from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
 from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
 from inlay.workspace.storage_faults import DiskReserve, find_fault, storage_faults
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "SubmittedJob", "Workspace", "require_success"]
+__all__ = [
+    "Deletion",
+    "Inline",
+    "Load",
+    "NewColumn",
+    "NewDataset",
+    "Source",
+    "SubmittedJob",
+    "Workspace",
+    "require_success",
+]
 
 _SHUTDOWN_SECONDS = 20.0
 _POLL_SECONDS = 0.1
@@ -80,8 +92,16 @@ def require_success(job: Job) -> Job:
 class Workspace:
     """Uploads, datasets, queries and jobs over one catalog and one storage."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, warm_spark: Callable[[], object] | None = None) -> None:
+        """Prepare a workspace.
+
+        Args:
+            warm_spark: Lets the main process of the service start Spark. A workspace with this function belongs to
+                another HTTP process of the service: it answers reads and queries and receives uploads, but runs no
+                jobs, no maintenance and no Spark.
+        """
         self.settings = settings
+        self._is_main = warm_spark is None
         settings.create_data_dir()
         catalog = Catalog(
             settings.catalog,
@@ -99,11 +119,19 @@ class Workspace:
             disk_reserve_bytes=settings.disk_reserve_bytes,
             max_rows=settings.query_max_rows,
             finds_quickly=catalog.is_local,
-            table_cache_bytes=settings.query_table_cache_bytes,
-            result_cache_bytes=settings.query_result_cache_bytes,
+            table_cache_bytes=settings.query_table_cache_bytes // settings.http_processes,
+            result_cache_bytes=settings.query_result_cache_bytes // settings.http_processes,
+            processes=settings.http_processes,
+            storage_checks=lambda: StorageChecks(
+                Check(storage.require_readable).start, settings.storage_timeout_seconds
+            ),
         )
         self.catalog, self.storage = catalog, storage
-        session = ServiceSession(settings.worker_memory_bytes, uses_s3=not storage.root.store.is_local)
+        session = ServiceSession(
+            settings.worker_memory_bytes,
+            uses_s3=not storage.root.store.is_local,
+            directory=self.query_engine.directory,
+        )
         self.spark = Spark(settings.spark_master, session, settings.spark_idle_seconds)
         self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
         self._sources = Sources(self._services)
@@ -112,33 +140,41 @@ class Workspace:
         self._runner: JobRunner | None = None
         local = [storage.root.path] if storage.root.store.is_local else []
         self._disk = DiskReserve([settings.data_path, *local], settings.disk_reserve_bytes)
-        self._checks = {
+        self._checks: dict[str, Check[Any]] = {
             "spark": Check(self.spark.state),
             "catalog": Check(catalog.check),
             "storage": Check(storage.prepare),
         }
+        if not self._is_main:
+            self._checks = {"catalog": Check(catalog.check), "storage": Check(storage.require_readable)}
+        self._warm_spark = warm_spark
 
     # ------------------------------------------------------------------------------------------------------ lifecycle
     def open(self, *, warm: bool = True) -> Workspace:
         """Migrate the catalog, check the storage, and start the job runner. Spark starts with the first work."""
         require_answer(self.catalog)
+        if self._is_main:
+            self._open_main()
+        self._maintenance.start(queries_only=not self._is_main)
+        if warm:
+            threading.Thread(target=self.query_engine.warm, name="inlay-query", daemon=True).start()
+        return self
+
+    def _open_main(self) -> None:
+        """Do what only one process of a service does."""
         self.catalog.migrate()
         self.storage.prepare()
         self.storage.claim(self.catalog.identity)
         settings = self.settings
         self._runner = JobRunner(self.catalog, threads=settings.concurrent_jobs, lease_seconds=settings.lease_seconds)
-        self._maintenance.start()
-        if warm:
-            threading.Thread(target=self.query_engine.warm, name="inlay-query", daemon=True).start()
-        return self
 
     def close(self) -> None:
         """Wait for running jobs for a while, then stop everything that `open` started."""
         if self._runner is not None:
             self._runner.close(_SHUTDOWN_SECONDS)
         self._maintenance.close()
-        self.query_engine.close()
         self.spark.close()
+        self.query_engine.close()  # deletes the directory of Spark's temporary data
         self.catalog.close()
 
     def __enter__(self) -> Workspace:
@@ -166,7 +202,7 @@ class Workspace:
     ) -> UploadWriter:
         """Return a writer for a new upload, or raise if its known `size` exceeds the limit."""
         require_size(size or 0, self.settings.max_upload_bytes)
-        self.spark.warm()  # it starts while the upload arrives
+        (self._warm_spark or self.spark.warm)()  # Spark starts while the upload arrives
         return UploadWriter(
             self.catalog, self.storage, self.settings.max_upload_bytes, content_type, content_encoding, self._writing
         )
@@ -301,6 +337,22 @@ class Workspace:
             writes=not request.dry_run, idempotency_key=idempotency_key, scope=scope,
         )  # fmt: skip
 
+    def delete_rows(
+        self, dataset_id: str, request: Deletion, *, idempotency_key: str | None = None, scope: str = ""
+    ) -> SubmittedJob:
+        """Delete rows by their keys or by a condition; with `dry_run`, plan the deletion."""
+        self._require_space()
+        request.check()
+        if request.keys:
+            request.load_by_key.source.check(self.settings.max_inline_bytes)
+        else:
+            parse_condition(str(request.where), self.catalog.datasets.get(dataset_id).schema)
+        work = self._conversions.plan_deletion if request.dry_run else self._conversions.delete
+        return self._submit(
+            "plan" if request.dry_run else "delete", request.as_json(), lambda handle: work(request, handle),
+            dataset_id=dataset_id, writes=not request.dry_run, idempotency_key=idempotency_key, scope=scope,
+        )  # fmt: skip
+
     def advise_keys(self, dataset_id: str) -> KeyAdvice:
         """Suggest key columns for a load."""
         return advise_keys(self.catalog, self.query_engine, dataset_id)
@@ -376,7 +428,9 @@ class Workspace:
             raise InlayError("The workspace is not open.", hint="Call open() before submitting jobs.")
 
         def guarded(handle: JobHandle) -> Mapping[str, Any] | None:
-            with storage_faults(self.storage):
+            writes_files = kind != "restore"
+            watch = self._disk.watch(handle.stop) if writes_files else contextlib.nullcontext()
+            with storage_faults(self.storage), watch:
                 return work(handle)
 
         with self._runner.admission():

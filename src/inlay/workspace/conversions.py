@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
 
 from inlay.catalog import DataFile, NewVersion, Snapshot
 from inlay.engines.spark.engine import SparkEngine
 from inlay.errors import CommitStateUnknownError, SchemaMismatchError
 from inlay.incremental.display import Progress, ProgressCallback
-from inlay.incremental.managed import Draft, merge_draft
+from inlay.incremental.managed import Draft, delete_from_draft, merge_draft
+from inlay.incremental.result import MergeResult
 from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion, ReadOptions
 from inlay.storage import Location, discard_tree
 from inlay.workspace.plans import Planner
-from inlay.workspace.requests import Load, NewDataset, Source, column_overrides
+from inlay.workspace.requests import Deletion, Load, NewDataset, Source, column_mapping, column_overrides
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.services import Services
 from inlay.workspace.sources import Sources
@@ -69,15 +72,22 @@ class Conversions:
 
     # --------------------------------------------------------------------------------------------------------- load
     def load(self, request: Load, handle: JobHandle) -> None:
-        snapshot = self._snapshot(handle)
         work = self._load_keyless if request.is_keyless else self._load_by_key
+        with self._committing(handle) as (snapshot, directory, commit), _schema_hint():
+            commit(*work(request, handle, snapshot, directory))
+
+    @contextlib.contextmanager
+    def _committing(self, handle: JobHandle) -> Iterator[tuple[Snapshot, str, Callable[[NewVersion, Any], object]]]:
+        """Yield the current version, a directory for the next one, and a function that commits it with its counts."""
+        snapshot = self._snapshot(handle)
         directory = self._directory(snapshot, handle)
-        location = self._services.storage.dataset(snapshot.dataset.id)
-        with self._removed_on_failure(location, directory), _schema_hint():
-            version, result = work(request, handle, snapshot, directory)
-            self._services.catalog.versions.commit(
-                snapshot.dataset.id, snapshot.version.version, version, job_id=handle.id, result=result
-            )
+
+        def commit(version: NewVersion, result: dict[str, Any]) -> None:
+            base = snapshot.version.version
+            self._services.catalog.versions.commit(snapshot.dataset.id, base, version, job_id=handle.id, result=result)
+
+        with self._removed_on_failure(self._services.storage.dataset(snapshot.dataset.id), directory):
+            yield snapshot, directory, commit
 
     def _load_keyless(
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
@@ -85,9 +95,11 @@ class Conversions:
         """Append to the dataset, or replace it. The version gets the converted files."""
         dataset, old = snapshot.dataset, snapshot.version
         location = self._services.storage.dataset(dataset.id)
+        mapping = column_mapping(request.columns, dataset.schema)
         converted = self._sources.convert(
-            request.source, handle, location, directory, like=dataset.schema, conforms=True, on_error=request.on_error
-        )
+            request.source, handle, location, directory,
+            like=mapping.evolved(dataset.schema), mapping=mapping, conforms=True, on_error=request.on_error,
+        )  # fmt: skip
         replaces = request.strategy == "replace"
         kept = () if replaces else snapshot.files
         version = self._version(
@@ -109,60 +121,96 @@ class Conversions:
         self, request: Load, handle: JobHandle, snapshot: Snapshot, directory: str
     ) -> tuple[NewVersion, dict[str, Any]]:
         dataset = snapshot.dataset
-        with self._sources.staged(request, handle, dataset.schema) as (converted, rows):
+        mapping = column_mapping(request.columns, dataset.schema)
+        schema = mapping.evolved(dataset.schema)
+        with self._sources.staged(request, handle, schema, mapping) as (converted, rows):
             draft = self._draft(snapshot, directory)
             with self._services.spark.running(handle) as spark:
-                options = _merge_options(request, handle)
+                options = _merge_options(request, handle, evolves=bool(mapping.added))
                 result = merge_draft(rows, draft, options, SparkEngine(spark), self._services.storage.options)
             rejects = self._store_rejects(dataset.id, directory, converted, handle)
-        files = [
-            DataFile(self._services.storage.in_storage(dataset.id, path), rows, size)
-            for path, rows, size in draft.files(result)
-        ]
-        version = self._with_manifest(
-            dataset.id,
-            directory,
-            NewVersion(
-                operation="load",
-                strategy=request.strategy,
-                files=files,
-                schema=dataset.schema,
-                parquet_url="",
-                inserted=result.inserted,
-                updated=result.updated,
-                deleted=result.deleted,
-                source=_origin(request.source) | {"key_columns": list(request.key_columns)},
-                rejected_count=converted.rejected,
-                reject_files=rejects,
-            ),
+        source = _origin(request.source) | {"key_columns": list(request.key_columns)}
+        version, outcome = self._merged_version(snapshot, directory, draft, result, schema, source)
+        version = replace(version, rejected_count=converted.rejected, reject_files=rejects)
+        return version, _source_counts(converted) | outcome
+
+    def _merged_version(
+        self,
+        snapshot: Snapshot,
+        directory: str,
+        draft: Draft,
+        result: MergeResult,
+        schema: pa.Schema,
+        source: dict[str, Any],
+    ) -> tuple[NewVersion, dict[str, Any]]:
+        """Return the version that a merge into a draft made, and its counts."""
+        storage, dataset_id = self._services.storage, snapshot.dataset.id
+        counts = {name: getattr(result, name) for name in ("inserted", "updated", "deleted")}
+        files = [DataFile(storage.in_storage(dataset_id, path), rows, size) for path, rows, size in draft.files(result)]
+        version = NewVersion(
+            operation="load",
+            strategy=result.strategy,
+            files=files,
+            schema=schema,
+            parquet_url="",
+            source=source,
+            **counts,
         )
-        counts = {"inserted": result.inserted, "updated": result.updated, "deleted": result.deleted,
-                  "unchanged": result.unchanged}  # fmt: skip
-        touched = {
+        outcome = counts | {
+            "unchanged": result.unchanged,
+            "stale": result.stale,
+            "row_count": result.target_count_after,
             "files_rewritten": len(result.rewritten_files),
             "files_added": len(result.inserted_files),
             "files_removed": len(result.removed_files),
             "files_kept": len(result.preserved_files),
             "bytes_written": result.bytes_written,
         }
-        outcome = _source_counts(converted) | {"row_count": result.target_count_after}
-        return version, outcome | counts | touched
+        return self._with_manifest(dataset_id, directory, version), outcome
 
     def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
         """Return the plan of a load into the current version, without changing anything."""
         snapshot = self._snapshot(handle)
         storage = self._services.storage
+        mapping = column_mapping(request.columns, snapshot.dataset.schema)
+        schema = mapping.evolved(snapshot.dataset.schema)
         with (
             _schema_hint(),
-            self._sources.staged(request, handle, snapshot.dataset.schema) as (converted, rows),
+            self._sources.staged(request, handle, schema, mapping) as (converted, rows),
             self._services.spark.running(handle) as spark,
         ):
             planner = Planner(storage, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
             if request.is_keyless:
-                plan = planner.plan_keyless(request.strategy, converted, storage.scratch(handle.id))
+                plan = planner.plan_keyless(request.strategy, converted, storage.scratch(handle.id), schema)
             else:
-                plan = planner.plan_by_key(_merge_options(request, handle), rows)
-        return _source_counts(converted) | {"dry_run": True, "version": snapshot.version.version} | plan
+                plan = planner.plan_by_key(_merge_options(request, handle, evolves=bool(mapping.added)), rows)
+        kept = [name for name in schema.names if name not in converted.schema.names]
+        named = {"kept_columns": kept if request.missing_columns == "keep" else []}
+        return _source_counts(converted) | {"dry_run": True, "version": snapshot.version.version} | plan | named
+
+    # ------------------------------------------------------------------------------------------------------- delete
+    def delete(self, request: Deletion, handle: JobHandle) -> None:
+        if request.where is None:
+            self.load(request.load_by_key, handle)
+            return
+        with self._committing(handle) as (snapshot, directory, commit):
+            draft = self._draft(snapshot, directory)
+            with self._services.spark.running(handle) as spark:
+                result = delete_from_draft(
+                    request.where, draft, SparkEngine(spark), _progress_callback(handle), request.max_deleted
+                )
+            source = {"type": "condition", "where": request.where}
+            commit(*self._merged_version(snapshot, directory, draft, result, snapshot.dataset.schema, source))
+
+    def plan_deletion(self, request: Deletion, handle: JobHandle) -> dict[str, Any]:
+        """Return the plan of a deletion from the current version, without changing anything."""
+        if request.where is None:
+            return self.plan(request.load_by_key, handle)
+        snapshot = self._snapshot(handle)
+        with self._services.spark.running(handle) as spark:
+            planner = Planner(self._services.storage, snapshot, self._draft(snapshot, "plan"), SparkEngine(spark))
+            plan = planner.plan_condition(request.where, _progress_callback(handle), request.max_deleted)
+        return {"dry_run": True, "version": snapshot.version.version} | plan
 
     # ----------------------------------------------------------------------------------------------------- versions
     def _snapshot(self, handle: JobHandle) -> Snapshot:
@@ -257,15 +305,23 @@ def _schema_hint() -> Iterator[None]:
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
             error.message,
-            hint="The source must have the columns of the dataset. Correct the file, or create a new dataset from it.",
+            hint="The source must have the columns of the dataset. Map the columns of the file to those of the dataset,"
+            " ignore them or add them (`columns`), choose how to treat columns that the source lacks"
+            " (`missing_columns`), or create a new dataset from the file.",
         ) from error
 
 
-def _merge_options(request: Load, handle: JobHandle) -> MergeOptions:
+def _merge_options(request: Load, handle: JobHandle, *, evolves: bool) -> MergeOptions:
     return MergeOptions.check(
         request.strategy,
         list(request.key_columns),
+        schema_mode="evolve" if evolves else "strict",
         dedup_order_by=list(request.dedup_order_by) or None,
+        missing_columns=request.missing_columns,
+        operation_column=request.operation_column,
+        newer_by=request.newer_by,
+        max_deleted=request.max_deleted,
+        scope=request.scope,
         progress=_progress_callback(handle),
     )
 

@@ -88,10 +88,16 @@ class Data:
         return arrow_file(self.schema, self.batches())
 
     def to_parquet(self) -> Iterator[bytes]:
-        """Yield one Parquet file: the data file itself if the version has only one."""
-        if len(self.snapshot.files) == 1:
-            return self._bytes(self.snapshot.files[0])
+        """Yield one Parquet file: the data file itself if the version has only one, and the file has all columns."""
+        files = self.snapshot.files
+        if len(files) == 1 and self._columns_of(files[0]) == self.schema.names:
+            return self._bytes(files[0])
         return parquet_file(self.schema, self.batches())
+
+    def _columns_of(self, file: DataFile) -> list[str]:
+        [fragment] = parquet_dataset(self.storage.root, [file.path], self.schema).get_fragments()
+        names: list[str] = fragment.physical_schema.names
+        return names
 
     def _bytes(self, file: DataFile) -> Iterator[bytes]:
         root = self.storage.root

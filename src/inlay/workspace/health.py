@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from inlay.catalog import Catalog
 from inlay.errors import CatalogUnavailableError, InlayError
@@ -15,21 +15,18 @@ __all__ = ["NO_ANSWER", "Check", "require_answer", "states"]
 
 NO_ANSWER = "no answer"
 _START_SECONDS = 20.0
+T = TypeVar("T")
 
 
-class Check:
-    """A check that runs in a thread of its own, at most once at a time.
+class Check(Generic[T]):
+    """A call that may never return. It runs in a thread of its own, at most once at a time."""
 
-    Args:
-        work: Raises an `InlayError` if the part is unavailable, or returns its state. None means `ready`.
-    """
-
-    def __init__(self, work: Callable[[], str | None]) -> None:
+    def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._lock = threading.Lock()
-        self._run: Future[str | None] | None = None
+        self._run: Future[T] | None = None
 
-    def start(self) -> Future[str | None]:
+    def start(self) -> Future[T]:
         """Start the check, unless an earlier run has not ended. Returns the future of the run."""
         with self._lock:
             if self._run is None or self._run.done():
@@ -45,8 +42,11 @@ class Check:
             run.set_exception(error)
 
 
-def states(checks: Mapping[str, Check], seconds: float) -> dict[str, str]:
-    """Return `ready`, the reason why not, or `no answer` for each part, within `seconds`."""
+def states(checks: Mapping[str, Check[str | None]], seconds: float) -> dict[str, str]:
+    """Return `ready`, the reason why not, or `no answer` for each part, within `seconds`.
+
+    A check raises an `InlayError` if its part is unavailable, or returns the state of the part. None means `ready`.
+    """
     deadline = time.monotonic() + seconds
     runs = {name: check.start() for name, check in checks.items()}
     return {name: _state(run, max(0.0, deadline - time.monotonic())) for name, run in runs.items()}

@@ -28,11 +28,15 @@ class Maintenance:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._closing = threading.Event()
+        self._work: Callable[[], None] = self.run
         self._orphans_collected_at = 0.0
         self._unknown_since: dict[str, float] = {}
         self._thread = threading.Thread(target=self._loop, name="inlay-maintenance", daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, queries_only: bool = False) -> None:
+        """Start the thread. With `queries_only`, another process maintains the catalog and the storage."""
+        if queries_only:
+            self._work = self._services.query.drop_unused_copies
         self._thread.start()
 
     def close(self) -> None:
@@ -44,7 +48,7 @@ class Maintenance:
         pause = min(_PAUSE_SECONDS, max(self._services.settings.delete_grace_seconds / 2, 0.1))
         while not self._closing.wait(pause):
             try:
-                self.run()
+                self._work()
             except (InlayError, OSError) as error:
                 log.warning("maintenance failed and will run again: %s", error)
             except Exception:

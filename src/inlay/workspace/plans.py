@@ -13,8 +13,9 @@ import pyarrow as pa
 from inlay.catalog import DataFile, Snapshot
 from inlay.engines.base import Engine
 from inlay.engines.kernels import bit_equal
-from inlay.incremental.managed import Draft, plan_draft
-from inlay.incremental.plan import FilePlan
+from inlay.incremental.display import ProgressCallback
+from inlay.incremental.managed import Draft, plan_delete_from_draft, plan_draft
+from inlay.incremental.plan import FilePlan, MergePlan
 from inlay.incremental.result import Changes, first_rows
 from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion
@@ -121,16 +122,25 @@ class Planner:
     def plan_by_key(self, options: MergeOptions, rows: str) -> dict[str, Any]:
         """Plan a merge of the rows at an address."""
         plan, changes = plan_draft(rows, self.draft, options, self.engine, self.storage.options, limit=MAX_ROWS)
+        return self._as_json(plan, changes, options.key_columns)
+
+    def plan_condition(self, where: str, progress: ProgressCallback, max_deleted: float | None) -> dict[str, Any]:
+        """Plan the deletion of the rows for which a condition is true."""
+        plan, changes = plan_delete_from_draft(where, self.draft, self.engine, progress, max_deleted, limit=MAX_ROWS)
+        return self._as_json(plan, changes, ())
+
+    def _as_json(self, plan: MergePlan, changes: Changes, key_columns: Sequence[str]) -> dict[str, Any]:
         return {
             "inserted": plan.inserted,
             "updated": plan.updated,
             "deleted": plan.deleted,
             "unchanged": plan.unchanged,
+            "stale": plan.stale,
             "row_count": plan.target_count_after,
             "files_rewritten": sum(file.operation != "preserved" for file in plan.files),
             "bytes_rewritten": plan.bytes_to_rewrite,
             "files": [self._file(file) for file in plan.files],
-            "changes": changes_json(changes, options.key_columns),
+            "changes": changes_json(changes, key_columns),
         }
 
     def _file(self, file: FilePlan) -> dict[str, Any]:
@@ -143,9 +153,10 @@ class Planner:
             "bytes": file.size_bytes,
         }
 
-    def plan_keyless(self, strategy: str, converted: Conversion, scratch: Location) -> dict[str, Any]:
-        """Plan an append or a replace."""
-        schema = self.snapshot.dataset.schema
+    def plan_keyless(
+        self, strategy: str, converted: Conversion, scratch: Location, schema: pa.Schema
+    ) -> dict[str, Any]:
+        """Plan an append or a replace, after which the dataset has a schema."""
         removed = self.snapshot.files if strategy == "replace" else ()
         deleted = sum(file.rows for file in removed)
         inserted_files = [file.path for file in converted.files if file.rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from email.message import Message
@@ -11,12 +12,25 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from inlay.constants import FORMATS, InlineFormat, OnError
-from inlay.errors import InvalidArgumentError, unknown
+from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 from inlay.incremental import STRATEGIES
-from inlay.pipeline import ReadOptions
+from inlay.incremental.validate import MissingColumns, check_max_deleted
+from inlay.pipeline import ColumnMapping, ReadOptions
 from inlay.type_grammar import parse_column
 
-__all__ = ["Inline", "Load", "NewDataset", "Source", "charset", "column_overrides", "has_known_type", "read_options"]
+__all__ = [
+    "Deletion",
+    "Inline",
+    "Load",
+    "NewColumn",
+    "NewDataset",
+    "Source",
+    "charset",
+    "column_mapping",
+    "column_overrides",
+    "has_known_type",
+    "read_options",
+]
 
 KEYLESS_STRATEGIES = ("append", "replace")
 _CONTENT_TYPES = {
@@ -94,6 +108,14 @@ class NewDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class NewColumn:
+    """A column that a load adds to its dataset."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     source: Source
     strategy: str
@@ -101,16 +123,23 @@ class Load:
     dedup_order_by: Sequence[str] = ()
     dry_run: bool = False
     on_error: OnError = "fail"
+    columns: Mapping[str, str | NewColumn | None] = field(default_factory=dict)  # by the names in the file
+    missing_columns: MissingColumns = "error"
+    operation_column: str | None = None
+    newer_by: str | None = None
+    max_deleted: float | None = None  # an int is a number of rows, a float is a share
+    scope: Mapping[str, Sequence[Any]] | None = None
 
     def check(self) -> None:
         known = (*KEYLESS_STRATEGIES, *STRATEGIES)
         if self.strategy not in known:
             raise unknown("strategy", self.strategy, known)
-        if self.is_keyless and (self.key_columns or self.dedup_order_by):
+        if self.is_keyless and (names := self._options_of_merges()):
             raise InvalidArgumentError(
-                f"Strategy {self.strategy!r} does not accept key_columns or dedup_order_by.",
+                f"Strategy {self.strategy!r} does not accept {' or '.join(names)}.",
                 hint="Omit these fields, or choose a strategy that matches rows by key.",
             )
+        check_max_deleted(self.max_deleted)
         if not self.is_keyless and not self.key_columns:
             raise InvalidArgumentError(
                 f"Strategy {self.strategy!r} requires key_columns.", hint="Name the columns that identify a row."
@@ -120,13 +149,62 @@ class Load:
     def is_keyless(self) -> bool:
         return self.strategy in KEYLESS_STRATEGIES
 
+    def _options_of_merges(self) -> list[str]:
+        names = ["key_columns", "dedup_order_by", "operation_column", "newer_by", "scope"]
+        chosen = [name for name in names if getattr(self, name)]
+        changed = {"missing_columns": self.missing_columns != "error", "max_deleted": self.max_deleted is not None}
+        return [*chosen, *(name for name, is_changed in changed.items() if is_changed)]
+
     @property
-    def replaces_rows(self) -> bool:
-        """Return whether the load replaces stored rows by rows with the same key."""
-        return not self.is_keyless and STRATEGIES[self.strategy].replaces
+    def allows_absence(self) -> bool:
+        """Return whether source rows may lack fields of the dataset."""
+        return self.missing_columns == "keep" or self.operation_column is not None
+
+    @property
+    def requires_fields(self) -> bool:
+        """Return whether a JSON record that lacks a field is invalid: it would set a stored value to NULL."""
+        replaces = not self.is_keyless and STRATEGIES[self.strategy].replaces
+        return replaces and self.missing_columns == "error" and not self.allows_absence
 
     def as_json(self) -> dict[str, Any]:
         return _without_content(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Rows to delete: those with one of the keys, or those for which a condition is true."""
+
+    keys: Sequence[Mapping[str, Any]] = ()
+    where: str | None = None
+    dry_run: bool = False
+    max_deleted: float | None = None
+
+    def check(self) -> None:
+        check_max_deleted(self.max_deleted)
+        if bool(self.keys) == (self.where is not None):
+            raise InvalidArgumentError(
+                "A deletion needs exactly one of keys and where.",
+                hint="Send a list of keys, or a condition such as: day < '2025-01-01'.",
+            )
+        for number, key in enumerate(self.keys, 1):
+            if not key or set(key) != set(self.keys[0]):
+                raise InvalidArgumentError(
+                    f"Key {number:,} has the columns {', '.join(key) or 'none'}, but the first key has"
+                    f" {', '.join(self.keys[0]) or 'none'}.",
+                    hint="Send the same columns in every key.",
+                )
+
+    @property
+    def load_by_key(self) -> Load:
+        """The load that deletes the rows with the keys."""
+        content = json.dumps(list(self.keys))
+        source = Source(inline=Inline("json", content))
+        return Load(source, "delete", list(self.keys[0]), dry_run=self.dry_run, max_deleted=self.max_deleted)
+
+    def as_json(self) -> dict[str, Any]:
+        if self.keys:
+            return self.load_by_key.as_json()
+        return {name: getattr(self, name) for name in ("where", "dry_run", "max_deleted")} | {"strategy": "delete"}
 
 
 def _without_content(request: dict[str, Any]) -> dict[str, Any]:
@@ -182,6 +260,28 @@ def has_known_type(content_type: str | None) -> bool:
 
 def _media_type(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
+
+
+def column_mapping(columns: Mapping[str, str | NewColumn | None], schema: pa.Schema) -> ColumnMapping:
+    """Return the mapping of a file's columns to a dataset with a schema."""
+    names = {source: to.name if isinstance(to, NewColumn) else to for source, to in columns.items()}
+    added = [parse_column(to.name, to.type) for to in columns.values() if isinstance(to, NewColumn)]
+    known = {name.casefold(): name for name in schema.names}
+    for field_ in added:
+        if (existing := known.get(field_.name.casefold())) is not None:
+            raise InvalidArgumentError(
+                f"The dataset already has the column {existing!r}.",
+                hint=f"Map the column of the file to {existing!r}, or add it with another name.",
+            )
+        known[field_.name.casefold()] = field_.name
+    targets = [name for name in names.values() if name is not None]
+    for name in targets:
+        if name not in known.values():
+            hint = did_you_mean(name, schema.names) or f"To add the column, map to its name and type: {name!r}."
+            raise InvalidArgumentError(f"The dataset has no column {name!r}.", hint=hint)
+        if targets.count(name) > 1:
+            raise InvalidArgumentError(f"The mapping maps two columns of the file to the column {name!r}.")
+    return ColumnMapping(names, tuple(added))
 
 
 def column_overrides(columns: Sequence[tuple[str, str]]) -> dict[str, pa.Field]:

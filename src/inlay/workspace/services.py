@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import platform
 import re
@@ -29,6 +30,7 @@ from inlay.engines.spark.tasks import TaskJobs
 from inlay.errors import InlayError, SparkUnavailableError
 from inlay.query import QueryEngine
 from inlay.settings import Settings
+from inlay.workspace.health import Check
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.storage import ServiceStorage
 
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["About", "Backend", "Services", "Spark", "about", "time_limit"]
 
+log = logging.getLogger("inlay.spark")
 _START_SECONDS = 120.0
 _STOP_SECONDS = 5.0
 _CANCEL_SECONDS = 0.2
+_VERSIONS_SECONDS = 2.0
 
 
 class Spark:
@@ -51,6 +55,7 @@ class Spark:
         self._idle_seconds = idle_seconds
         self._error: BaseException | None = None
         self._versions: dict[str, str] = {}
+        self._versions_check = Check(self._find_versions)
         self._is_owner = False  # a session of the caller is never stopped
         self._transition: str | None = None  # the state while the session starts or stops
         self._lock = threading.Lock()
@@ -76,7 +81,14 @@ class Spark:
         return "ready" if current_session() is not None else "not started"
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of Spark and its Java, or nothing if no session runs."""
+        """Return the versions of Spark and its Java, or nothing if no session runs or Spark does not answer."""
+        try:
+            return self._versions_check.start().result(_VERSIONS_SECONDS)
+        except Exception as error:  # noqa: BLE001  (pyspark raises many kinds)
+            log.warning("cannot get the versions of Spark: %s", type(error).__name__)
+            return {}
+
+    def _find_versions(self) -> dict[str, str]:
         session = current_session() if self.state() == "ready" else None
         if session is None:
             return {}
@@ -100,8 +112,13 @@ class Spark:
     @contextlib.contextmanager
     def running(self, handle: JobHandle) -> Iterator[SparkSession]:
         """Yield the session for one job; stopping the job cancels the Spark jobs of the block."""
-        with self.using() as spark, handle.interrupted_by(lambda: cancel(handle.id, spark)), tagged(spark, handle.id):
-            yield spark
+        with self.using() as spark:
+
+            def interrupt() -> None:  # a server that does not answer must not block the caller
+                threading.Thread(target=cancel, args=(handle.id, spark), name="inlay-cancel", daemon=True).start()
+
+            with handle.interrupted_by(interrupt), tagged(spark, handle.id):
+                yield spark
 
     def _session(self) -> SparkSession:
         if current_session() is None or self._error is not None:

@@ -15,7 +15,17 @@ from inlay.catalog import Upload
 from inlay.constants import OnError
 from inlay.errors import InvalidArgumentError, QueryLimitError, UploadConsumedError
 from inlay.parquet.writer import WriterSettings
-from inlay.pipeline import Conversion, InlineFile, Limits, Preview, RawFile, ReadOptions, convert, preview
+from inlay.pipeline import (
+    ColumnMapping,
+    Conversion,
+    InlineFile,
+    Limits,
+    Preview,
+    RawFile,
+    ReadOptions,
+    convert,
+    preview,
+)
 from inlay.storage import Location, discard_tree
 from inlay.workspace.requests import Load, Source, charset, column_overrides, has_known_type, read_options
 from inlay.workspace.runner import JobHandle
@@ -79,8 +89,10 @@ class Sources:
         *,
         overrides: Mapping[str, pa.Field] | None = None,
         like: pa.Schema | None = None,
+        mapping: ColumnMapping | None = None,
         conforms: bool = False,
         requires_fields: bool = False,
+        marks_absence: bool = False,
         on_error: OnError = "fail",
         rejects_directory: str | None = None,
     ) -> Conversion:
@@ -95,8 +107,10 @@ class Sources:
                 options,
                 overrides=overrides,
                 like=like,
+                mapping=mapping,
                 conforms=conforms,
                 requires_fields=requires_fields,
+                marks_absence=marks_absence,
                 on_error=on_error,
                 into=into,
                 directory=directory,
@@ -107,14 +121,16 @@ class Sources:
             )
 
     @contextlib.contextmanager
-    def staged(self, request: Load, handle: JobHandle, like: pa.Schema) -> Iterator[tuple[Conversion, str]]:
+    def staged(
+        self, request: Load, handle: JobHandle, like: pa.Schema, mapping: ColumnMapping
+    ) -> Iterator[tuple[Conversion, str]]:
         """Yield the conversion of a source and its address, and delete its files afterward."""
         scratch = self._services.storage.scratch(handle.id)
         try:
             converted = self.convert(
                 request.source, handle, scratch, "source",
-                like=like, conforms=request.is_keyless, requires_fields=request.replaces_rows,
-                on_error=request.on_error, rejects_directory="rejects",
+                like=like, mapping=mapping, conforms=request.is_keyless, requires_fields=request.requires_fields,
+                marks_absence=request.allows_absence, on_error=request.on_error, rejects_directory="rejects",
             )  # fmt: skip
             yield converted, scratch.display("source")
         finally:

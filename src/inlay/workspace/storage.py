@@ -25,7 +25,7 @@ from inlay.errors import (
     StorageUnavailableError,
     UploadTooLargeError,
 )
-from inlay.storage import FileStat, LocalStore, Location, locate
+from inlay.storage import Listing, LocalStore, Location, locate
 
 __all__ = ["ServiceStorage", "UploadWriter", "require_size"]
 
@@ -45,8 +45,7 @@ class ServiceStorage:
         # A unique directory allows concurrent probes. Maintenance removes it after a crash.
         directory = f"scratch/probe-{uuid.uuid4().hex}"
         try:
-            self.make_directory(directory)
-            self.root.store.create(self.root.full(f"{directory}/probe"), b"inlay")
+            self.create(f"{directory}/probe", b"inlay")
             self.remove(directory)
         except (OSError, InlayError) as error:
             raise StorageUnavailableError(
@@ -132,8 +131,17 @@ class ServiceStorage:
             store.sync_directory(posixpath.dirname(self.root.full(path)))
 
     def create(self, path: str, content: bytes) -> None:
+        """Create a file, or raise FileExistsError if it exists with other content.
+
+        An object with the same content may be this call's own: the response to its creation can be lost.
+        """
+        store, full = self.root.store, self.root.full(path)
         self.make_directory(posixpath.dirname(path))
-        self.root.store.create(self.root.full(path), content)
+        try:
+            store.create(full, content)
+        except FileExistsError:
+            if store.read_bytes(full) != content:
+                raise
         self.make_durable(path)
 
     def copy(self, source: str, target: str) -> None:
@@ -150,7 +158,7 @@ class ServiceStorage:
         else:
             store.remove(full)
 
-    def files_below(self, path: str) -> list[FileStat]:
+    def files_below(self, path: str) -> Listing:
         return self.root.store.walk(self.root.full(path), lambda _: True)
 
     def empty_directories(self, path: str, before_ns: int) -> list[str]:

@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 
 from inlay.errors import (
     CommitStateUnknownError,
@@ -21,13 +21,14 @@ from inlay.errors import (
     UnreadableSourceError,
     UnreadableUploadError,
 )
+from inlay.query.disk import FULL, is_low
 from inlay.workspace.health import Check
 from inlay.workspace.storage import ServiceStorage
 
 __all__ = ["DiskReserve", "find_fault", "storage_faults"]
 
 _PROBE_SECONDS = 5.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WATCH_SECONDS = 0.1  # in which a job can write much less than the default reserve
 _NOT_FAULTS = (None, errno.ENOENT, errno.EEXIST)  # pyarrow raises an OSError without a number for a damaged file
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
 _FAULT_TEXT = re.compile(r"\[Errno \d+\] (?!No such file)|Object Store error|Generic S3 error")
@@ -71,7 +72,7 @@ def find_fault(error: Exception, storage: ServiceStorage) -> InlayError | None:
         return None
     for cause in _causes(error):
         if isinstance(cause, OSError) and not isinstance(cause, InlayError) and cause.errno not in _NOT_FAULTS:
-            return _storage_error(cause, is_full=cause.errno in _FULL)
+            return _storage_error(cause, is_full=cause.errno in FULL)
     if not is_suspect and not isinstance(error, OSError):
         return None
     text = str(error)
@@ -108,12 +109,30 @@ class DiskReserve:
     def __init__(self, paths: Iterable[str | os.PathLike[str]], reserve: int) -> None:
         self._paths, self._reserve = list(paths), reserve
 
-    def is_low(self) -> bool:
-        return any(shutil.disk_usage(path).free < self._reserve for path in self._paths)
+    @contextlib.contextmanager
+    def watch(self, stop: Callable[[InlayError], object]) -> Iterator[None]:
+        """Call `stop` if a disk has less free space than the reserve while the block runs."""
+        has_ended = threading.Event()
+
+        def check() -> None:
+            while not has_ended.wait(_WATCH_SECONDS):
+                try:
+                    self.require()
+                except StorageFullError as error:
+                    stop(error)
+                    return
+                except OSError:  # the job itself reports a disk that fails
+                    continue
+
+        threading.Thread(target=check, name="inlay-disk", daemon=True).start()
+        try:
+            yield
+        finally:
+            has_ended.set()
 
     def require(self) -> None:
         """Raise if a disk of the service has less free space than the reserve."""
-        if self.is_low():
+        if any(is_low(path, self._reserve) for path in self._paths):
             raise StorageFullError(
                 f"A disk of the service has less than {self._reserve:,} free bytes, so it accepts no new data.",
                 hint="Delete datasets or pending uploads, or free disk space. INLAY_DISK_RESERVE_BYTES sets the limit.",

@@ -1,7 +1,7 @@
 """The DuckDB engine: SQL matches source keys with target rows, kernels rewrite files.
 
-Key columns of the row groups that can contain source keys are read into a temporary table. Native MERGE (DuckDB 1.4 or
-newer), or UNION ALL with NOT EXISTS, then finds the rows to update and to insert.
+Key columns of the rows that can match are read into a temporary table. Native MERGE (DuckDB 1.4 or newer), or UNION ALL
+with NOT EXISTS, then finds the rows to update and to insert.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import contextlib
 import copy
 import functools
 import logging
+import os
 import re
 import tempfile
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, groupby
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import duckdb
 import numpy as np
@@ -26,10 +26,11 @@ import pyarrow as pa
 
 from inlay.engines.base import FileMatch, RowNumbers, Target
 from inlay.engines.duckdb import sql
-from inlay.engines.keys import KeyIndex, canonical_keys, canonical_type
+from inlay.engines.keys import KeyIndex
 from inlay.engines.local import LocalEngine
-from inlay.engines.matching import Hit, KeySearch, Unit, match_files, open_target
+from inlay.engines.matching import Candidates, Hit, KeySearch, MapBatches, Unit, match_files, open_target
 from inlay.engines.source import ArrowSource
+from inlay.engines.threads import bounded_map
 from inlay.errors import DatasetMergeError, InvalidArgumentError
 from inlay.storage import Location, PathValidator
 
@@ -45,16 +46,28 @@ _UNKNOWN: Version = (0, 0, 0)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:[-+].*)?")
 _versions: weakref.WeakKeyDictionary[Any, Version] = weakref.WeakKeyDictionary()
 
-# Limits of one statement: DuckDB keeps updated rows and RETURNING in memory, and Arrow the registered tables.
-KEYS_AT_ONCE = 1_000_000
-ROWS_AT_ONCE = 2_000_000
-# Before 1.3, DuckDB reads whole files to find rows by number, and 1.1 can miss rows.
-_READS_ROW_RANGES = [int(part) for part in re.findall(r"\d+", duckdb.__version__)[:2]] >= [1, 3]
-_GLOB = re.compile(r"[*?\[\]{}\\]")  # read_parquet expands these characters
+# With more keys, MERGE can take longer than the rest of the merge, so the search of the pyarrow engine replaces it.
+MAX_KEYS = 250_000
+
+
+_CONFIG: dict[str, Any] = {"preserve_insertion_order": False, "autoinstall_known_extensions": False}
+_lock = threading.Lock()
+_databases: dict[int, duckdb.DuckDBPyConnection] = {}  # by process ID
+
+
+def _process_database() -> duckdb.DuckDBPyConnection:
+    """Return an in-memory database of this process, because opening one takes longer than a small merge.
+
+    A forked process opens its own, and has no threads of its parent's database to wait for.
+    """
+    process = os.getpid()
+    if process not in _databases:
+        _databases[process] = duckdb.connect(":memory:", config=_CONFIG | {"threads": 1, "temp_directory": ""})
+    return _databases[process]
 
 
 class DuckDBEngine(LocalEngine):
-    """Opens a connection for each merge, or uses cursors of the caller's connection."""
+    """Uses cursors of one database per process, of a connection of its own if it has settings, or of the caller's."""
 
     name = "duckdb"
 
@@ -78,7 +91,6 @@ class DuckDBEngine(LocalEngine):
                 hint="Set them on the connection, or do not pass a connection.",
             )
         self._connection = connection
-        self._lock = threading.Lock()
         self.operation = "upsert"
 
     def bind(self, location: Location, operation: str) -> Self:
@@ -93,26 +105,22 @@ class DuckDBEngine(LocalEngine):
         _validate(location, *(location.full(target.path) for target in targets))
         with self._connected() as connection:
             native = self._uses_merge(connection)
-            with self._lock:
+            with _lock:
                 cursor = connection.cursor()
-            with contextlib.closing(cursor), ThreadPoolExecutor(self.workers, "inlay-open") as pool:
+            with contextlib.closing(cursor), ThreadPoolExecutor(self.workers, "inlay-match") as pool:
                 opened = list(pool.map(lambda target: open_target(location, target), targets))
                 search = functools.partial(SqlSearch, Session(cursor, self.operation, native))
-                yield from match_files(location, source, key_columns, opened, _map_once, search)
+                map_batches = functools.partial(bounded_map, pool, self.workers)
+                yield from match_files(location, source, key_columns, opened, map_batches, search)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        if self._connection is not None:
-            yield self._connection
+        if self._connection is not None or not self._settings:
+            yield self._connection or _process_database()
             return
         with tempfile.TemporaryDirectory(prefix="inlay-duckdb-") as spill:
-            config: dict[str, Any] = {
-                "threads": self.workers,
-                "temp_directory": spill,
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-            }
-            with contextlib.closing(duckdb.connect(":memory:", config=config | self._settings)) as connection:
+            config = _CONFIG | {"threads": self.workers, "temp_directory": spill} | self._settings
+            with contextlib.closing(duckdb.connect(":memory:", config=config)) as connection:
                 yield connection
 
     def _uses_merge(self, connection: duckdb.DuckDBPyConnection) -> bool:
@@ -139,12 +147,6 @@ def _validate(location: Location, *paths: str) -> None:
     """Reject paths with characters that are special in SQL, although paths are bound."""
     for path in (location.uri, location.path, *paths):
         PathValidator.validate_path_for_sql(path)
-
-
-def _map_once(find: Callable[[Sequence[Unit]], list[Hit]], batches: Iterable[list[Unit]]) -> Iterator[list[Hit]]:
-    """Search all row groups at once: a statement needs all of them to know which keys are new."""
-    if units := [unit for batch in batches for unit in batch]:
-        yield find(units)
 
 
 # --------------------------------------------------------------------------------------------------------- version
@@ -192,8 +194,8 @@ class Session:
         self.native = native
         self.clauses = sql.Clauses.of(strategy)
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        return self.cursor.execute(statement, list(values)).fetchall()
+    def run(self, statement: str) -> list[Any]:
+        return self.cursor.execute(statement).fetchall()
 
     def table(self, statement: str) -> pa.Table:
         return self.cursor.sql(statement).to_arrow_table()
@@ -232,19 +234,6 @@ def _log_errors(action: str) -> Iterator[None]:
         logger.debug("Could not %s: %s", action, error)
 
 
-class _Work(NamedTuple):
-    """The row groups of a statement, a view of the source keys, and a table of found keys.
-
-    Target rows are numbered across all files. `starts` are the numbers of the first row of each row group.
-    """
-
-    view: str
-    table: str
-    keys: int
-    units: Sequence[Unit]
-    starts: Sequence[int]
-
-
 class SqlSearch(KeySearch):
     """A search for one bucket of source keys in many row groups, in SQL."""
 
@@ -261,15 +250,14 @@ class SqlSearch(KeySearch):
         self.session = session
         self.names = sql.column_names(columns)
 
-    def find(self, units: Sequence[Unit]) -> list[Hit]:
-        hits = []
-        for first in range(0, len(self.index), KEYS_AT_ONCE):
-            last = min(first + KEYS_AT_ONCE, len(self.index))
-            near = [unit for unit in units if unit.span[0] < last and unit.span[1] > first]
-            if near:
-                with self._merge_errors(near):
-                    hits += self._find_keys(near, first, last)
-        return hits
+    def search(self, units: Sequence[Unit], map_batches: MapBatches) -> Iterator[Hit]:
+        if len(self.index) > MAX_KEYS:
+            logger.info("Searching %d keys without SQL, because MERGE is slow above %d", len(self.index), MAX_KEYS)
+            yield from super().search(units, map_batches)
+        elif units:
+            candidates = [each for found in map_batches(self.candidates, self.batches(units)) for each in found]
+            with self._merge_errors(units):
+                yield from self._find_keys(units, candidates)
 
     @contextlib.contextmanager
     def _merge_errors(self, units: Sequence[Unit]) -> Iterator[None]:
@@ -290,213 +278,75 @@ class SqlSearch(KeySearch):
     def _display(self, units: Sequence[Unit]) -> list[str]:
         return list(dict.fromkeys(self.location.display(unit.opened.target.path) for unit in units))
 
-    def _find_keys(self, units: Sequence[Unit], first: int, last: int) -> list[Hit]:
-        keys = [sql.comparable_keys(pa.chunked_array([c.slice(first, last - first)])) for c in self.index.columns]
-        rows = pa.array(self.index.rows(np.arange(first, last)))
-        source = pa.table([*keys, rows], [*self.names, sql.SOURCE_ROW])
-        session = self.session
+    def _find_keys(self, units: Sequence[Unit], candidates: Sequence[Candidates]) -> list[Hit]:
+        """Run the statements on candidate rows, which are numbered across all row groups."""
+        starts = np.cumsum([0, *(unit.rows for unit in units)])
+        source, session = self._source_keys(), self.session
         with (
             session.view("source_view", source) as view,
+            session.view("target_view", self._target_keys(units, starts, candidates, source.schema)) as candidate_view,
             session.temporary("target_keys") as table,
-            session.temporary("merge_result") as result,
         ):
-            work = _Work(view, table, last - first, units, _first_rows(units))
-            session.run(sql.create_table(table, view, self.names))
-            self._fill(work)
+            session.run(sql.create_table(table, candidate_view, self.names))
             if session.native:
-                counts = self._merge_using_duckdb_merge(work)
-                found = session.table(sql.matched_rows(table, view, self.names, session.clauses))
+                counts = self._merge_using_duckdb_merge(table, view)
+                matched = session.table(sql.matched_rows(table, view, self.names, session.clauses))
             else:
-                counts = self._merge_using_union_all(work, result)
-                found = session.table(sql.unified_rows(result))
+                counts, matched = self._merge_using_union_all(table, view)
         statement = "MERGE" if session.native else "UNION ALL"
         logger.debug("DuckDB ran %s on %d row groups: %d updated, %d inserted", statement, len(units), *counts)
-        targets, sources = (column.to_numpy() for column in found.columns)
-        self._check(counts, work, sources)
-        return list(self._hits(work, targets, sources))
+        targets, sources = (column.to_numpy() for column in matched.columns)
+        self._check(counts, units, sources)
+        lows, highs = np.searchsorted(targets, starts[:-1]), np.searchsorted(targets, starts[1:])
+        return [
+            Hit.of(unit, targets[low:high] - start, sources[low:high], self.start)
+            for unit, start, low, high in zip(units, starts, lows, highs, strict=False)
+            if low < high
+        ]
 
-    def _merge_using_duckdb_merge(self, work: _Work) -> tuple[int, int]:
+    def _source_keys(self) -> pa.Table:
+        keys = [sql.comparable_keys(pa.chunked_array([column])) for column in self.index.columns]
+        rows = pa.array(self.index.rows(np.arange(len(self.index))))
+        return pa.table([*keys, rows], [*self.names, sql.SOURCE_ROW])
+
+    def _target_keys(
+        self, units: Sequence[Unit], starts: RowNumbers, candidates: Sequence[Candidates], schema: pa.Schema
+    ) -> pa.Table:
+        first_row = {(unit.file, unit.group): start for unit, start in zip(units, starts, strict=False)}
+        rows = [pa.array(each.rows + first_row[each.unit.file, each.unit.group]) for each in candidates]
+        columns = [[sql.comparable_keys(column) for column in each.columns] for each in candidates]
+        keys = [
+            pa.chunked_array([chunk for each in columns for chunk in each[at].chunks], schema.field(at).type)
+            for at in range(len(self.names))
+        ]
+        return pa.table([pa.chunked_array(rows, pa.int64()), *keys], [sql.TARGET_ROW, *self.names])
+
+    def _merge_using_duckdb_merge(self, table: str, view: str) -> tuple[int, int]:
         """Run MERGE and return the numbers of updated and inserted rows that it reports."""
         session = self.session
-        returned = session.table(sql.merge_into(work.table, work.view, self.names, session.clauses))
+        returned = session.table(sql.merge_into(table, view, self.names, session.clauses))
         with session.view("merge_actions", returned) as actions:
             return self._count(actions)
 
-    def _merge_using_union_all(self, work: _Work, result: str) -> tuple[int, int]:
+    def _merge_using_union_all(self, table: str, view: str) -> tuple[tuple[int, int], pa.Table]:
         """Find matched rows with a join and new rows with NOT EXISTS; return the number of each."""
         session = self.session
-        session.run(sql.union_all(result, work.table, work.view, self.names, session.clauses))
-        return self._count(result)
+        with session.temporary("merge_result") as result:
+            session.run(sql.union_all(result, table, view, self.names, session.clauses))
+            return self._count(result), session.table(sql.unified_rows(result))
 
     def _count(self, actions: str) -> tuple[int, int]:
         counts = dict(self.session.run(sql.count_actions(actions)))
         return counts.get("UPDATE", 0), counts.get("INSERT", 0)
 
-    def _check(self, counts: tuple[int, int], work: _Work, sources: RowNumbers) -> None:
+    def _check(self, counts: tuple[int, int], units: Sequence[Unit], sources: RowNumbers) -> None:
         clauses = self.session.clauses
-        expected = (len(sources) if clauses.update else 0, work.keys - len(np.unique(sources)) if clauses.insert else 0)
+        is_new = np.ones(len(self.index), np.bool_)
+        is_new[sources] = False
+        expected = (len(sources) if clauses.update else 0, np.count_nonzero(is_new) if clauses.insert else 0)
         if counts != expected:
             raise self._error(
                 f"MERGE operation failed: DuckDB reports {counts[0]} updated and {counts[1]} inserted rows, "
                 f"but its table contains {expected[0]} and {expected[1]}.",
-                self._display(work.units),
+                self._display(units),
             )
-
-    def _hits(self, work: _Work, targets: RowNumbers, sources: RowNumbers) -> Iterator[Hit]:
-        starts = np.asarray(work.starts)
-        ends = starts + [unit.rows for unit in work.units]
-        lows, highs = np.searchsorted(targets, starts), np.searchsorted(targets, ends)
-        for unit, start, low, high in zip(work.units, starts, lows, highs, strict=True):
-            if low < high:
-                yield Hit.of(unit, targets[low:high] - start, sources[low:high], self.start)
-
-    def _fill(self, work: _Work) -> None:
-        """Fill the table of target keys. Arrow reads files that DuckDB does not read exactly.
-
-        One statement reads all files of one layout.
-        """
-        through_arrow: list[int] = []
-        layouts: dict[_Layout, list[list[int]]] = {}
-        for _, group in groupby(range(len(work.units)), key=lambda at: work.units[at].file):
-            of_file = list(group)
-            layout = self._layout([work.units[at] for at in of_file])
-            if layout is None:
-                through_arrow += of_file
-            else:
-                layouts.setdefault(layout, []).append(of_file)
-        for layout, files in layouts.items():
-            try:
-                self._read_files(work, layout, [file[0] for file in files])
-            except duckdb.OutOfMemoryException:
-                raise
-            except duckdb.Error as error:
-                logger.debug("DuckDB cannot read the keys of %d files, so Arrow reads them: %s", len(files), error)
-                through_arrow += [at for file in files for at in file]
-        for batch in _in_batches(through_arrow, work.units):
-            self._read_through_arrow(work, batch)
-
-    def _layout(self, units: Sequence[Unit]) -> _Layout | None:
-        """Return the layout of one file's row groups, or None if Arrow must read them."""
-        file = units[0].opened
-        folded = [name.casefold() for name in file.schema.names]  # SQL ignores case
-        unique = len(set(folded)) == len(folded) and {"filename", "file_row_number"}.isdisjoint(folded)
-        path = self.location.full(file.target.path)
-        if not (unique and self.location.store.is_local) or _GLOB.search(path):
-            return None
-        ranges = _ranges(units)
-        columns = [
-            self._stored_column(units, name, type_) for name, type_ in zip(self.columns, self.types, strict=True)
-        ]
-        return None if None in columns or (ranges and not _READS_ROW_RANGES) else _Layout(tuple(columns), ranges)
-
-    def _stored_column(self, units: Sequence[Unit], name: str, type_: pa.DataType) -> _StoredColumn | None:
-        file = units[0].opened
-        if name in file.target.constants:
-            return _StoredColumn(None, "")
-        at = file.schema.get_field_index(name)
-        rule = sql.read_rule(file.schema.field(at).type, type_) if at >= 0 and sql.is_plain_name(name) else None
-        if rule is None or not (rule.is_computed or self._has_sound_statistics(units, name, type_)):
-            return None
-        columns = file.metadata.schema
-        if columns.column(at).path != name:  # leaves of nested columns come first
-            at = next(i for i in range(len(columns)) if columns.column(i).path == name)
-        return _StoredColumn(rule, str(columns.column(at)))
-
-    def _has_sound_statistics(self, units: Sequence[Unit], name: str, type_: pa.DataType) -> bool:
-        """Return whether the statistics, by which DuckDB skips row groups, can be trusted."""
-        _, _, known = self._bounds(units[0].opened, name, canonical_type(type_))
-        return bool(known[[unit.group for unit in units]].all())
-
-    def _read_files(self, work: _Work, layout: _Layout, firsts: Sequence[int]) -> None:
-        """Read files of one layout. `firsts` are the indexes of their first units."""
-        files = [work.units[at] for at in firsts]
-        paths = [self.location.full(unit.opened.target.path) for unit in files]
-        self._probe(paths[0], layout)
-        starts = [work.starts[at] - _offset(unit) for at, unit in zip(firsts, files, strict=True)]
-        columns = {"path": pa.array(paths), "first row": pa.array(starts, pa.int64())}
-        expressions = []
-        for at, (name, stored) in enumerate(zip(self.names, layout.columns, strict=True)):
-            if stored.rule is None:
-                columns[name] = self._constants(files, at)
-                expressions.append(f"files.{sql.quoted(name)}")
-            else:
-                expressions.append(stored.rule.expression.format(f"scan.{sql.quoted(self.columns[at])}"))
-        with self.session.view("files", pa.table(columns)) as view:
-            scan = sql.scan_files(view, self.names, expressions, len(layout.ranges))
-            bounds = [bound for range_ in layout.ranges for bound in range_]
-            self.session.run(sql.fill_table(work.table, work.view, self.names, scan), [paths, *bounds])
-
-    def _probe(self, path: str, layout: _Layout) -> None:
-        """Check that DuckDB reports the expected path and types for a file."""
-        read = [(name, s.rule) for name, s in zip(self.columns, layout.columns, strict=True) if s.rule is not None]
-        seen = self.session.run(sql.probe_file([name for name, _ in read]), [path])
-        if seen != [(path, *(rule.type for _, rule in read))]:
-            raise duckdb.InvalidInputException(f"unexpected path or types: {seen}")
-
-    def _constants(self, files: Sequence[Unit], at: int) -> pa.ChunkedArray:
-        values = pa.array([unit.opened.target.constants[self.columns[at]] for unit in files])
-        return sql.comparable_keys(canonical_keys(pa.chunked_array([values]), self.types[at]))
-
-    def _read_through_arrow(self, work: _Work, batch: Sequence[int]) -> None:
-        tables = []
-        for at in batch:
-            unit, start = work.units[at], work.starts[at]
-            keys = [sql.comparable_keys(self._read(unit, i)) for i in range(len(self.columns))]
-            rows = pa.array(np.arange(start, start + unit.rows))
-            tables.append(pa.table([rows, *keys], [sql.TARGET_ROW, *self.names]))
-        with self.session.view("target_view", pa.concat_tables(tables)) as view:
-            self.session.run(sql.fill_table(work.table, work.view, self.names, sql.scan_view(view)))
-
-
-class _StoredColumn(NamedTuple):
-    """A key column of a file. `rule` is None if the path has the column's value."""
-
-    rule: sql.ReadRule | None
-    description: str
-
-
-class _Layout(NamedTuple):
-    """The key columns and ranges of rows that one statement can read from several files."""
-
-    columns: tuple[Any, ...]
-    ranges: tuple[tuple[int, int], ...]
-
-
-def _offset(unit: Unit) -> int:
-    return sum(unit.opened.group_rows[: unit.group])
-
-
-def _first_rows(units: Sequence[Unit]) -> list[int]:
-    starts, base = [], 0
-    for _, group in groupby(units, key=lambda unit: unit.file):
-        of_file = list(group)
-        offsets = list(accumulate(of_file[0].opened.group_rows, initial=base))
-        starts += [offsets[unit.group] for unit in of_file]
-        base = offsets[-1]
-    return starts
-
-
-def _ranges(units: Sequence[Unit]) -> tuple[tuple[int, int], ...]:
-    """Return the first and last rows of adjacent row groups, or nothing for a whole file."""
-    ranges: list[tuple[int, int]] = []
-    offsets = list(accumulate(units[0].opened.group_rows, initial=0))
-    for unit in units:
-        first, last = offsets[unit.group], offsets[unit.group + 1] - 1
-        if ranges and ranges[-1][1] + 1 == first:
-            ranges[-1] = (ranges[-1][0], last)
-        else:
-            ranges.append((first, last))
-    return () if ranges == [(0, offsets[-1] - 1)] else tuple(ranges)
-
-
-def _in_batches(numbers: Sequence[int], units: Sequence[Unit]) -> Iterator[list[int]]:
-    batch: list[int] = []
-    rows = 0
-    for at in numbers:
-        batch.append(at)
-        rows += units[at].rows
-        if rows >= ROWS_AT_ONCE:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch

@@ -55,10 +55,12 @@ _SUBMIT_OPTIONS = {
 _PORTS = {"spark": 7077, "sc": 15002}  # of masters and Connect servers
 _MASTER_SECONDS = 8.0
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _LOG_FILES = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 
-# A JVM with these options starts in half the CPU time. It only schedules tasks: Python workers process the rows.
-_SERVICE_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A JVM with these options starts and runs its first jobs in half the CPU time. It only schedules tasks: Python workers
+# process the rows.
+_LOCAL_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class ServiceSession:
 
     worker_memory: int  # in bytes, of each Python worker
     uses_s3: bool  # whether tasks need the credentials of the storage
+    directory: str  # of a local master: the temporary data of Spark
 
 
 def is_loopback(master: str) -> bool:
@@ -82,8 +85,7 @@ def require_master(master: str) -> None:
     scheme, _, rest = master.partition("://")
     if scheme not in _PORTS:
         return
-    names = rest.partition("/")[0].rpartition("@")[2]
-    hosts = names.split(",")  # a standalone cluster can have several masters
+    hosts = _hosts(rest).split(",")  # a standalone cluster can have several masters
     reason = ""
     for host in hosts:
         try:
@@ -95,9 +97,19 @@ def require_master(master: str) -> None:
         else:
             return
     raise SparkUnavailableError(
-        f"The Spark master {scheme}://{names} does not respond: {reason}.",
+        f"The Spark master {display_master(master)} does not respond: {reason}.",
         hint="Start the master, or set INLAY_SPARK_MASTER to a reachable master or to local[*].",
     )
+
+
+def display_master(master: str) -> str:
+    """Return the address of a master without its parameters, which can contain a token."""
+    scheme, _, rest = master.partition("://")
+    return f"{scheme}://{_hosts(rest)}"
+
+
+def _hosts(rest: str) -> str:
+    return rest.partition("/")[0].rpartition("@")[2]
 
 
 def default_conf(
@@ -119,11 +131,13 @@ def default_conf(
         defaults |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if _is_local(master):
         defaults["spark.authenticate"] = "true"  # Spark creates a random secret for each local session
+        if service is not None:
+            defaults["spark.local.dir"] = service.directory
     if service is not None:
         defaults |= {f"spark.executorEnv.{name}": value for name, value in _worker_variables(service).items()}
     options = [_quiet_logging()] if not _has_own_logging(user, environ) else []
-    if service is not None and _is_local(master) and "-XX:" not in _java_options(user, environ):
-        options.append(_SERVICE_JAVA_OPTIONS)
+    if _is_local(master) and "-XX:" not in _java_options(user, environ):
+        options.append(_LOCAL_JAVA_OPTIONS)
     if options:
         defaults["spark.driver.defaultJavaOptions"] = " ".join(options)
     return {key: value for key, value in defaults.items() if key not in user}
@@ -227,7 +241,8 @@ def _submit_args(text: str) -> dict[str, str]:
 
 
 def _java_options(user: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    return " ".join([user.get(key, "") for key in _JAVA_OPTIONS] + [environ.get("SPARK_SUBMIT_OPTS", "")])
+    variables = [environ.get(name, "") for name in _JAVA_VARIABLES]
+    return " ".join([user.get(key, "") for key in _JAVA_OPTIONS] + variables)
 
 
 def _has_own_logging(user: Mapping[str, str], environ: Mapping[str, str]) -> bool:

@@ -1,10 +1,11 @@
 """The Spark engine: Spark distributes, Arrow computes.
 
-Every operation is a job whose tasks run the kernels of the pyarrow engine, one task per data file or bundle of small
-files. There is no shuffle: tasks open data files through `storage`, and read source rows from a scratch directory
-(`tasks`), or get them with the code if they are few. The driver writes the rows of a small source, other tasks those of
-a large one (`source`). So no row is converted to Spark's types. Spark can run a task again: a task writes a file with a
-name of its own, and renames it at the end.
+Every operation is a job whose tasks run the kernels of the pyarrow engine on data files. The bytes to process determine
+the number of tasks (`max_tasks`), because a task costs Spark as much CPU time as a small file. There is no shuffle:
+tasks open data files through `storage`, and read source rows from a scratch directory (`tasks`), or get them with the
+code if they are few. The driver writes the rows of a small source, other tasks those of a large one (`source`). So no
+row is converted to Spark's types. Spark can run a task again: a task writes a file with a name of its own, and renames
+it at the end.
 
 Only functions that Spark Connect supports are used: no RDD, no JVM gateway, no accumulators.
 """
@@ -25,7 +26,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
+from inlay.engines.alterations import alter_file
 from inlay.engines.base import (
+    Alteration,
     Append,
     Combine,
     Conform,
@@ -39,8 +42,9 @@ from inlay.engines.base import (
 )
 from inlay.engines.files import open_path
 from inlay.engines.kernels import combine_files, pick_rows
+from inlay.engines.selection import Selection
 from inlay.engines.source import ArrowSource, load_small_source, load_source
-from inlay.engines.spark.jobs import DriverRows, RowSupply, StoredRows, match, stage
+from inlay.engines.spark.jobs import DriverRows, RowSupply, StoredRows, match, select, stage
 from inlay.engines.spark.session import get_session, parallelism, ship_package
 from inlay.engines.spark.source import (
     Ingest,
@@ -72,6 +76,7 @@ __all__ = ["SparkEngine"]
 
 
 _MIN_FOOTERS = 4_000  # a job takes a second or two, so the driver reads fewer footers itself
+_KEY_SHARE = 8  # matching reads about this fraction of a file: its key columns, where statistics allow a match
 _MAX_INLINE_BYTES = 2 << 20
 _DRIVER_BYTES = 64 << 20  # the driver does not load a source that takes more memory
 
@@ -164,7 +169,7 @@ class SparkEngine:
     def footers(self, location: Location, files: Sequence[FileStat], columns: Sequence[str]) -> list[Footer]:
         if len(files) < _MIN_FOOTERS:
             return read_many(location, files, columns)
-        read = self._run(_FooterKernel(location, list(columns)), self._bundles(files))
+        read = self._run(_FooterKernel(location, list(columns)), self._bundles(files, None))
         return with_shared_schemas([footer for bundle in read for footer in bundle])
 
     def match(
@@ -174,7 +179,15 @@ class SparkEngine:
         key_columns: Sequence[str],  # noqa: ARG002  (the source has them)
         targets: Sequence[Target],
     ) -> Iterator[FileMatch]:
-        return match(self._run, location, self._supply(source), self._bundles(targets)) if targets else iter(())
+        if not targets:
+            return iter(())
+        size = sum(target.size for target in targets) // _KEY_SHARE
+        return match(self._run, location, self._supply(source), self._bundles(targets, size))
+
+    def select(self, location: Location, selection: Selection, targets: Sequence[Target]) -> Iterator[FileMatch]:
+        size = sum(target.size for target in targets) // _KEY_SHARE
+        with self._open_scratch(size) as scratch:
+            yield from select(self._run, location, selection, scratch, self._bundles(targets, size))
 
     def stage(
         self,
@@ -198,18 +211,28 @@ class SparkEngine:
         for bundle in self._run(_CombineKernel(location), [[job] for job in combines]):
             yield from bundle
 
+    def alter(self, location: Location, alterations: Sequence[Alteration]) -> StageResults:
+        size = sum(alteration.size for alteration in alterations)
+        for bundle in self._run(_AlterKernel(location), self._bundles(alterations, size)):
+            yield from bundle
+
     def pick(self, location: Location, picks: Sequence[Pick], schema: pa.Schema) -> Iterator[pa.Table]:
-        return self._run(_PickKernel(location, schema), picks)
+        for tables in self._run(_PickKernel(location, schema), self._bundles(picks, None)):
+            yield from tables
 
     # --------------------------------------------------------------------------------------------------------- jobs
-    def _bundles(self, items: Sequence[Any]) -> list[list[Any]]:
-        """Bundle adjacent items into a few tasks per core."""
-        tasks = min(len(items), max_tasks(self.spark)) or 1
+    def _bundles(self, items: Sequence[Any], size: int | None) -> list[list[Any]]:
+        """Bundle adjacent items of together `size` bytes into tasks."""
+        tasks = max_tasks(self.spark, len(items), self._work(size))
         bounds = np.linspace(0, len(items), tasks + 1).astype(int)
         return [list(items[a:b]) for a, b in itertools.pairwise(bounds) if b > a]
 
-    def _run(self, kernel: Kernel, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Run a kernel on tasks, and yield the results in order."""
+    def _work(self, size: int | None) -> int | None:
+        """Return `size`, or None for object stores, where requests take longer than the bytes."""
+        return size if self._location is None or self._location.store.is_local else None
+
+    def _run(self, kernel: Kernel, tasks: Sequence[Any], size: int | None = None) -> Iterator[Any]:
+        """Run a kernel on tasks that process `size` bytes, and yield the results in order."""
         stores: list[Any] = []
         packed = [_pack(task, stores) for task in tasks]
         if not packed:
@@ -217,7 +240,8 @@ class SparkEngine:
         with self._open_scratch(sum(map(len, packed))) as scratch:
             with PieceWriter(scratch, "tasks") as out:
                 pieces = [out.put(task) for task in packed]
-            yield from self._jobs(self.spark).run(kernel, _PackedTasks(scratch, pieces, stores))
+            packed_tasks = _PackedTasks(scratch, pieces, stores)
+            yield from self._jobs(self.spark).run(kernel, packed_tasks, size=self._work(size))
 
     @contextlib.contextmanager
     def _open_scratch(self, size: int) -> Iterator[Scratch]:
@@ -295,8 +319,8 @@ class _PickKernel:
     location: Location
     schema: pa.Schema
 
-    def __call__(self, pick: Pick) -> pa.Table:
-        return pick_rows(self.location, pick, self.schema)
+    def __call__(self, picks: list[Pick]) -> list[pa.Table]:
+        return pick_rows(self.location, picks, self.schema)
 
 
 @dataclass(frozen=True)
@@ -308,4 +332,16 @@ class _CombineKernel:
         for combine in combines:
             attempt = Attempt(self.location, combine.stage)
             results.append(attempt.complete(combine_files(self.location, replace(combine, stage=attempt.path))))
+        return results
+
+
+@dataclass(frozen=True)
+class _AlterKernel:
+    location: Location
+
+    def __call__(self, alterations: list[Alteration]) -> list[StageResult]:
+        results = []
+        for alteration in alterations:
+            attempt = Attempt(self.location, alteration.stage)
+            results.append(attempt.complete(alter_file(self.location, replace(alteration, stage=attempt.path))))
         return results

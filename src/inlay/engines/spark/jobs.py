@@ -17,9 +17,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from inlay.engines.base import Append, FileEdit, FileMatch, GroupEdit, RowNumbers, StageResult, StageResults, Target
+from inlay.engines.base import (
+    NO_ROWS,
+    Append,
+    FileEdit,
+    FileMatch,
+    GroupEdit,
+    RowNumbers,
+    StageResult,
+    StageResults,
+    Target,
+)
 from inlay.engines.kernels import EditedPart, append_rows, edit_part, join_parts, rewrite_file, take_rows
 from inlay.engines.matching import match_files, open_target
+from inlay.engines.selection import Selection, select_rows
 from inlay.engines.source import ArrowSource
 from inlay.engines.spark.source import Run, StoredKeys, StoredSource, sorted_keys
 from inlay.engines.spark.tasks import Attempt, Chunk, ChunkRows, Piece, PieceWriter, Scratch, read_slabs
@@ -32,7 +43,6 @@ MIN_SPLIT_ROWS = 250_000  # a file that gets fewer rows is edited or written by 
 _WAVE_ROWS = 2_000_000  # rows to distribute at a time, or an eighth of the source if that is more
 _CHUNK_ROWS = 65_536
 _MAX_RESULT_BYTES = 1 << 20  # larger results of a task are written to a file
-_NO_ROWS = np.empty(0, np.int64)
 
 OpenScratch = Callable[[int], AbstractContextManager[Scratch]]  # for a number of bytes
 
@@ -41,41 +51,68 @@ OpenScratch = Callable[[int], AbstractContextManager[Scratch]]  # for a number o
 def match(run: Run, location: Location, supply: RowSupply, bundles: Sequence[Sequence[Target]]) -> Iterator[FileMatch]:
     """Send the sorted source keys to tasks, each of which searches a bundle of data files."""
     with supply.keys() as keys:
-        store = keys.scratch.store
-        for result in run(_Match(location, keys), bundles):
-            if not isinstance(result, str):
-                yield from result
-                continue
-            yield from pickle.loads(store.read_bytes(result))  # noqa: S301  (written by inlay's tasks)
-            store.remove(result)
+        yield from _receive(keys.scratch, run(_Match(location, keys), bundles))
+
+
+def select(
+    run: Run, location: Location, selection: Selection, scratch: Scratch, bundles: Sequence[Sequence[Target]]
+) -> Iterator[FileMatch]:
+    """Send the condition to tasks, each of which selects the rows of a bundle of data files."""
+    yield from _receive(scratch, run(_Select(location, selection, scratch), bundles))
+
+
+def _receive(scratch: Scratch, results: Iterator[list[FileMatch] | str]) -> Iterator[FileMatch]:
+    for result in results:
+        if not isinstance(result, str):
+            yield from result
+            continue
+        yield from pickle.loads(scratch.store.read_bytes(result))  # noqa: S301  (written by inlay's tasks)
+        scratch.store.remove(result)
+
+
+def _send(scratch: Scratch, found: list[FileMatch]) -> list[FileMatch] | str:
+    """Return the matches of a bundle, or the path of a file with them if they are large."""
+    packed = pickle.dumps(found)
+    if len(packed) < _MAX_RESULT_BYTES or not scratch.path:
+        return found
+    path = scratch.file("matches")
+    with scratch.store.open_write(path) as out:
+        out.write(packed)
+    return path
+
+
+@dataclass(frozen=True)
+class _Select:
+    location: Location
+    selection: Selection
+    scratch: Scratch
+
+    def __call__(self, targets: Sequence[Target]) -> list[FileMatch] | str:
+        found = [select_rows(self.location, self.selection, target) for target in targets]
+        return _send(self.scratch, found)
 
 
 @dataclass(frozen=True)
 class _Match:
-    """Return the matches of a bundle, or the path of a file with them if they are large."""
-
     location: Location
     keys: StoredKeys
 
     def __call__(self, targets: Sequence[Target]) -> list[FileMatch] | str:
         opened = [open_target(self.location, target) for target in targets]
-        found = list(match_files(self.location, self.keys, self.keys.columns, opened))
-        packed = pickle.dumps(found)
-        if len(packed) < _MAX_RESULT_BYTES or not self.keys.scratch.path:
-            return found
-        path = self.keys.scratch.file("matches")
-        with self.keys.scratch.store.open_write(path) as out:
-            out.write(packed)
-        return path
+        return _send(self.keys.scratch, list(match_files(self.location, self.keys, self.keys.columns, opened)))
 
 
 # --------------------------------------------------------------------------------------------------------- staging
 class _StageTask(NamedTuple):
-    """The work of a task and the source rows for it, in chunks. `owner` is its edit or append."""
+    """The work of a task and the source rows for it, in chunks. `owner` is its edit or append.
+
+    `size` estimates the bytes of data files that it reads.
+    """
 
     owner: int
     work: Callable[[ChunkRows], Any]
     chunks: list[RowNumbers]
+    size: int = 0
 
     @property
     def rows(self) -> int:
@@ -107,7 +144,8 @@ def stage(
     for wave in _waves(tasks, supply.num_rows):
         with supply.distribute([rows for task in wave for rows in task.chunks]) as (scratch, chunks):
             rest = iter(chunks)
-            results += run(Receive(scratch), [(task.work, [next(rest) for _ in task.chunks]) for task in wave])
+            size = sum(task.size + task.rows * supply.row_bytes for task in wave)
+            results += run(Receive(scratch), [(task.work, [next(rest) for _ in task.chunks]) for task in wave], size)
         while owner < len(parts) and len(results) >= parts[owner]:
             own, results = results[: parts[owner]], results[parts[owner] :]
             yield own[0] if len(own) == 1 else joins[owner](own)
@@ -153,7 +191,7 @@ def _append_tasks(at: int, location: Location, append: Append, rows_per_task: in
 
 def _append_task(at: int, location: Location, append: Append) -> _StageTask:
     starts = range(0, len(append.rows), _CHUNK_ROWS)
-    work = AppendFile(location, replace(append, rows=_NO_ROWS), len(append.rows))
+    work = AppendFile(location, replace(append, rows=NO_ROWS), len(append.rows))
     return _StageTask(at, work, [append.rows[start : start + _CHUNK_ROWS] for start in starts])
 
 
@@ -216,19 +254,22 @@ def _edit_tasks(at: int, location: Location, edit: FileEdit, rows_per_task: int,
         parts[-1].append(group)
         rows += len(group.sources)
     if len(parts) == 1:
-        return [_edit_task(at, EditFile(location, _without_sources(edit), dry_run), edit.groups)]
+        return [_edit_task(at, EditFile(location, _without_sources(edit), dry_run), edit.groups, edit.size)]
+    sizes = [edit.size * len(groups) // len(edit.groups) for groups in parts]
+    edits = [_without_sources(replace(edit, groups=groups)) for groups in parts]
     return [
-        _edit_task(at, EditPart(location, _without_sources(replace(edit, groups=groups))), groups) for groups in parts
+        _edit_task(at, EditPart(location, part), groups, size)
+        for part, groups, size in zip(edits, parts, sizes, strict=True)
     ]
 
 
-def _edit_task(at: int, work: EditFile | EditPart, groups: Sequence[GroupEdit]) -> _StageTask:
-    return _StageTask(at, work, [group.sources for group in groups])
+def _edit_task(at: int, work: EditFile | EditPart, groups: Sequence[GroupEdit], size: int) -> _StageTask:
+    return _StageTask(at, work, [group.sources for group in groups], size)
 
 
 def _without_sources(edit: FileEdit) -> FileEdit:
     """Remove the source row numbers, which are not valid in a task."""
-    return replace(edit, groups=[replace(group, sources=_NO_ROWS) for group in edit.groups])
+    return replace(edit, groups=[replace(group, sources=NO_ROWS) for group in edit.groups])
 
 
 def _with_sources(edit: FileEdit, stage: str) -> FileEdit:
@@ -305,6 +346,7 @@ class RowSupply(Protocol):
     """Provides the source's keys and rows to tasks. They exist until the context ends."""
 
     num_rows: int
+    row_bytes: int
 
     def keys(self) -> AbstractContextManager[StoredKeys]: ...
 
@@ -318,6 +360,7 @@ class DriverRows:
     def __init__(self, source: ArrowSource, open_scratch: OpenScratch) -> None:
         self._source, self._open_scratch = source, open_scratch
         self.num_rows = source.num_rows
+        self.row_bytes = source.nbytes // max(source.num_rows, 1)
 
     @contextlib.contextmanager
     def keys(self) -> Iterator[StoredKeys]:
@@ -330,7 +373,7 @@ class DriverRows:
     @contextlib.contextmanager
     def distribute(self, wanted: Sequence[RowNumbers]) -> Iterator[tuple[Scratch, list[Chunk]]]:
         source = self._source
-        size = sum(map(len, wanted)) * source.nbytes // max(source.num_rows, 1)
+        size = sum(map(len, wanted)) * self.row_bytes
         chunks: list[Chunk] = [[] for _ in wanted]
         with self._open_scratch(size) as scratch:
             with PieceWriter(scratch, "sent") as out:
@@ -348,6 +391,7 @@ class StoredRows:
     def __init__(self, source: StoredSource) -> None:
         self._source = source
         self.num_rows = source.num_rows
+        self.row_bytes = sum(piece.length for b in source.buckets for piece in b.rows) // max(source.num_rows, 1)
 
     @contextlib.contextmanager
     def keys(self) -> Iterator[StoredKeys]:

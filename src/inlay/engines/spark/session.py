@@ -18,9 +18,10 @@ import warnings
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from inlay.engines.spark import inlay_daemon
 from inlay.engines.spark.conf import (
@@ -29,6 +30,7 @@ from inlay.engines.spark.conf import (
     ServiceSession,
     clean_java_home,
     default_conf,
+    display_master,
     is_loopback,
     require_master,
     spark_java_home,
@@ -36,7 +38,7 @@ from inlay.engines.spark.conf import (
     user_conf,
     worker_python,
 )
-from inlay.errors import EngineNotInstalledError, InlayError, InvalidArgumentError
+from inlay.errors import EngineNotInstalledError, InlayError, InvalidArgumentError, SparkUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,9 +62,12 @@ __all__ = [
     "use_session",
 ]
 
+T = TypeVar("T")
 OnTasks = Callable[[int, int], None]
 
 _POLL_SECONDS = 0.2
+_CONNECT_SECONDS = 60.0  # for the first answers of a Connect server
+_STOP_SECONDS = 5.0
 _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 _session: Any = None
@@ -128,8 +133,8 @@ def stop_session() -> None:
         if spark is None or not owned:
             return
         if is_connect(spark):
-            with contextlib.suppress(Exception):  # the server may have ended
-                spark.stop()
+            with contextlib.suppress(Exception):  # the server may have ended, or not answer
+                _within(_STOP_SECONDS, spark.stop)
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # it prevents a classic session
         else:
             _stop_classic(spark)
@@ -217,7 +222,41 @@ def _connect(url: str, user: Mapping[str, str]) -> SparkSession:
     # The server has all other settings.
     defaults = {k: v for k, v in default_conf(url, user, os.environ).items() if k.startswith("spark.sql.")}
     settings: dict[str, Any] = defaults | {k: v for k, v in user.items() if k.startswith("spark.sql.")}
-    return SparkSession.builder.remote(url).config(map=settings).getOrCreate()
+    builder = SparkSession.builder.remote(url).config(map=settings)
+    try:
+        _require_answer(url)
+        return _within(_CONNECT_SECONDS, builder.getOrCreate)
+    except TimeoutError as error:
+        raise SparkUnavailableError(
+            f"The Spark server {display_master(url)} did not answer within {_CONNECT_SECONDS:g} seconds.",
+            hint="Check the server, or set INLAY_SPARK_MASTER to another master or to local[*].",
+        ) from error
+
+
+def _require_answer(url: str) -> None:
+    """Raise `TimeoutError` if a Connect server accepts no calls. A client of pyspark would wait also at exit."""
+    import grpc  # type: ignore[import-untyped]
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    with DefaultChannelBuilder(url).toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
+        except grpc.FutureTimeoutError as error:
+            raise TimeoutError from error
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Return the result of a call to a server, or raise `TimeoutError`. The call goes on in its own thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="inlay-spark-call", daemon=True).start()
+    return future.result(seconds)
 
 
 def _launch(master: str, user: Mapping[str, str], service: ServiceSession | None) -> SparkSession:

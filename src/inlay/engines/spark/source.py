@@ -15,10 +15,10 @@ and the bounds of some hundred runs of keys per bucket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,11 @@ _RUNS = 512
 _INDEX_ROWS = 4_000_000  # keys that a task searches at a time
 _TASK_BYTES = 32 << 20
 
-Run = Callable[[Any, Sequence[Any]], Iterator[Any]]  # runs a kernel on tasks, yields the results in order
+
+class Run(Protocol):
+    """Runs a kernel on tasks that process `size` bytes, and yields the results in order."""
+
+    def __call__(self, kernel: Any, tasks: Sequence[Any], size: int | None = None, /) -> Iterator[Any]: ...
 
 
 class SparkFrame(NamedTuple):
@@ -454,7 +458,7 @@ class ParquetFiles(NamedTuple):
         with ThreadPoolExecutor(8, "inlay-source") as pool:  # reads every footer
             groups = list(pool.map(lambda fragment: fragment.row_groups, fragments))
         sizes = [(f, g.id, g.total_byte_size) for f, of_file in zip(fragments, groups, strict=True) for g in of_file]
-        tasks = [[fragment.subset(row_group_ids=ids) for fragment, ids in task] for task in _plan_tasks(sizes)]
+        tasks = [[fragment.subset(row_group_ids=ids) for fragment, ids in task] for task in plan_row_groups(sizes)]
         return cls(dataset, tasks, sum(size for _, _, size in sizes))
 
     @property
@@ -466,9 +470,9 @@ class ParquetFiles(NamedTuple):
         return open_rows(self.dataset)
 
 
-def _plan_tasks(groups: Sequence[tuple[Any, int, int]]) -> list[list[tuple[Any, list[int]]]]:
+def plan_row_groups(groups: Sequence[tuple[Any, Any, int]]) -> list[list[tuple[Any, list[Any]]]]:
     """Assign adjacent row groups (fragment, number, size) to tasks of about `_TASK_BYTES`."""
-    tasks: list[list[tuple[Any, list[int]]]] = []
+    tasks: list[list[tuple[Any, list[Any]]]] = []
     task_bytes = _TASK_BYTES
     for fragment, group, size in groups:
         if task_bytes >= _TASK_BYTES:

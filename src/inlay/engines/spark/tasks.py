@@ -64,7 +64,9 @@ Kernel = Callable[[Any], Any]
 
 RESULT_DDL = "task int, result binary"
 MAX_TRACKED_OBJECTS = 20_000  # for the garbage collector of a worker
-_TASKS_PER_CORE = 4  # balances tasks of different length at little overhead
+_TASKS_PER_CORE = 4  # balances long tasks of different length
+_TASK_BYTES = 1 << 20  # a smaller task costs the JVM as much as its worker
+_BALANCED_BYTES = 16 << 20
 _IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})  # only valid together
 _borrowed: set[str] = set()  # environment variables of this process that a driver set
 _SLAB_BYTES = 48 << 20
@@ -103,10 +105,21 @@ class TaskJobs:
     failure: Callable[[str], InlayError]
     on_tasks: TaskProgress | None = None
 
-    def run(self, kernel: Kernel, tasks: Tasks, *, tag: str | None = None, counted: Sequence[str] = ()) -> TaskResults:
-        """Run the kernel on every task, and sum up the `counted` attributes of the results."""
+    def run(
+        self,
+        kernel: Kernel,
+        tasks: Tasks,
+        *,
+        tag: str | None = None,
+        counted: Sequence[str] = (),
+        size: int | None = None,
+    ) -> TaskResults:
+        """Run the kernel on every task, and sum up the `counted` attributes of the results.
+
+        Tasks that process few bytes (`size`) together share Spark tasks.
+        """
         ship_package(self.spark)
-        partitions = min(len(tasks), max_tasks(self.spark))
+        partitions = max_tasks(self.spark, len(tasks), size)
         runner = _Runner(kernel, tasks, partitions, credentials(), tuple(counted))
         columns = ", ".join([RESULT_DDL, *(f"{name} long" for name in counted)])
         frame = self.spark.range(0, partitions, 1, partitions).mapInArrow(runner, columns)
@@ -148,9 +161,13 @@ def _memory_error(message: str) -> MemoryLimitError:
     )
 
 
-def max_tasks(spark: Any) -> int:
-    """Return the number of tasks that keep all cores of a session busy."""
-    return parallelism(spark) * _TASKS_PER_CORE
+def max_tasks(spark: Any, items: int, size: int | None = None) -> int:
+    """Return the number of Spark tasks for `items`: one per core for few bytes, and more to balance long tasks."""
+    cores = parallelism(spark)
+    limit = cores * _TASKS_PER_CORE
+    if size is not None:
+        limit = min(limit, max(size // _BALANCED_BYTES, min(cores, -(-size // _TASK_BYTES))))
+    return max(1, min(items, limit))
 
 
 def _cause(message: str) -> str:

@@ -17,12 +17,13 @@ from inlay.constants import GOOD_STATES, JobState
 from inlay.server import models
 from inlay.server.auth import Reader, is_trusted
 from inlay.server.dependencies import Service, ServiceDep, problems
+from inlay.server.middleware import merge_metrics
 from inlay.server.responses import json_response
 
 if TYPE_CHECKING:
     from inlay.workspace import Workspace
 
-__all__ = ["router"]
+__all__ = ["check_health", "router"]
 
 router = APIRouter(tags=["service"])
 _STARTING = {"workspace": "starting"}
@@ -54,7 +55,7 @@ async def readyz(request: Request, service: ServiceDep) -> Response:
     Spark starts with the first upload, preview or job, and stops after a while without work.
     """
     trust = asyncio.create_task(_is_trusted_in_time(request)) if service.is_open else None
-    parts = await _health(service)
+    parts = await check_health(service)
     is_ready = service.is_open and all(state in GOOD_STATES for state in parts.values())
     if trust is not None and not await trust:
         parts = {name: state if state in _PUBLIC_STATES else "not ready" for name, state in parts.items()}
@@ -72,15 +73,23 @@ async def _is_trusted_in_time(request: Request) -> bool:
     return check.exception() is None and check.result()
 
 
-async def _health(service: Service) -> dict[str, str]:
+async def check_health(service: Service) -> dict[str, str]:
     """Check the parts at most once a second, because each check writes to the storage."""
     if not service.is_open:
         return _STARTING
     is_old = time.monotonic() - service.health_checked_at > _HEALTH_SECONDS
     if service.health_check is None or (is_old and service.health_check.done()):
         service.health_checked_at = time.monotonic()
-        service.health_check = asyncio.create_task(service.run(lambda w: w.health(), "health"))
+        service.health_check = asyncio.create_task(_check_parts(service))
     return await asyncio.shield(service.health_check)
+
+
+async def _check_parts(service: Service) -> dict[str, str]:
+    parts = service.run(lambda w: w.health(), "health")
+    if service.processes is None:
+        return await parts
+    found, state = await asyncio.gather(parts, service.processes.state())
+    return found | {"processes": state}
 
 
 @router.get(
@@ -91,7 +100,11 @@ async def _health(service: Service) -> dict[str, str]:
 )
 async def metrics(service: ServiceDep, _: Reader) -> Response:
     jobs = await service.run(_jobs_by_state)
-    return Response(service.metrics.render(jobs), media_type=service.metrics.content_type)
+    own = service.metrics.render(jobs)
+    if service.processes is not None:
+        answers = await service.processes.answers()
+        own = merge_metrics({1: own.decode()} | {number: each.get("metrics", "") for number, each in answers.items()})
+    return Response(own, media_type=service.metrics.content_type)
 
 
 def _jobs_by_state(workspace: Workspace) -> dict[str, int]:

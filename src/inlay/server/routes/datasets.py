@@ -192,6 +192,35 @@ def _version_url(job: Job) -> str:
     return f"/v1/datasets/{job.dataset_id}?version={(job.result or {})['version']}"
 
 
+@router.post(
+    "/v1/datasets/{dataset_id}/deletes",
+    status_code=201,
+    response_model=models.DeletionResult,
+    responses={
+        200: {"model": models.DeletionPlan, "description": "The plan of the deletion, with `dry_run`."},
+        202: _ACCEPTED,
+        **problems(404, 408, 409, 413, 415, 422, 507),
+    },
+    summary="Delete rows of a dataset",
+)
+async def delete_rows(
+    dataset_id: str, body: requests.DeletionBody, service: ServiceDep, caller: Writer, preferences: Preferences
+) -> Response:
+    """Delete rows by their keys or by a condition. To undo it, restore the version before the new one."""
+    if body.dry_run:
+        require_scope(caller, "read")  # a plan reveals rows
+
+    def submit(workspace: Workspace) -> SubmittedJob:
+        return workspace.delete_rows(dataset_id, body.request(), **_idempotency(preferences, caller))
+
+    def respond(job: Job) -> Response:
+        if body.dry_run:
+            return json_response(models.DeletionPlan.of(job))
+        return json_response(models.DeletionResult.of(job), 201, Location=_version_url(job))
+
+    return await _run_job(service, preferences, submit, respond)
+
+
 @router.get("/v1/datasets/{dataset_id}/versions", responses=problems(404), summary="List versions")
 async def list_versions(dataset_id: str, service: ServiceDep, _: Reader, page: Paging) -> models.Versions:
     """Versions are sorted newest first. Query one as `datasets."<table_name>@<version>"`."""

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from inlay.server import models, requests
 from inlay.server.auth import Reader, require_read_scope
-from inlay.server.dependencies import Accept, Service, ServiceDep, problems, reject_unknown_parameters
+from inlay.server.dependencies import Accept, Service, ServiceDep, problems, reject_unexpected_parameters
 from inlay.server.responses import cancel_on_disconnect, negotiate, stream_response
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class _QueryRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def handle(request: Request) -> Response:
-            await reject_unknown_parameters(request)
+            await reject_unexpected_parameters(request)
             caller = require_read_scope(request)
             body = await requests.read_body(request, requests.QueryBody)
             return await query(body, request, request.app.state.service, caller, request.headers.get("accept"))

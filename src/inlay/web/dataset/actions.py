@@ -39,8 +39,10 @@ def show_actions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> No
             with more, ui.menu().props("auto-close"):
                 rename = report_errors(lambda: _open_rename_dialog(visitor, snapshot))
                 delete = report_errors(lambda: _confirm_delete(visitor, snapshot))
+                delete_rows = f"/datasets/{dataset.id}/delete-rows"
+                ui.menu_item("Delete rows", on_click=lambda: ui.navigate.to(delete_rows)).props("role=menuitem")
                 ui.menu_item("Rename", on_click=rename).props("role=menuitem")
-                ui.menu_item("Delete", on_click=delete).props("role=menuitem")
+                ui.menu_item("Delete dataset", on_click=delete).props("role=menuitem")
 
 
 def _link(text: str, target: str, icon: str, style: str) -> None:

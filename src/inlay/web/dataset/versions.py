@@ -18,7 +18,12 @@ __all__ = ["show_versions"]
 
 _PAGE_SIZE = 50
 _CHANGES = (("inserted", "good"), ("updated", "warn"), ("deleted", "bad"))
-_SOURCES = {"upload": "from a file", "inline": "from inline data", "query": "from a query"}
+_SOURCES = {
+    "upload": "from a file",
+    "inline": "from inline data",
+    "query": "from a query",
+    "condition": "by a condition",
+}
 
 
 async def show_versions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> None:
@@ -68,7 +73,9 @@ def _show(visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, 
 def _operation(version: Version) -> str:
     if version.operation == "restore":
         return f"Restored version {version.source.get('version')}"
-    return "Created" if version.operation == "create" else f"Loaded with {version.strategy}"
+    if version.operation == "create":
+        return "Created"
+    return "Deleted rows" if version.strategy == "delete" else f"Loaded with {version.strategy}"
 
 
 def _show_actions(visitor: Visitor, snapshot: Snapshot, version: Version, *, may_write: bool) -> None:

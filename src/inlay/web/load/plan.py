@@ -59,6 +59,8 @@ def show_plan(plan: models.LoadPlan) -> None:
     changes = plan.changes
     show_counts(plan, "to be ")
     html.p(_before_and_after(plan)).classes("inlay-note")
+    if plan.kept_columns:
+        html.p(f"Matching rows keep their values in {', '.join(plan.kept_columns)}.").classes("inlay-note")
     show_warnings(plan.warnings)
     _show_updated(changes.updated, plan.updated - plan.unchanged)
     _show_rows("New rows", "inlay-inserted", changes.columns, changes.inserted, plan.inserted)
@@ -72,6 +74,8 @@ def show_counts(counts: models.Counts, tense: str = "") -> None:
         unchanged = f", {counts.unchanged:,} of them unchanged" if counts.unchanged else ""
         _show_count(counts.updated, f"{tense}updated{unchanged}", "inlay-updated")
         _show_count(counts.deleted, f"{tense}deleted", "inlay-deleted")
+        if counts.stale:
+            _show_count(counts.stale, "stale, without effect", "inlay-rejected-count")
         if counts.rejected_count:
             _show_count(counts.rejected_count, f"{tense}rejected", "inlay-rejected-count")
 

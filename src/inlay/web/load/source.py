@@ -11,6 +11,7 @@ from nicegui import html, ui
 from inlay.errors import InlayError, UnauthorizedError
 from inlay.server import models
 from inlay.web.formatting import count, size
+from inlay.web.load.mapping import MappingForm
 from inlay.web.load.plan import show_problem, show_warnings
 from inlay.web.shell import Visitor, run_inside
 from inlay.web.upload_form import FormatForm, Uploaded, Uploader, file_name, upload_note
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from inlay.web.load.strategy import LoadDraft
     from inlay.workspace import Workspace
 
-__all__ = ["SourceForm", "compare_columns"]
+__all__ = ["SourceForm"]
 
 T = TypeVar("T")
 _MAX_UPLOADS = 8
 _MAX_ROWS = 6
 _MAX_BAD_CELLS = 5
-_MAX_NAMES = 10
 
 
 class SourceForm:
@@ -46,7 +46,7 @@ class SourceForm:
     async def show_choices(self) -> None:
         """Show a drop zone, the pending uploads, and a field for a query."""
         uploads = await self._visitor.read(lambda w: models.Uploads.of(w.uploads("pending", _MAX_UPLOADS), w))
-        self._draft.upload_id = self._draft.sql = None
+        self._draft.forget_source()
         self._latest += 1
         self._box.clear()
         with self._box:
@@ -81,7 +81,8 @@ class SourceForm:
     # ------------------------------------------------------------------------------------------------------------- file
     async def use_upload(self, upload_id: str) -> None:
         upload = await self._visitor.read(lambda w: w.upload(upload_id))
-        self._draft.upload_id, self._draft.sql = upload_id, None
+        self._draft.forget_source()
+        self._draft.upload_id = upload_id
         self._format = None
         self._box.clear()
         with self._box:
@@ -114,11 +115,12 @@ class SourceForm:
         self._show_format(model.format, model.options)
         self._rows.clear()
         with self._rows:
-            self._compare_columns([column.name for column in model.columns])
             show_warnings(model.warnings)
             _show_invalid_rows(preview)
             columns = [(column.name, column.type) for column in model.columns]
             rows_table("First rows", columns, model.rows[:_MAX_ROWS])
+            self._map_columns(columns)
+        await self._on_change()
 
     async def _read(self, box: ui.element, read: Callable[[Workspace], T]) -> T | None:
         """Read from the source. Returns None if a later read supersedes it, or if it fails, which `box` shows."""
@@ -150,38 +152,21 @@ class SourceForm:
         if found is None:
             return
         columns, rows = found
-        self._draft.sql, self._draft.upload_id = sql, None
+        self._draft.forget_source()
+        self._draft.sql = sql
         self._draft.set_format(None, {})
         self._box.clear()
         with self._box:
             self._show_chosen("terminal", "Query", "")
             html.pre(sql).classes("inlay-mono inlay-query")
-            self._compare_columns([name for name, _ in columns])
             rows_table("First rows", columns, rows)
+            self._map_columns(columns)
         await self._on_change()
 
-    def _compare_columns(self, names: Sequence[str]) -> None:
-        missing, extra = compare_columns(names, self._dataset.schema.names)
-        if not missing and not extra:
-            return
-        with html.div(role="alert").classes("inlay-warning"):
-            if missing:
-                html.p(f"The source lacks {count(len(missing), 'column')} of the dataset: {_join(missing)}.")
-            if extra:
-                html.p(f"The dataset lacks {count(len(extra), 'column')} of the source: {_join(extra)}.")
-            html.p("The source must have exactly the columns of the dataset.")
-            if self._draft.upload_id is not None:
-                ui.link("Create a new dataset from the file instead", f"/uploads/{self._draft.upload_id}")
-
-
-def compare_columns(source: Sequence[str], dataset: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns that the source lacks, and those that the dataset lacks."""
-    return [name for name in dataset if name not in source], [name for name in source if name not in dataset]
-
-
-def _join(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    def _map_columns(self, columns: Sequence[tuple[str, str]]) -> None:
+        MappingForm(columns, self._dataset.schema.names, self._draft, self._on_change)
+        if self._draft.upload_id is not None and self._draft.undecided:
+            ui.link("Create a new dataset from the file instead", f"/uploads/{self._draft.upload_id}")
 
 
 def _first_rows(workspace: Workspace, sql: str) -> tuple[list[tuple[str, str]], list[list[Any]]]:

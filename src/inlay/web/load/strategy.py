@@ -10,11 +10,12 @@ from nicegui import html, ui
 
 from inlay.incremental import STRATEGIES
 from inlay.web.shell import report_errors
-from inlay.workspace import Load, Source
+from inlay.workspace import Load, NewColumn, Source
 
 if TYPE_CHECKING:
     from inlay.catalog import Dataset
     from inlay.incremental.strategies import Strategy
+    from inlay.incremental.validate import MissingColumns
     from inlay.workspace.key_columns import KeyAdvice
 
 __all__ = ["STRATEGY_CARDS", "LoadDraft", "StrategyForm", "default_strategy"]
@@ -25,10 +26,12 @@ _TITLES = {
     "update": "Update",
     "deduplicate": "Deduplicate",
     "full_merge": "Full merge",
+    "delete": "Delete",
 }
 # The style and the description of a row, by what its strategy does with it.
 _STYLES = {"keep": "kept", "replace": "new", "insert": "new", "skip": "skipped", "delete": "deleted"}
 _EFFECTS = {"keep": "kept", "replace": "replaced", "insert": "inserted", "skip": "ignored", "delete": "deleted"}
+_MISSING = {"error": "Refuse the source", "null": "Set them to NULL", "keep": "Keep the stored values"}
 _ON_ERROR = {False: "Stop without loading", True: "Reject them and load the rest"}
 _WIDTH, _HEIGHT, _STEP = 34, 15, 18  # pixels of a cell in a diagram, and between two cells
 _COLUMNS = (("dataset", 4), ("source", 50), ("result", 116))
@@ -125,6 +128,13 @@ class LoadDraft:
     key_columns: list[str] = field(default_factory=list)
     order_by: list[str] = field(default_factory=list)
     rejects_rows: bool = False
+    columns: dict[str, str | NewColumn | None] = field(default_factory=dict)
+    undecided: list[str] = field(default_factory=list)  # columns of the source that have no column in the dataset
+    missing_columns: MissingColumns = "error"
+    operation_column: str = ""
+    newer_by: str | None = None
+    max_deleted: float | None = None
+    scope: str = ""  # such as "day=2025-01-01, 2025-01-02"
 
     @property
     def missing(self) -> str | None:
@@ -133,7 +143,40 @@ class LoadDraft:
             return "Choose the rows to load first."
         if STRATEGY_CARDS[self.strategy].needs_key and not self.key_columns:
             return "Choose the key columns that identify a row."
+        undecided = [name for name in self.undecided if name != self._choices().get("operation_column")]
+        if undecided and self.strategy != "delete":
+            return f"Choose a column of the dataset for {undecided[0]}."
+        if self._choices().get("scope") == {}:
+            return "Write the scope as a column and its values, such as day=2025-01-01, 2025-01-02."
         return None
+
+    def _choices(self) -> dict[str, Any]:
+        """Return the options that the strategy has."""
+        strategy = STRATEGIES.get(self.strategy)
+        if strategy is None:
+            return {}
+        found: dict[str, Any] = {"max_deleted": self.max_deleted}
+        if not strategy.needs_only_keys:
+            found["missing_columns"] = self.missing_columns
+        if strategy.name in ("upsert", "deduplicate"):
+            found["operation_column"] = self.operation_column.strip() or None
+        if strategy.in_both != "keep" and not strategy.deletes:
+            found["newer_by"] = self.newer_by
+        if strategy.name in ("full_merge", "delete"):
+            found["scope"] = self._scope()
+        return found
+
+    def _scope(self) -> dict[str, list[str]] | None:
+        """Return the values of the column, or an empty dict if the text has another form."""
+        column, _, rest = self.scope.partition("=")
+        values = [value.strip() for value in rest.split(",")]
+        if not self.scope.strip():
+            return None
+        return {column.strip(): values} if column.strip() and all(values) else {}
+
+    def forget_source(self) -> None:
+        self.upload_id = self.sql = None
+        self.columns, self.undecided = {}, []
 
     def set_format(self, format_: str | None, options: Mapping[str, Any]) -> None:
         self.format = format_
@@ -148,6 +191,8 @@ class LoadDraft:
             dedup_order_by=self.order_by if self.strategy == "deduplicate" else (),
             dry_run=dry_run,
             on_error="quarantine" if self.rejects_rows else "fail",
+            columns=dict(self.columns),
+            **self._choices(),
         )
 
 
@@ -164,6 +209,7 @@ class StrategyForm:
         self._is_strategy_chosen = False
         self._build_strategies()
         self._build_columns(dataset.schema.names)
+        self._build_options(dataset.schema.names)
         self._build_on_error()
         self._show_strategy()
 
@@ -204,6 +250,7 @@ class StrategyForm:
             radio.props["checked"] = name == chosen.name
         self._keys_part.set_visibility(chosen.needs_key)
         self._order_part.set_visibility(chosen.name == "deduplicate")
+        self._options_part.set_visibility(chosen.needs_key)
 
     # -------------------------------------------------------------------------------------------------- key and order
     def _build_columns(self, names: list[str]) -> None:
@@ -260,6 +307,28 @@ class StrategyForm:
         with ui.button(on_click=use).props("outline dense no-caps").classes("inlay-suggestion"):
             html.span(" + ".join(names)).classes("inlay-mono")
             html.span(reason).classes("inlay-note")
+
+    # -------------------------------------------------------------------------------------------------- more options
+    def _build_options(self, names: list[str]) -> None:
+        self._options_part = ui.expansion("More options").classes("inlay-expansion")
+        with self._options_part, html.div().classes("inlay-fields"):
+            self._missing = ui.select(_MISSING, label="Columns that the source lacks", value="error")
+            self._newer_by = ui.select(names, label="Only newer rows by", clearable=True)
+            self._operation = ui.input("Operation column", placeholder="op")
+            self._max_deleted = ui.number("Maximum number or share of deleted rows", min=0)
+            self._scope = ui.input("Only rows with", placeholder="day=2025-01-01, 2025-01-02")
+        for each in (self._missing, self._newer_by, self._operation, self._max_deleted, self._scope):
+            each.props("outlined dense").classes("inlay-wide")
+            each.on_value_change(report_errors(self._choose_options))
+
+    async def _choose_options(self) -> None:
+        limit = self._max_deleted.value
+        self._draft.missing_columns = self._missing.value
+        self._draft.newer_by = self._newer_by.value
+        self._draft.operation_column = self._operation.value or ""
+        self._draft.max_deleted = int(limit) if limit is not None and limit == int(limit) else limit
+        self._draft.scope = self._scope.value or ""
+        await self._on_change()
 
     # --------------------------------------------------------------------------------------------------- invalid rows
     def _build_on_error(self) -> None:

@@ -1,0 +1,69 @@
+"""How many versions a history keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from inlay.commit.history import History
+from inlay.commit.sidecar import Record
+
+__all__ = ["Retention", "expired_versions", "read_retention", "write_retention"]
+
+_DEFAULT_VERSIONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The limits of a history. A limit that is None does not apply."""
+
+    versions: int | None = None  # counts the newest version
+    days: float | None = None  # how long a version is kept after it was replaced
+    bytes: int | None = None  # of the files that the newest version does not have
+
+
+def read_retention(history: History) -> Retention | None:
+    """Return the limits that a user has set, or None for the default."""
+    content = history.read_retention()
+    try:
+        return None if content is None else Retention(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
+
+
+def write_retention(history: History, retention: Retention) -> None:
+    history.write_retention(json.dumps(asdict(retention)).encode())
+
+
+def expired_versions(history: History, newest: Record | None = None) -> list[int]:
+    """Return the oldest versions, which exceed the limits. `newest` is a version that is about to be added."""
+    numbers = history.numbers()
+    if newest is not None and newest.version not in numbers:
+        numbers.append(newest.version or 0)
+    if len(numbers) < 2:
+        return []
+    newest = newest or history.read(numbers[-1])
+    retention = read_retention(history)
+    # By default, the previous version is always kept, so that a change of a whole dataset can be undone.
+    droppable = len(numbers) - (2 if retention is None else 1)
+    limits = retention or Retention(versions=_DEFAULT_VERSIONS, bytes=newest.total_bytes)
+    expired = (at for at in range(droppable) if not _exceeds(history, numbers[at:], newest, limits))
+    return numbers[: next(expired, droppable)]
+
+
+def _exceeds(history: History, numbers: list[int], newest: Record, limits: Retention) -> bool:
+    """Return whether keeping these versions exceeds a limit."""
+    if limits.versions is not None and len(numbers) > limits.versions:
+        return True
+    if (
+        limits.bytes is not None
+        and newest.replaced_bytes > limits.bytes  # The first record may be long, so it is read only if it matters.
+        and newest.replaced_bytes - history.read(numbers[0]).replaced_bytes > limits.bytes
+    ):
+        return True
+    if limits.days is None:
+        return False
+    successor = newest if numbers[1] == newest.version else history.read(numbers[1])
+    replaced_at = datetime.fromisoformat(successor.at)
+    return replaced_at < datetime.now(UTC) - timedelta(days=limits.days)

@@ -1,0 +1,34 @@
+"""Hints for misspelled names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+
+from inlay.errors.base import InvalidArgumentError
+
+__all__ = ["close_matches", "did_you_mean", "unknown"]
+
+_MAX_COMPARED_LENGTH = 200  # difflib compares in quadratic time
+
+
+def close_matches(name: object, known: Iterable[str], limit: int = 1) -> list[str]:
+    """Return the known names that are spelled most like `name`, ignoring case."""
+    if not isinstance(name, str) or len(name) > _MAX_COMPARED_LENGTH:
+        return []
+    spellings = {each.casefold(): each for each in known}
+    return [spellings[each] for each in difflib.get_close_matches(name.casefold(), spellings, limit)]
+
+
+def did_you_mean(name: object, known: Iterable[str], limit: int = 1, quote: Callable[[str], str] = repr) -> str | None:
+    """Return the hint "Did you mean ...?" if `name` is close to a known name, else None."""
+    matches = [quote(each) for each in close_matches(name, known, limit)]
+    return f"Did you mean {' or '.join(matches)}?" if matches else None
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> InvalidArgumentError:
+    """Build the error for a name that is not among the known names."""
+    names = list(known)
+    return InvalidArgumentError(
+        f"Unknown {kind} {name!r}; known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
+    )

@@ -1,0 +1,165 @@
+"""Conditions on the rows of a dataset: which rows a deletion selects, and which rows a scope contains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inlay.arrays import to_numpy
+from inlay.conditions import match_values
+from inlay.engines.absence import absence_column
+from inlay.engines.base import NO_ROWS, Engine, FileMatch, RowNumbers, Source
+from inlay.engines.keys import contiguous
+from inlay.engines.selection import Condition, Selection, comparable_schema
+from inlay.errors import InvalidArgumentError, OutsideScopeError
+from inlay.incremental.display import Reporter
+from inlay.incremental.prune import selection_targets
+from inlay.incremental.target import TargetState, path_texts
+from inlay.incremental.validate import require_columns, row_text
+from inlay.parquet.layout import typed_partition_value
+from inlay.storage import Location
+
+__all__ = ["RowCondition", "Scope", "check_scope", "reject_rows_outside", "reject_stored_outside"]
+
+_MAX_FILES = 5  # files that an error names
+
+Scope: TypeAlias = Mapping[str, Sequence[Any]] | pc.Expression
+
+
+@dataclass(frozen=True)
+class RowCondition:
+    """A condition on the rows of a dataset, and the stored columns whose statistics exclude files."""
+
+    selection: Selection
+    bounded: list[str]
+
+    @classmethod
+    def of(cls, where: Condition | Scope, target: TargetState, schema: pa.Schema) -> RowCondition:
+        """Check that a condition fits the columns of a schema."""
+        if not isinstance(where, str | pc.Expression):
+            require_columns(where, schema, "the dataset", "scope column")
+            where = match_values(where, comparable_schema(schema))
+        selection = Selection.of(where, schema)
+        return cls(selection, [field.name for field in selection.bounded(target.footers.schemas)])
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.selection.schema.names)
+
+    def select(self, target: TargetState, engine: Engine, report: Reporter) -> dict[str, FileMatch]:
+        """Find the selected rows in the files that statistics and partitions don't exclude.
+
+        `target` has the bounds of the `bounded` columns.
+        """
+        targets = selection_targets(target, self.selection)
+        report("match", 0, len(targets))
+        found = {}
+        for done, match in enumerate(engine.select(target.location, self.selection, targets), 1):
+            found[match.path] = match
+            report("match", done, len(targets))
+        return found
+
+
+# --------------------------------------------------------------------------------------------------------------- scope
+def check_scope(scope: Scope | None, strategy: str) -> None:
+    if scope is None:
+        return
+    if strategy not in ("full_merge", "delete"):
+        raise InvalidArgumentError(f'scope needs strategy="full_merge" or "delete"; the strategy is {strategy!r}.')
+    if isinstance(scope, pc.Expression):
+        return
+    hint = 'Pass a list of values for each column, such as {"day": ["2025-01-01"]}, or a pyarrow expression.'
+    if not isinstance(scope, Mapping) or not scope:
+        text = repr(scope) if isinstance(scope, Mapping | str) else type(scope).__name__
+        raise InvalidArgumentError(f"Invalid scope: {text}.", hint=hint)
+    for name, values in scope.items():
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+            raise InvalidArgumentError(
+                f"The scope needs a list of values for column {name!r}, not {type(values).__name__}.", hint=hint
+            )
+        if not values:
+            raise InvalidArgumentError(f"The scope has no values for column {name!r}.", hint=hint)
+
+
+def reject_rows_outside(
+    source: Source,
+    scope: Scope,
+    target: TargetState,
+    schema: pa.Schema,
+    key_columns: Sequence[str],
+    *,
+    needs_only_keys: bool,
+) -> None:
+    """Reject source rows that show a value outside the scope. Rows that delete may lack the scope's columns."""
+    for part in _parts(scope):
+        condition = RowCondition.of(part, target, schema)
+        if needs_only_keys and not set(condition.columns) <= set(source.schema.names):
+            continue
+        require_columns(condition.columns, source.schema, "the source", "scope column")
+        columns = {name: _typed(name, source.column(name), schema.field(name).type) for name in condition.columns}
+        inside = condition.selection.rows(pa.table(columns))
+        unknown = _rows_that_lack(source, condition.columns) if needs_only_keys else NO_ROWS
+        outside = np.delete(np.arange(source.num_rows), np.concatenate([inside, unknown]))
+        if len(outside):
+            raise outside_scope(source, outside, key_columns, condition.columns, "are outside the scope")
+
+
+def _rows_that_lack(source: Source, columns: Sequence[str]) -> RowNumbers:
+    hidden = [name for name in map(absence_column, columns) if name in source.schema.names]
+    return np.concatenate([NO_ROWS, *(np.flatnonzero(to_numpy(source.column(name))) for name in hidden)])
+
+
+def reject_stored_outside(
+    location: Location,
+    source: Source,
+    matches: Mapping[str, FileMatch],
+    inside: Mapping[str, FileMatch],
+    key_columns: Sequence[str],
+) -> None:
+    """Reject source rows whose key the dataset stores outside the scope."""
+    outside: dict[str, RowNumbers] = {}
+    for path, match in matches.items():
+        selected = {group.group: group.positions for group in inside[path].groups} if path in inside else {}
+        for group in match.groups:
+            rows = group.sources[np.isin(group.positions, selected.get(group.group, NO_ROWS), invert=True)]
+            if len(rows):
+                outside[path] = np.concatenate([outside.get(path, NO_ROWS), rows])
+    if outside:
+        files = ", ".join(repr(location.display(path)) for path in list(outside)[:_MAX_FILES])
+        more = f" and {len(outside) - _MAX_FILES:,} more files" if len(outside) > _MAX_FILES else ""
+        rows = np.unique(np.concatenate(list(outside.values())))
+        raise outside_scope(source, rows, key_columns, [], f"have keys outside the scope in {files}{more}")
+
+
+def outside_scope(
+    source: Source, rows: RowNumbers, key_columns: Sequence[str], more: Sequence[str], why: str
+) -> OutsideScopeError:
+    columns = list(dict.fromkeys([*key_columns, *more]))
+    example = row_text(source.take(rows[:1], columns), columns, 0)
+    return OutsideScopeError(
+        f"Source rows {why}: {len(rows):,}, the first with {example}.",
+        hint="Remove these rows, or pass a scope that contains them.",
+    )
+
+
+def _parts(scope: Scope) -> Iterator[Scope]:
+    """Split a scope into conditions that a row must all meet."""
+    if isinstance(scope, pc.Expression):
+        yield scope
+    else:
+        yield from ({name: values} for name, values in scope.items())
+
+
+def _typed(name: str, column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Convert the values of a partition column to the type of the paths. A value that does not fit becomes NULL."""
+    if column.type.equals(type_):
+        return column
+    texts = contiguous(path_texts(name, column))
+    values = [typed_partition_value(text, type_) for text in texts.dictionary.to_pylist()]
+    typed = pa.array([None if value is None else value.as_py() for value in values], type_)
+    return pa.chunked_array([typed.take(texts.indices)])

@@ -1,0 +1,517 @@
+"""The versions of a dataset: list, undo, restore, keep and forget them."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from inlay.commit.history import History, damaged_error, damaged_files
+from inlay.commit.kept import KeptFile, KeptFiles
+from inlay.commit.local import LocalJournal
+from inlay.commit.retention import Retention, expired_versions, write_retention
+from inlay.commit.sidecar import Change, Record, StagedFile
+from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
+from inlay.constants import LOCK_TIMEOUT
+from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
+from inlay.parquet.footer_cache import FooterCache
+from inlay.parquet.layout import summary_files
+from inlay.storage import Content, FileStat, Filesystem, Location
+
+__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo"]
+
+_COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a dataset, and the change that made it.
+
+    Attributes:
+        version: The number of the version.
+        at: The time of the commit, in UTC, as ISO 8601 text.
+        operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
+            change by another program).
+        strategy: The strategy of a merge.
+        key_columns: The key columns of a merge.
+        inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
+        updated: The number of rows replaced.
+        deleted: The number of rows deleted.
+        rows: The number of rows in the dataset.
+        files: The number of data files.
+        bytes: The size of the data files.
+        transaction: The token of the transaction, if the caller passed one.
+        external: True if another program made the change.
+        damaged: True if another program changed a file of the version in place. The version cannot be read.
+        restores: The version whose files an undo or a restore brought back.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1]}, "people").row_count
+        1
+        >>> [version] = inlay.history("people")
+        >>> version.version, version.operation, version.rows
+        (1, 'append', 1)
+    """
+
+    version: int
+    at: str
+    operation: str
+    strategy: str | None
+    key_columns: list[str]
+    inserted: int | None
+    updated: int | None
+    deleted: int | None
+    rows: int | None
+    files: int
+    bytes: int
+    transaction: str | None = None
+    external: bool = False
+    damaged: bool = False
+    restores: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the version to a dict that `json.dumps` accepts.
+
+        Returns:
+            The attributes by name.
+
+        Example:
+            >>> import inlay
+            >>> inlay.write_dataset({"id": [1]}, "people").row_count
+            1
+            >>> inlay.history("people")[0].to_dict()["operation"]
+            'append'
+        """
+        return asdict(self)
+
+
+class VersionHistory(tuple[Version, ...]):
+    """The kept versions of a dataset, newest first. `print` and notebooks show a table.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1]}, "people").row_count
+        1
+        >>> [version.version for version in inlay.history("people")]
+        [1]
+    """
+
+    __slots__ = ()
+
+    def _cells(self) -> list[list[str]]:
+        return [[_cell(version, column) for column in _COLUMNS] for version in self]
+
+    def __repr__(self) -> str:
+        rows = [list(_COLUMNS), *self._cells()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._cells())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(version: Version, column: str) -> str:
+    value = getattr(version, column)
+    if column == "operation":
+        restored = "" if version.restores is None else f" to {version.restores}"
+        return f"{value}{restored}{' (damaged)' if version.damaged else ''}"
+    if column == "at":
+        return str(value)[:19]
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReport:
+    """What `forget` or `keep` deleted.
+
+    Attributes:
+        versions: The numbers of the dropped versions.
+        bytes_freed: The size of the deleted files that no other version has.
+        pinned: The version that a running process reads. It and later versions were kept. None if all were dropped.
+
+    Example:
+        >>> import inlay
+        >>> for number in range(3):
+        ...     _ = inlay.write_dataset({"id": [number]}, "people")
+        >>> inlay.forget("people", before=3).versions
+        [1, 2]
+    """
+
+    versions: list[int] = field(default_factory=list)
+    bytes_freed: int = 0
+    pinned: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the report to a dict that `json.dumps` accepts.
+
+        Returns:
+            The attributes by name.
+
+        Example:
+            >>> import inlay
+            >>> inlay.ForgetReport([1], 100).to_dict()
+            {'versions': [1], 'bytes_freed': 100, 'pinned': None}
+        """
+        return asdict(self)
+
+
+def history(
+    path: str | os.PathLike[str],
+    *,
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> VersionHistory:
+    """List the kept versions of a dataset, newest first.
+
+    Every commit makes a version. The first commit to a directory that inlay has not seen records its files as
+    version 0. By default, inlay keeps the last 10 versions as long as their files take less space than the dataset,
+    and always the previous version. `keep` sets other limits.
+
+    Args:
+        path: The directory of the dataset.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+
+    Returns:
+        The versions, each with its operation and its counts of rows. Empty before the first commit.
+
+    Raises:
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
+        DatasetIOError: The history cannot be read.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1, 2]}, "people").row_count
+        2
+        >>> inlay.merge({"id": [2, 3]}, "people", "upsert", "id").inserted
+        1
+        >>> for version in inlay.history("people"):
+        ...     print(version.version, version.operation, version.rows)
+        2 merge 3
+        1 append 2
+    """
+    location = locate_dataset(path, filesystem, storage_options)
+    with wrap_errors("read of the history"):
+        kept = open_journal(location).require_history()
+        records = [kept.read(number) for number in kept.numbers()]
+        damaged = _damaged(kept, records)
+    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+
+
+def _version(record: Record, damaged: bool = False) -> Version:
+    change = record.change
+    counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
+    return Version(
+        version=record.version or 0,
+        at=record.at,
+        operation=change.operation,
+        strategy=change.strategy,
+        key_columns=list(change.key_columns),
+        files=record.file_count,
+        bytes=record.total_bytes,
+        transaction=record.token,
+        external=change.operation in ("external", "found"),
+        damaged=damaged,
+        **counts,
+    )
+
+
+def _damaged(kept: History, records: Sequence[Record]) -> set[int]:
+    """Return the versions with a damaged file. Check each link once, although several versions have it."""
+    if not records:
+        return set()
+    files = kept.files(records[0])
+    broken = set(damaged_files(kept.location_of(files), files))
+    found = set()
+    for number, record in enumerate(records):
+        if number:
+            broken -= set(record.paths)
+            added = {put.target: KeptFile.of(put) for put in record.puts}
+            broken |= set(damaged_files(kept.location_of(added), added))
+        if broken:
+            found.add(record.version or 0)
+    return found
+
+
+def undo(
+    path: str | os.PathLike[str],
+    *,
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lock_timeout: float = LOCK_TIMEOUT,
+) -> Version:
+    """Revert the newest change of the rows. Called again, revert the change before it.
+
+    The undo is a new version with the files of an earlier one: no row is encoded. A compaction after the reverted
+    change is reverted too. A change by another program that no version contains yet is first recorded as a version,
+    which is then reverted. `restore` brings an undone version back.
+
+    Args:
+        path: The directory of the dataset.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+        lock_timeout: How many seconds to wait for another writer.
+
+    Returns:
+        The new version. `restores` is the version whose rows the dataset has again.
+
+    Raises:
+        NotFoundError: There is no earlier version, or it is no longer kept.
+        DamagedVersionError: Another program changed a file in place, so its earlier content is lost.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
+        ConcurrentModificationError: Another program changed the dataset at the same time.
+        DatasetIOError: The storage failed.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1, 2]}, "people").row_count
+        2
+        >>> inlay.merge({"id": [1]}, "people", "full_merge", "id").deleted
+        1
+        >>> inlay.undo("people").restores
+        1
+        >>> inlay.read_parquet("people").num_rows
+        2
+    """
+    with _open(path, filesystem, storage_options, lock_timeout, "undo") as opened:
+        return opened.restore("undo", opened.version_to_undo())
+
+
+def restore(
+    path: str | os.PathLike[str],
+    version: int,
+    *,
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lock_timeout: float = LOCK_TIMEOUT,
+) -> Version:
+    """Restore the rows of an earlier version, as a new version. No row is encoded.
+
+    Args:
+        path: The directory of the dataset.
+        version: The number of the version, which `history` lists.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+        lock_timeout: How many seconds to wait for another writer.
+
+    Returns:
+        The new version, or the newest version if it has the same files already.
+
+    Raises:
+        NotFoundError: The version does not exist or is no longer kept.
+        DamagedVersionError: Another program changed a file of the version in place.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
+        ConcurrentModificationError: Another program changed the dataset at the same time.
+        DatasetIOError: The storage failed.
+
+    Example:
+        >>> import inlay
+        >>> inlay.write_dataset({"id": [1]}, "people").row_count
+        1
+        >>> inlay.write_dataset({"id": [2]}, "people").row_count
+        1
+        >>> inlay.restore("people", 1).version
+        3
+        >>> inlay.read_parquet("people").to_pydict()
+        {'id': [1]}
+    """
+    with _open(path, filesystem, storage_options, lock_timeout, "restore") as opened:
+        return opened.restore("restore", version)
+
+
+def keep(
+    path: str | os.PathLike[str],
+    *,
+    versions: int | None = None,
+    days: float | None = None,
+    bytes: int | None = None,  # noqa: A002
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lock_timeout: float = LOCK_TIMEOUT,
+) -> ForgetReport:
+    """Set how many versions a dataset keeps, and drop those that exceed the limits.
+
+    The limits replace all earlier ones, and each later commit applies them. A limit that is not passed does not
+    apply. A version that a running process reads, and all later ones, are kept until it has finished.
+
+    Args:
+        path: The directory of the dataset.
+        versions: The number of versions to keep, with the newest.
+        days: How many days to keep a version after a newer one has replaced it.
+        bytes: The maximum size of all files that the newest version does not have.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+        lock_timeout: How many seconds to wait for another writer.
+
+    Returns:
+        The dropped versions.
+
+    Raises:
+        InvalidArgumentError: A limit is negative, or `versions` is less than 1.
+        NotFoundError: The dataset does not exist.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
+        DatasetIOError: The storage failed.
+
+    Example:
+        >>> import inlay
+        >>> for number in range(4):
+        ...     _ = inlay.write_dataset({"id": [number]}, "people")
+        >>> inlay.keep("people", versions=2).versions
+        [1, 2]
+    """
+    _check_limits(versions, days, bytes)
+    with _open(path, filesystem, storage_options, lock_timeout, "keep") as opened:
+        write_retention(opened.history, Retention(versions, days, bytes))
+        return opened.drop(expired_versions(opened.history))
+
+
+def _check_limits(versions: int | None, days: float | None, size: int | None) -> None:
+    if versions is not None and versions < 1:
+        raise InvalidArgumentError(f"versions must be at least 1, not {versions!r}: the newest version counts.")
+    for name, limit in (("days", days), ("bytes", size)):
+        if limit is not None and limit < 0:
+            raise InvalidArgumentError(f"{name} must not be negative: {limit!r}.")
+
+
+def forget(
+    path: str | os.PathLike[str],
+    before: int,
+    *,
+    filesystem: Filesystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lock_timeout: float = LOCK_TIMEOUT,
+) -> ForgetReport:
+    """Delete all versions below a number, with their links, staged files and cached footers.
+
+    A version that a running process reads, and all later ones, are kept: `pinned` in the report names it. The newest
+    version is always kept.
+
+    Args:
+        path: The directory of the dataset.
+        before: The number of the oldest version to keep.
+        filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
+        storage_options: Arguments of the filesystem that the URL names.
+        lock_timeout: How many seconds to wait for another writer.
+
+    Returns:
+        The dropped versions and the freed bytes.
+
+    Raises:
+        InvalidArgumentError: `before` is greater than the number of the newest version.
+        NotFoundError: The dataset does not exist.
+        HistoryUnavailableError: The storage of the dataset cannot keep versions.
+        LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
+        DatasetIOError: The storage failed.
+
+    Example:
+        >>> import inlay
+        >>> for number in range(3):
+        ...     _ = inlay.write_dataset({"id": [number]}, "people")
+        >>> inlay.forget("people", before=3).versions
+        [1, 2]
+        >>> len(inlay.history("people"))
+        1
+    """
+    with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+        numbers = opened.history.numbers()
+        newest = numbers[-1] if numbers else 0
+        if before > newest:
+            raise InvalidArgumentError(
+                f"The newest version is {newest}, so the versions before {before} cannot all be deleted.",
+                hint=f"Pass before={newest} to keep the newest version only.",
+            )
+        report = opened.drop([number for number in numbers if number < before])
+        left = opened.history.numbers()
+        return ForgetReport(report.versions, report.bytes_freed, left[0] if left and left[0] < before else None)
+
+
+@contextlib.contextmanager
+def _open(
+    path: str | os.PathLike[str],
+    filesystem: Filesystem | None,
+    storage_options: Mapping[str, Any] | None,
+    lock_timeout: float,
+    operation: str,
+) -> Iterator[_OpenHistory]:
+    location = locate_dataset(path, filesystem, storage_options)
+    journal = open_journal(location)
+    journal.require_history()
+    if not location.store.is_directory(location.path) and not (
+        isinstance(journal, LocalJournal) and journal.has_sidecar()
+    ):
+        raise NotFoundError(f"There is no dataset at {location.uri!r}.")
+    with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
+        files.open(location)
+        yield _OpenHistory(location, files)
+
+
+class _OpenHistory:
+    """The history of a dataset whose lock this process holds."""
+
+    def __init__(self, location: Location, files: IncrementalFileManager) -> None:
+        self._location, self._files = location, files
+        self.history = files.journal.require_history()
+
+    def version_to_undo(self) -> int:
+        """Return the version before the newest change of the rows."""
+        record, _ = self._record_external(self._files.snapshot())
+        while True:
+            if record.change.operation == "undo" and record.change.restores is not None:
+                record = self.history.read(record.change.restores)
+            elif record.change.operation == "compact":
+                record = self.history.read((record.version or 0) - 1)
+            else:
+                return (record.version or 0) - 1
+
+    def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
+        record, files = self.history.record_external(listing, lambda: self._files.journal.count_rows(listing))
+        if record is None:
+            raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
+        return record, files
+
+    def restore(self, operation: str, number: int) -> Version:
+        head, present = self._record_external(self._files.snapshot())
+        target = self.history.read(number)
+        wanted = self.history.files(target)
+        changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
+        kept_at = self.history.location_of(wanted)
+        if damaged := list(damaged_files(kept_at, changed)):
+            raise damaged_error(self._location, number, damaged)
+        removed = [path for path in present if path not in wanted]
+        if not changed and not removed:
+            return _version(head)
+        puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
+        change = Change(operation, rows=target.change.rows, restores=number)
+        self._files.commit(puts, [*removed, *summary_files(self._location)], change)
+        return _version(self._files.committed or head)
+
+    def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
+        """Return whether the dataset has a file of a version. Links that a restore made share the content."""
+        if present is None or present[1:] != kept[1:]:
+            return False
+        links = self.history.location_of({path: kept}), self.history.location_of({path: present})
+        return present.link == kept.link or os.path.samefile(*(link.full(path) for link in links))
+
+    def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
+        staged = self._files.stage_path()
+        os.link(link, staged)
+        return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
+
+    def drop(self, numbers: Sequence[int]) -> ForgetReport:
+        versions, freed = self.history.drop(numbers)
+        if self._files.journal.cache_path is not None:
+            FooterCache(self._files.journal.cache_path).delete()
+        return ForgetReport(versions, freed)
