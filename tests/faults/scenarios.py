@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import inlay
-from inlay.commit.history import damaged_files
+from inlay.commit.damage import damaged_files
 from inlay.commit.local import LocalJournal
 from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import CommitPendingError, InlayError

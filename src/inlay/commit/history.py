@@ -6,6 +6,7 @@
         versions/<n>.all                  all files of version n, see `commit/kept.py`; so few records are read
         versions/<n>.drop                 the record of a version whose links are being deleted
         versions/<n>.past                 the record of a dropped version that later versions need
+        versions/entries                  a cache of what `inlay.history` shows, see `commit/entries.py`
 
 A link is durable before the record that names it, and each link belongs to consecutive versions. So readers need no
 lock, a crashed writer leaves at most the links that its draft names, and dropping the oldest version deletes exactly
@@ -28,19 +29,14 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from inlay.commit.access import share_access
+from inlay.commit.entries import Entry, EntryCache
 from inlay.commit.files import link_into, open_directory, read_content, read_footer_checksum, write_durably
 from inlay.commit.kept import FileList, KeptFile, KeptFiles, apply
 from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
-from inlay.errors import CorruptJournalError, DamagedVersionError, InlayError, NotFoundError
+from inlay.errors import CorruptJournalError, InlayError, NotFoundError
 from inlay.storage import FileStat, Listing, LocalStore, Location
 
-__all__ = [
-    "History",
-    "PinnedVersion",
-    "damaged_error",
-    "damaged_files",
-    "require_intact",
-]
+__all__ = ["History", "PinnedVersion", "link_name"]
 
 T = TypeVar("T")
 
@@ -50,7 +46,8 @@ _MAX_NAME = 255 - 1 - _LINK_LENGTH  # bytes of a file name to which a link can a
 _FEW_RECORDS, _MAX_RECORDS = 8, 64
 _MIN_CHANGES = 64
 _READ_ATTEMPTS = 50
-_VERSION = re.compile(r"([0-9]{8,})\.json")
+_ENTRIES_REWRITTEN = 1024  # versions after which the cache of entries is written again, without dropped versions
+_NUMBER = re.compile(r"[0-9]{8,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,7 @@ class History:
         self._location, self._sidecar = location, sidecar
         self._store = LocalStore()
         self._links, self._versions = f"{sidecar}/files", f"{sidecar}/versions"
+        self._entries = EntryCache(f"{self._versions}/entries")
 
     def read_retention(self) -> bytes | None:
         try:
@@ -96,7 +94,9 @@ class History:
             names = os.listdir(self._versions)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [int(name.split(".")[0]) for name in names if re.fullmatch(rf"[0-9]{{8,}}\.{kind}", name)]
+        suffix = f".{kind}"
+        numbers = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+        return [int(number) for number in numbers if _NUMBER.fullmatch(number)]
 
     def _path(self, number: int, kind: str = "json") -> str:
         return f"{self._versions}/{number:08d}.{kind}"
@@ -116,6 +116,27 @@ class History:
             f"Version {number} of {self._location.uri!r} does not exist or is no longer kept. {kept}.",
             hint="Run `inlay history DATASET` to list the versions.",
         )
+
+    def entries(self) -> list[Entry]:
+        """Return the entries of the kept versions, oldest first."""
+        cached = self._entries.read()
+        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
+        return [entry for entry in found if entry is not None]
+
+    def _read_entry(self, number: int) -> Entry | None:
+        """Return the entry of a version, or None if a writer drops it at the same time."""
+        record = self._read_any(number, "json")
+        return None if record is None else Entry.of(record)
+
+    def first_files(self, number: int) -> KeptFiles:
+        """Return the files of the oldest kept version, although a writer may drop it at the same time."""
+        try:
+            record = self._read_any(number, "json", "drop", "past")
+            return {} if record is None else self.files(record)
+        except CorruptJournalError:
+            if number in self.numbers():
+                raise
+            return {}
 
     def head(self) -> Record | None:
         """Return the record of the newest version. Only a caller with the lock knows that it stays the newest."""
@@ -168,7 +189,7 @@ class History:
 
     def location_of(self, files: KeptFiles) -> Location:
         """Return a location that opens the files of a version through their links."""
-        objects = {path: _object(path, kept.link) for path, kept in files.items()}
+        objects = {path: link_name(path, kept.link) for path, kept in files.items()}
         return replace(self._location, links=self._links, objects=objects)
 
     def matches(self, files: KeptFiles, listing: Sequence[FileStat]) -> bool:
@@ -316,6 +337,7 @@ class History:
             raise
         self._store.sync_directory(self._versions)
         self._store.sync_directory(self._sidecar)
+        self._cache_entry(record)
 
     def link_staged(self, record: Record) -> None:
         """Create the durable links of the staged files of a commit whose draft is durable."""
@@ -335,7 +357,7 @@ class History:
             self._store.sync_directory(directory)
 
     def _full(self, path: str, link: str) -> str:
-        return f"{self._links}/{_object(path, link)}"
+        return f"{self._links}/{link_name(path, link)}"
 
     def restage(self, put: Put) -> bool:
         """Link a lost staged file again from its link in the history. Return False if there is no such link."""
@@ -351,6 +373,8 @@ class History:
     def complete(self, record: Record, path: str, expired: Callable[[], Sequence[int]]) -> None:
         """Make the record at `path`, whose files are in place, the record of its version, and hide expired versions."""
         if record.undone is not None:
+            if self._entries.delete():  # The next version gets the same number.
+                self._store.sync_directory(self._versions)
             self._store.remove(self._path(record.undone))
             self._store.sync_directory(self._versions)
             self._delete_links((path, link) for path, link, _ in record.replaced)
@@ -361,6 +385,17 @@ class History:
             with contextlib.suppress(FileExistsError):  # A crashed process has linked it.
                 os.link(path, self._path(record.version))
             self._store.sync_directory(self._versions)
+            self._cache_entry(record)
+
+    def _cache_entry(self, record: Record) -> None:
+        """Add a version to the cache of entries. The cache saves time, so a failure is no error."""
+        with contextlib.suppress(OSError, InlayError):
+            is_added = self._entries.append(Entry.of(record))
+            if not is_added or (record.version or 0) % _ENTRIES_REWRITTEN == 0:
+                self._write_entries()
+
+    def _write_entries(self) -> None:
+        self._entries.write(self.entries(), new_draft(self._sidecar))
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""
@@ -399,6 +434,9 @@ class History:
             self._store.sync_directory(self._versions)
         freed = self.delete_dropped()
         self.finish_drops()
+        if dropped:
+            with contextlib.suppress(OSError, InlayError):
+                self._write_entries()  # Without the dropped versions, whose paths may be personal data.
         return dropped, freed
 
     def _mark_dropped(self, numbers: Sequence[int]) -> list[int]:
@@ -474,46 +512,6 @@ def new_draft(sidecar: str) -> str:
     return f"{sidecar}/commit.{uuid.uuid4().hex}.tmp"
 
 
-def require_intact(location: Location, pinned: PinnedVersion) -> None:
-    """Reject a version that cannot be read as it was."""
-    damaged = list(damaged_files(location, pinned.files))
-    if damaged:
-        raise damaged_error(location, pinned.record.version or 0, damaged)
-
-
-def damaged_error(location: Location, version: int, damaged: Sequence[str]) -> DamagedVersionError:
-    names = ", ".join(repr(location.display(path)) for path in damaged[:3])
-    return DamagedVersionError(
-        f"Version {version} of {location.uri!r} is damaged: another program changed {len(damaged)} of its files in"
-        f" place, such as {names}.",
-        operation="read",
-        files=[location.display(path) for path in damaged],
-        hint="Read another version: `inlay history DATASET` lists them. Let other programs write a new file and rename"
-        " it over the old one.",
-    )
-
-
-def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
-    """Yield the paths of files whose links are missing, or whose content changed in place."""
-    for path, kept in files.items():
-        link = location.full(path)
-        status = stat_or_none(link)
-        if status is None or status.st_size != kept.size:
-            yield path
-        elif status.st_mtime_ns != kept.mtime_ns:
-            if not _has_kept_content(link, kept):
-                yield path
-                continue
-            with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
-                os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
-
-
-def _has_kept_content(link: str, kept: KeptFile) -> bool:
-    if kept.crc32 is not None:
-        return read_content(link).crc32 == kept.crc32
-    return read_footer_checksum(link) == kept.footer
-
-
 def _next_version(
     record: Record, head: Record | None, files: KeptFiles, listing: Sequence[FileStat], first: int = 1
 ) -> Record:
@@ -577,8 +575,8 @@ def _checksum_others(record: Record, listing: Sequence[FileStat]) -> str:
     return checksum.hexdigest()
 
 
-def _object(path: str, link: str) -> str:
-    """Return the path of a link in `files`. It repeats the directories of the dataset, for Hive partitions."""
+def link_name(path: str, link: str) -> str:
+    """Return the path of a link in `files`. The path repeats the directories of the dataset, for Hive partitions."""
     directory, slash, name = path.rpartition("/")
     if len(os.fsencode(name)) > _MAX_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()

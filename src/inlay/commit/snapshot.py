@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from inlay.commit.history import require_intact
+from inlay.commit.damage import require_intact
 from inlay.commit.sidecar import Record, no_history_error, unlock
 from inlay.commit.transaction import Journal, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT

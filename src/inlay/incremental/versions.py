@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.commit.history import History, damaged_error, damaged_files
+from inlay.commit.damage import damaged_error, damaged_files, damaged_versions
+from inlay.commit.entries import Entry
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
 from inlay.commit.retention import Retention, expired_versions, write_retention
@@ -203,44 +204,32 @@ def history(
     location = locate_dataset(path, filesystem, storage_options)
     with wrap_errors("read of the history"):
         kept = open_journal(location).require_history()
-        records = [kept.read(number) for number in kept.numbers()]
-        damaged = _damaged(kept, records)
-    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+        entries = kept.entries()
+        damaged = damaged_versions(kept, entries)
+        if damaged:  # The links of versions that a writer drops at the same time are missing.
+            numbers = set(kept.numbers())
+            entries = [entry for entry in entries if entry.version in numbers]
+    return VersionHistory(_version(entry, entry.version in damaged) for entry in reversed(entries))
 
 
-def _version(record: Record, damaged: bool = False) -> Version:
-    change = record.change
-    counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
+def _version(entry: Entry, damaged: bool = False) -> Version:
     return Version(
-        version=record.version or 0,
-        at=record.at,
-        operation=change.operation,
-        strategy=change.strategy,
-        key_columns=list(change.key_columns),
-        files=record.file_count,
-        bytes=record.total_bytes,
-        transaction=record.token,
-        external=change.operation in ("external", "found"),
-        damaged=damaged,
-        **counts,
+        entry.version,
+        entry.at,
+        entry.operation,
+        entry.strategy,
+        entry.key_columns,
+        entry.inserted,
+        entry.updated,
+        entry.deleted,
+        entry.rows,
+        entry.files,
+        entry.bytes,
+        entry.transaction,
+        entry.operation in ("external", "found"),
+        damaged,
+        entry.restores,
     )
-
-
-def _damaged(kept: History, records: Sequence[Record]) -> set[int]:
-    """Return the versions with a damaged file. Check each link once, although several versions have it."""
-    if not records:
-        return set()
-    files = kept.files(records[0])
-    broken = set(damaged_files(kept.location_of(files), files))
-    found = set()
-    for number, record in enumerate(records):
-        if number:
-            broken -= set(record.paths)
-            added = {put.target: KeptFile.of(put) for put in record.puts}
-            broken |= set(damaged_files(kept.location_of(added), added))
-        if broken:
-            found.add(record.version or 0)
-    return found
 
 
 def undo(
@@ -492,11 +481,11 @@ class _OpenHistory:
             raise damaged_error(self._location, number, damaged)
         removed = [path for path in present if path not in wanted]
         if not changed and not removed:
-            return _version(head)
+            return _version(Entry.of(head))
         puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self._location)], change)
-        return _version(self._files.committed or head)
+        return _version(Entry.of(self._files.committed or head))
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
