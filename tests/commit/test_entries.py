@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -89,7 +90,9 @@ def test_a_cache_that_cannot_be_written_fails_no_commit(path: Path) -> None:
     cache_path(path).unlink()
     cache_path(path).mkdir()
     commit(path, 4)
-    inlay.forget(path, before=2)
+    cache_path(path).rmdir()
+    with mock.patch.object(EntryCache, "write", side_effect=OSError):
+        inlay.forget(path, before=2)
     assert [version.version for version in inlay.history(path)] == [4, 3, 2]
     assert [found.name for found in cache_path(path).parent.parent.glob("*.tmp")] == []
 

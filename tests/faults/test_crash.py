@@ -12,7 +12,8 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 pytestmark = pytest.mark.faults
 
 SCENARIOS = (
-    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo"
+    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo",
+    "restore", "forget", "keep",
 )  # fmt: skip
 
 
@@ -43,7 +44,16 @@ def test_a_fault_at_any_call_leaves_the_state_before_or_after(
     faults = all_faults(case.counts, (kind,))
     if not thorough and (scenario, kind) != ("files", "kill"):
         faults = sample(
-            faults, {"files": 24, "token": 24, "versions": 24, "token-initial": 4, "token-only": 4}.get(scenario, 12)
+            faults,
+            {
+                "files": 24,
+                "token": 24,
+                "versions": 24,
+                "token-initial": 4,
+                "token-only": 4,
+                "restore": 6,
+                "keep": 6,
+            }.get(scenario, 12),
         )
     found = try_faults(zygote, faults, tmp_path, case)
     tally(f"{scenario}, {kind}", found.tried, found.violations)

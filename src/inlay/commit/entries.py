@@ -90,10 +90,11 @@ class EntryCache:
     def append(self, entry: Entry) -> bool:
         """Add an entry. Return False if there is no cache."""
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
+            os.lseek(descriptor, 0, os.SEEK_END)
             os.write(descriptor, b"\n" + _line(entry))  # begins a new line even after an append that a crash cut off
         finally:
             os.close(descriptor)

@@ -429,14 +429,16 @@ class History:
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:
         """Drop the oldest versions, up to the first that a reader has pinned. Return these and the freed bytes."""
+        if numbers:
+            self._entries.delete()  # The paths of a version may be personal data.
         dropped = self._mark_dropped(numbers)
         if dropped:
             self._store.sync_directory(self._versions)
         freed = self.delete_dropped()
         self.finish_drops()
-        if dropped:
+        if numbers:
             with contextlib.suppress(OSError, InlayError):
-                self._write_entries()  # Without the dropped versions, whose paths may be personal data.
+                self._write_entries()
         return dropped, freed
 
     def _mark_dropped(self, numbers: Sequence[int]) -> list[int]:
