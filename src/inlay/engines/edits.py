@@ -237,10 +237,11 @@ def _differs(opened: OpenGroup, edit: GroupEdit, names: list[str], new: pa.Table
     first = 0
     for old in opened.batches(names):
         low, high = np.searchsorted(edit.positions, [first, first + old.num_rows])
-        found = _rows_at(old, edit.positions[low:high] - first)
-        fresh = replacement_rows(found, new.slice(low, high - low))
-        if _compare_columns(found, fresh, np.zeros(high - low, np.bool_)):
-            return True
+        if low < high:
+            found = _rows_at(old, edit.positions[low:high] - first)
+            fresh = replacement_rows(found, new.slice(low, high - low))
+            if _compare_columns(found, fresh, np.zeros(high - low, np.bool_)):
+                return True
         first += old.num_rows
     return False
 
