@@ -197,22 +197,23 @@ class LocalJournal:
 
     # ------------------------------------------------------------------------------------------------- snapshots
     @contextlib.contextmanager
-    def pin(self, files: Sequence[FileStat]) -> Iterator[Location | None]:
+    def pin(self, files: Sequence[FileStat], source: Location | None = None) -> Iterator[Location | None]:
         """Yield a location of hard links that keep the content of files readable, or None if links are impossible.
 
-        A commit replaces directory entries, not content, so links need no lock.
+        A commit replaces directory entries, not content, so links need no lock. `source` opens the files: the dataset
+        by default, or a version of it.
         """
         with contextlib.ExitStack() as stack:
             pinned = None
             # Only a writer creates a sidecar inside the dataset, because all writers then use it.
             if not self._is_inside or self.has_sidecar():
                 with contextlib.suppress(OSError):
-                    pinned = stack.enter_context(self._link_files(files))
+                    pinned = stack.enter_context(self._link_files(files, source or self.location))
             yield pinned
 
-    def lease_links(self, files: Sequence[FileStat], seconds: float) -> Location | None:
+    def lease_links(self, files: Sequence[FileStat], seconds: float, source: Location | None = None) -> Location | None:
         """Return hard links that every process can read for some time, or None if links are impossible."""
-        with self.pin(files) as pinned:
+        with self.pin(files, source) as pinned:
             if pinned is None or pinned.links is None:
                 return None
             leased = f"{pinned.links}_leased"
@@ -224,15 +225,16 @@ class LocalJournal:
             return replace(pinned, links=leased)
 
     @contextlib.contextmanager
-    def _link_files(self, files: Sequence[FileStat]) -> Iterator[Location]:
+    def _link_files(self, files: Sequence[FileStat], source: Location) -> Iterator[Location]:
         path, descriptor = create_claimed_staging(self._store, self.sidecar)
         try:
             pinned = replace(self.location, links=path)
             for directory in {os.path.dirname(pinned.full(file.path)) for file in files}:
                 os.makedirs(directory, exist_ok=True)
-            with open_directory(self.location.path) as root:
+            with open_directory(source.root) as root:
                 for file in files:
-                    link_into(root, file.path, pinned.full(file.path))
+                    name = source.full(file.path)[len(source.root) + 1 :]
+                    link_into(root, name, pinned.full(file.path))
             yield pinned
         finally:
             discard_tree(self._store, path)
