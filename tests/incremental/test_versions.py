@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from inlay.errors import (
     NotFoundError,
 )
 from inlay.storage import locate
-from tests.faults.scenarios import wrong_history
+from tests.faults.scenarios import leftovers, wrong_history
 
 
 def rows(path: Path, version: int | None = None) -> dict[int, str]:
@@ -438,22 +439,36 @@ def test_a_copied_dataset_keeps_its_versions(
 
 
 # ------------------------------------------------------------------------------------------- without hard links
+CALLS: list[Any] = [
+    inlay.history,
+    inlay.undo,
+    lambda path: inlay.restore(path, 1),
+    lambda path: inlay.keep(path, versions=1),
+    lambda path: inlay.forget(path, before=1),
+    lambda path: inlay.read_parquet(path, version=1),
+    lambda path: inlay.diff(path, 0, 1),
+]
+
+
 def test_without_hard_links_merges_work_and_the_reason_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError("Operation not permitted")
+        raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "ds"
     for number in range(3):
         upsert(path, k1=str(number))
     assert rows(path) == {1: "2"}
-    assert inlay.history(path) == ()
-    messages = [record.message for record in caplog.records if record.name == "inlay.commit"]
-    assert messages == [
-        f"inlay keeps no history of {str(path)!r}: it cannot create hard links: Operation not permitted"
-    ]
+    [message] = [record.message for record in caplog.records if record.name == "inlay.commit"]
+    assert f"inlay keeps no history of {str(path)!r}: it cannot create hard links: [Errno 1]" in message
+    assert "inlay keep DATASET --versions 10 --copies" in message
+    for call in CALLS:
+        with pytest.raises(HistoryUnavailableError, match="cannot create hard links") as caught:
+            call(path)
+        assert 'inlay.keep("DATASET", versions=10, copies=True)' in str(caught.value.hint)
+    assert leftovers(tmp_path) == []
     monkeypatch.undo()
     upsert(path, k1="now")
     assert [(entry.version, entry.operation) for entry in inlay.history(path)] == [(1, "merge"), (0, "found")]
@@ -470,17 +485,7 @@ def test_a_dataset_with_the_sidecar_inside_has_no_history(sales: Path) -> None:
         inlay.read_parquet(sales, version=1)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        inlay.history,
-        inlay.undo,
-        lambda path: inlay.restore(path, 1),
-        lambda path: inlay.keep(path, versions=1),
-        lambda path: inlay.forget(path, before=1),
-        lambda path: inlay.read_parquet(path, version=1),
-    ],
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_an_object_store_has_no_history(memory: Any, call: Any) -> None:
     inlay.write_dataset({"id": [1]}, "memory://lake/sales")
     with pytest.raises(HistoryUnavailableError, match="an object store has no hard links"):

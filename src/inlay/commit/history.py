@@ -10,26 +10,33 @@
 A link is durable before the record that names it, and each link belongs to consecutive versions. So readers need no
 lock, a crashed writer leaves at most the links that its draft names, and dropping the oldest version deletes exactly
 the links that its successor replaced.
+
+Where a link is impossible, a clone replaces it on filesystems that share blocks, or a copy if the user allows it.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import fcntl
 import hashlib
-import itertools
 import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from inlay.commit.access import share_access
-from inlay.commit.files import link_into, open_directory, read_content, read_footer_checksum, write_durably
-from inlay.commit.kept import FileList, KeptFile, KeptFiles, apply
+from inlay.commit.files import (
+    is_link_refused,
+    keep_file,
+    open_directory,
+    read_content,
+    read_footer_checksum,
+    write_durably,
+)
+from inlay.commit.kept import FileList, KeptFile, KeptFiles, apply, files_of, is_unchanged, next_version
+from inlay.commit.retention import Retention
 from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
 from inlay.errors import CorruptJournalError, DamagedVersionError, InlayError, NotFoundError
 from inlay.storage import FileStat, Listing, LocalStore, Location
@@ -70,16 +77,24 @@ class History:
         self._store = LocalStore()
         self._links, self._versions = f"{sidecar}/files", f"{sidecar}/versions"
 
-    def read_retention(self) -> bytes | None:
+    @property
+    def retention(self) -> Retention | None:
+        """The limits that a user has set, or None for the default."""
         try:
-            return self._store.read_bytes(f"{self._versions}/retention")
+            return Retention.load(self._store.read_bytes(f"{self._versions}/retention").decode())
         except FileNotFoundError:
             return None
 
-    def write_retention(self, content: bytes) -> None:
-        self._prepare_writing()
+    @property
+    def _copies(self) -> bool:
+        """Whether copies may replace links."""
+        retention = self.retention
+        return retention is not None and retention.copies
+
+    def write_retention(self, retention: Retention) -> None:
+        self._prepare_writing(copies=retention.copies)
         draft = new_draft(self._sidecar)
-        write_durably(draft, content)
+        write_durably(draft, retention.dump().encode())
         os.rename(draft, f"{self._versions}/retention")
         self._store.sync_directory(self._versions)
 
@@ -124,7 +139,7 @@ class History:
 
     def files(self, record: Record, paths: Collection[str] | None = None) -> KeptFiles:
         """Return the files of the version of a record, which may still be pending: all, or those at some paths."""
-        return _files(*self._read_files(record), paths)
+        return files_of(*self._read_files(record), paths)
 
     def _read_files(self, record: Record) -> tuple[FileList | None, list[Record]]:
         return self._retried(lambda: self._find_list(record))
@@ -213,7 +228,7 @@ class History:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with open(descriptor, "rb", closefd=False) as file:
                 record = Record.load(file.read(), path)
-            if record.version is not None and _is_any(descriptor, path, self._path(record.version)):
+            if record.version is not None and _is_any(descriptor, *self._paths_of(record, path)):
                 return PinnedVersion(record, self.files(record), descriptor)
         except BlockingIOError:
             pass
@@ -223,24 +238,29 @@ class History:
         os.close(descriptor)
         return None
 
+    def _paths_of(self, record: Record, path: str) -> list[str]:
+        """Return where a pinned record, opened at `path`, may be. A copy of a pending record would have no lock."""
+        recorded = self._path(record.version or 0)
+        return [recorded] if record.copied else [recorded, path]
+
     # --------------------------------------------------------------------------------------------------- recording
     def begin(self, record: Record, listing: Sequence[FileStat], count_rows: Callable[[], int | None]) -> Record:
         """Number a commit as the next version. Before that, record what other programs changed in the dataset."""
-        self._prepare_writing()
+        record = replace(record, copied=not self._prepare_writing(copies=self._copies))
         head = self.head()
-        if head is not None and _is_unchanged(head, listing):
+        if head is not None and is_unchanged(head, listing):
             files = self._head_files(head, record.paths)
         else:
             head, files = self.record_external(listing, count_rows)
         link = record.id[:_LINK_LENGTH]
         puts = [self._described(put, link) for put in record.puts]
-        return _next_version(replace(record, puts=puts), head, files, listing)
+        return next_version(replace(record, puts=puts), head, files, listing)
 
     def record_external(
         self, listing: Sequence[FileStat], count_rows: Callable[[], int | None]
     ) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
-        self._prepare_writing()
+        self._prepare_writing(copies=self._copies)
         head = self.head()
         files = self._head_files(head) if head else {}
         changed = [file for file in listing if not self._is_kept(files.get(file.path), file)]
@@ -252,7 +272,7 @@ class History:
         record = Record(uuid.uuid4().hex, removes=removed, change=Change(operation, rows=count_rows()))
         link = record.id[:_LINK_LENGTH]
         record = replace(record, puts=[self._found(file, link) for file in changed])
-        record = _next_version(record, head, files, listing, first=0)
+        record = next_version(record, head, files, listing, first=0)
         self._publish_external(record)
         apply(files, record)
         if len(record.puts) == len(files) > _MIN_CHANGES:  # A list is read faster than such a record.
@@ -265,23 +285,28 @@ class History:
         many_records = min(_MAX_RECORDS, _FEW_RECORDS + head.file_count // _MIN_CHANGES)
         many_changes = max(head.file_count, _MIN_CHANGES)
         if len(records) <= many_records and sum(len(each.paths) for each in records) <= many_changes:
-            return _files(found, records, paths)
-        files = _files(found, records)
+            return files_of(found, records, paths)
+        files = files_of(found, records)
         self._write_list(head, files)
         return files
 
-    def _prepare_writing(self) -> None:
-        """Create the directories of the history, or make what a killed writer left there durable."""
+    def _prepare_writing(self, *, copies: bool) -> bool:
+        """Create the directories of the history, or make what a killed writer left there durable.
+
+        Return whether the filesystem has hard links. Without them, raise OSError unless it has clones, or `copies`.
+        """
+        trial = new_draft(self._sidecar)
+        keep_file(f"{self._sidecar}/lock", trial, copies=copies)
+        is_linked = os.stat(trial).st_nlink > 1
+        os.unlink(trial)
         if self.exists():
             self._store.sync_directory(self._versions)
-            return
-        trial = f"{self._sidecar}/commit.trial.tmp"  # A sweep deletes drafts.
-        os.link(f"{self._sidecar}/lock", trial)
-        os.unlink(trial)
+            return is_linked
         for directory in (self._links, self._versions):
             for made in self._store.make_directories(directory):
                 share_access(self._sidecar, made)
         self._store.sync_directory(self._sidecar)
+        return is_linked
 
     def remove_unused(self) -> None:
         """Remove the directories of a history without versions."""
@@ -289,7 +314,7 @@ class History:
             self._store.remove_empty_directory(directory)
 
     def _described(self, put: Put, link: str) -> Put:
-        path = f"{self._sidecar}/{put.staged}"
+        path = self._staged(put)
         return put._replace(link=link, mtime_ns=os.stat(path).st_mtime_ns, footer=read_footer_checksum(path))
 
     def _found(self, file: FileStat, link: str) -> Put:
@@ -307,8 +332,9 @@ class History:
         try:
             write_durably(draft, record.dump())
             self._store.sync_directory(self._sidecar)
+            copies = self._copies
             with open_directory(self._location.path) as root:
-                self._link_all(record, lambda put, link: link_into(root, put.target, link))
+                self._link_all(record, lambda put, link: keep_file(put.target, link, root=root, copies=copies))
             os.rename(draft, self._path(record.version or 0))
         except BaseException:
             self.discard(record)
@@ -320,7 +346,11 @@ class History:
     def link_staged(self, record: Record) -> None:
         """Create the durable links of the staged files of a commit whose draft is durable."""
         if record.version is not None:
-            self._link_all(record, lambda put, link: os.link(f"{self._sidecar}/{put.staged}", link))
+            copies = self._copies
+            self._link_all(record, lambda put, link: keep_file(self._staged(put), link, copies=copies))
+
+    def _staged(self, put: Put) -> str:
+        return f"{self._sidecar}/{put.staged}"
 
     def _link_all(self, record: Record, create: Callable[[Put, str], None]) -> None:
         directories = {os.path.dirname(self._full(put.target, put.link)) for put in record.puts}
@@ -339,13 +369,13 @@ class History:
 
     def restage(self, put: Put) -> bool:
         """Link a lost staged file again from its link in the history. Return False if there is no such link."""
-        kept, staged = self._full(put.target, put.link), f"{self._sidecar}/{put.staged}"
+        kept, staged = self._full(put.target, put.link), self._staged(put)
         status = stat_or_none(kept) if put.link else None
         if status is None or read_content(kept) != (put.size, put.crc32):
             return False
         self._store.remove(staged)
         self._store.make_directories(os.path.dirname(staged))
-        os.link(kept, staged)
+        keep_file(kept, staged, copies=True)
         return True
 
     def complete(self, record: Record, path: str, expired: Callable[[], Sequence[int]]) -> None:
@@ -358,9 +388,21 @@ class History:
             with contextlib.suppress(OSError, InlayError):  # A later commit drops these versions.
                 self.finish_drops()
                 self._mark_dropped(expired())
-            with contextlib.suppress(FileExistsError):  # A crashed process has linked it.
-                os.link(path, self._path(record.version))
+            self._keep_record(path, self._path(record.version))
             self._store.sync_directory(self._versions)
+
+    def _keep_record(self, path: str, kept: str) -> None:
+        try:
+            os.link(path, kept)
+        except FileExistsError:  # A crashed process has linked it.
+            pass
+        except OSError as error:
+            if not is_link_refused(error):
+                raise
+            if stat_or_none(kept) is None:  # A reader may have pinned the copy of a crashed process.
+                draft = new_draft(self._sidecar)
+                write_durably(draft, self._store.read_bytes(path))
+                os.rename(draft, kept)
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""
@@ -512,69 +554,6 @@ def _has_kept_content(link: str, kept: KeptFile) -> bool:
     if kept.crc32 is not None:
         return read_content(link).crc32 == kept.crc32
     return read_footer_checksum(link) == kept.footer
-
-
-def _next_version(
-    record: Record, head: Record | None, files: KeptFiles, listing: Sequence[FileStat], first: int = 1
-) -> Record:
-    """Return the record of the version after `head`, with its totals and the links that it replaces.
-
-    `files` has at least those files of `head` that the record changes. `listing` shows all files of `head`.
-    """
-    replaced = [(path, files[path].link, files[path].size) for path in record.paths if path in files]
-    replaced_bytes = sum(size for _, _, size in replaced)
-    before = head or Record("")
-    change = record.change
-    if change.operation == "overwrite" and head is not None:
-        change = replace(change, deleted=head.change.rows)
-    return replace(
-        record,
-        change=change,
-        version=first if head is None else (before.version or 0) + 1,
-        is_first=head is None,
-        at=datetime.now(UTC).isoformat(),
-        file_count=before.file_count + len(record.puts) - len(replaced),
-        total_bytes=before.total_bytes + sum(put.size for put in record.puts) - replaced_bytes,
-        others=_checksum_others(record, listing),
-        replaced=replaced,
-        replaced_bytes=before.replaced_bytes + replaced_bytes,
-    )
-
-
-def _files(found: FileList | None, records: Sequence[Record], paths: Collection[str] | None = None) -> KeptFiles:
-    """Return files of a version: those of a list, changed by the later records, newest first."""
-    files: KeptFiles = {}
-    if found is not None:
-        files = found.all() if paths is None else found.find(paths)
-    for each in reversed(records):
-        apply(files, each)
-    return files if paths is None else {path: files[path] for path in paths if path in files}
-
-
-def _is_unchanged(head: Record, listing: Sequence[FileStat]) -> bool:
-    """Return whether a listing equals the newest version, by its checksum instead of its list of files."""
-    paths, sizes, times, _ = Listing.of(listing).columns
-
-    def found(path: str) -> tuple[int, int] | None:
-        at = bisect.bisect_left(paths, path)
-        return (sizes[at], times[at]) if at < len(paths) and paths[at] == path else None
-
-    return (
-        all(found(put.target) == (put.size, put.mtime_ns) for put in head.puts)
-        and not any(map(found, head.removes))
-        and head.others == _checksum_others(head, listing)
-    )
-
-
-def _checksum_others(record: Record, listing: Sequence[FileStat]) -> str:
-    """Return a checksum of paths, sizes and times of the files in a listing that a commit does not change."""
-    changed = set(record.paths)
-    *columns, _ = Listing.of(listing).columns
-    is_other = [path not in changed for path in columns[0]]
-    paths, sizes, times = (list(itertools.compress(column, is_other)) for column in columns)
-    checksum = hashlib.sha256(os.fsencode("\0".join(paths)))
-    checksum.update(repr((sizes, times)).encode())
-    return checksum.hexdigest()
 
 
 def _object(path: str, link: str) -> str:

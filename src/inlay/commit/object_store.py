@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, cast
 
+from inlay.commit.retention import Retention
 from inlay.commit.sidecar import (
     ABANDONED_SECONDS,
     STAGING_PREFIX,
@@ -74,7 +75,13 @@ class ObjectJournal:
         self._keep_staged = False  # True while a commit may refer to the staged files
 
     def require_history(self) -> NoReturn:
-        raise no_history_error(self.location, "an object store has no hard links")
+        raise no_history_error(self.location, "an object store has no hard links", "")
+
+    def write_retention(self, retention: Retention) -> None:  # noqa: ARG002
+        self.require_history()
+
+    def record_external(self, files: Sequence[FileStat]) -> NoReturn:  # noqa: ARG002
+        self.require_history()
 
     def count_rows(self, files: Sequence[FileStat]) -> None:
         """Return nothing: without history, nobody needs the number."""

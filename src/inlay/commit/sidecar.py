@@ -331,6 +331,7 @@ class Record:
     ledger: str | None = None  # that gets the token; on object stores also a new ledger of a new dataset
     change: Change = Change()
     version: int | None = None  # None without history
+    copied: bool = False  # The filesystem has no hard links, so the record of the version is a copy of this one.
     is_first: bool = False
     at: str = ""
     file_count: int = 0  # in the dataset after the commit, like `total_bytes`
@@ -482,12 +483,8 @@ def missing_file_error(location: Location, put: Put, record_path: str) -> Corrup
     )
 
 
-def no_history_error(location: Location, reason: str) -> HistoryUnavailableError:
-    return HistoryUnavailableError(
-        f"{location.uri!r} has no history: {reason}.",
-        operation="read",
-        hint="Copy the dataset to a local disk with hard links, in a directory whose parent you can write to.",
-    )
+def no_history_error(location: Location, reason: str, hint: str) -> HistoryUnavailableError:
+    return HistoryUnavailableError(f"{location.uri!r} has no history: {reason}.", operation="read", hint=hint)
 
 
 def hidden_commit_error(location: Location) -> DatasetIOError:

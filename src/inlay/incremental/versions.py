@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from inlay.commit.files import keep_file
 from inlay.commit.history import History, damaged_error, damaged_files
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
-from inlay.commit.retention import Retention, expired_versions, write_retention
+from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
@@ -337,6 +338,7 @@ def keep(
     versions: int | None = None,
     days: float | None = None,
     bytes: int | None = None,  # noqa: A002
+    copies: bool = False,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
@@ -351,6 +353,8 @@ def keep(
         versions: The number of versions to keep, with the newest.
         days: How many days to keep a version after a newer one has replaced it.
         bytes: The maximum size of all files that the newest version does not have.
+        copies: True keeps a copy of each data file that cannot be hard-linked, for example on a USB stick or if another
+            user owns the file. Such a dataset takes more than twice its space.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -373,8 +377,8 @@ def keep(
         [1, 2]
     """
     _check_limits(versions, days, bytes)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep") as opened:
-        write_retention(opened.history, Retention(versions, days, bytes))
+    retention = Retention(versions, days, bytes, copies)
+    with _open(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -445,16 +449,20 @@ def _open(
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
+    retention: Retention | None = None,
 ) -> Iterator[_OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
-    journal.require_history()
+    if retention is None:
+        journal.require_history()
     if not location.store.is_directory(location.path) and not (
         isinstance(journal, LocalJournal) and journal.has_sidecar()
     ):
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
+        if retention is not None:
+            files.journal.write_retention(retention)
         yield _OpenHistory(location, files)
 
 
@@ -477,7 +485,7 @@ class _OpenHistory:
                 return (record.version or 0) - 1
 
     def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self.history.record_external(listing, lambda: self._files.journal.count_rows(listing))
+        record, files = self._files.journal.record_external(listing)
         if record is None:
             raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
@@ -502,12 +510,14 @@ class _OpenHistory:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
+        if present.link == kept.link or kept.crc32 is not None:
+            return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
-        return present.link == kept.link or os.path.samefile(*(link.full(path) for link in links))
+        return os.path.samefile(*(link.full(path) for link in links))
 
     def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
         staged = self._files.stage_path()
-        os.link(link, staged)
+        keep_file(link, staged, copies=True)
         return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
