@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from inlay.commit.access import share_access
 from inlay.commit.files import (
@@ -35,47 +32,48 @@ from inlay.commit.files import (
     read_footer_checksum,
     write_durably,
 )
-from inlay.commit.kept import FileList, KeptFile, KeptFiles, apply, files_of, is_unchanged, next_version
+from inlay.commit.kept import (
+    LINK_LENGTH,
+    FileList,
+    KeptFile,
+    KeptFiles,
+    apply,
+    is_unchanged,
+    link_name,
+    next_version,
+)
+from inlay.commit.records import MIN_CHANGES, READ_ATTEMPTS, VersionRecords
 from inlay.commit.retention import Retention
 from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
-from inlay.errors import CorruptJournalError, DamagedVersionError, InlayError, NotFoundError
+from inlay.errors import InlayError
 from inlay.storage import FileStat, Listing, LocalStore, Location
 
 __all__ = [
     "History",
     "PinnedVersion",
-    "damaged_error",
     "damaged_files",
-    "require_intact",
 ]
-
-T = TypeVar("T")
-
-_LINK_LENGTH = 12
-_MAX_NAME = 255 - 1 - _LINK_LENGTH  # bytes of a file name to which a link can append its end
-# A list of all files is written again after this many records, more for datasets of many files, or this many changes.
-_FEW_RECORDS, _MAX_RECORDS = 8, 64
-_MIN_CHANGES = 64
-_READ_ATTEMPTS = 50
-_VERSION = re.compile(r"([0-9]{8,})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """A version that no writer drops until `descriptor` closes."""
+    """A version that no writer drops until `descriptor` closes. On an object store, it is None."""
 
     record: Record
     files: KeptFiles
-    descriptor: int
+    descriptor: int | None
 
 
-class History:
+class History(VersionRecords):
     """The versions in the sidecar of a dataset. Writers hold the lock of the dataset, and readers hold none."""
 
     def __init__(self, location: Location, sidecar: str) -> None:
-        self._location, self._sidecar = location, sidecar
+        super().__init__(location, f"{sidecar}/versions")
+        self._sidecar, self._links = sidecar, f"{sidecar}/files"
         self._store = LocalStore()
-        self._links, self._versions = f"{sidecar}/files", f"{sidecar}/versions"
+
+    def _read_bytes(self, path: str) -> bytes:
+        return self._store.read_bytes(path)
 
     @property
     def retention(self) -> Retention | None:
@@ -102,89 +100,33 @@ class History:
     def exists(self) -> bool:
         return stat_or_none(self._versions) is not None
 
-    def numbers(self) -> list[int]:
-        """List the kept versions, oldest first."""
-        return sorted(self._numbers("json"))
-
-    def _numbers(self, kind: str) -> list[int]:
+    def _names(self) -> Iterable[str]:
         try:
-            names = os.listdir(self._versions)
+            return os.listdir(self._versions)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [int(name.split(".")[0]) for name in names if re.fullmatch(rf"[0-9]{{8,}}\.{kind}", name)]
-
-    def _path(self, number: int, kind: str = "json") -> str:
-        return f"{self._versions}/{number:08d}.{kind}"
-
-    def read(self, number: int) -> Record:
-        """Return the record of a kept version."""
-        path = self._path(number)
-        try:
-            return Record.load(self._store.read_bytes(path), path)
-        except FileNotFoundError:
-            raise self._missing(number) from None
-
-    def _missing(self, number: int) -> NotFoundError:
-        numbers = self.numbers()
-        kept = f"Versions {numbers[0]} to {numbers[-1]} are kept" if numbers else "No version is kept"
-        return NotFoundError(
-            f"Version {number} of {self._location.uri!r} does not exist or is no longer kept. {kept}.",
-            hint="Run `inlay history DATASET` to list the versions.",
-        )
-
-    def head(self) -> Record | None:
-        """Return the record of the newest version. Only a caller with the lock knows that it stays the newest."""
-        numbers = self.numbers()
-        return self.read(numbers[-1]) if numbers else None
-
-    def files(self, record: Record, paths: Collection[str] | None = None) -> KeptFiles:
-        """Return the files of the version of a record, which may still be pending: all, or those at some paths."""
-        return files_of(*self._read_files(record), paths)
-
-    def _read_files(self, record: Record) -> tuple[FileList | None, list[Record]]:
-        return self._retried(lambda: self._find_list(record))
-
-    def _find_list(self, record: Record) -> tuple[FileList | None, list[Record]]:
-        """Return the nearest list of all files, and the later records up to `record`, newest first."""
-        number, records = record.version or 0, list[Record]()
-        while (found := self._read_list(number)) is None:
-            changes = record if number == record.version else self._read_any(number, "json", "drop", "past")
-            if changes is None:
-                raise FileNotFoundError(self._path(number))
-            records.append(changes)
-            if changes.is_first:
-                return None, records
-            number -= 1
-        return found, records
-
-    def _read_list(self, number: int) -> FileList | None:
-        path = self._path(number, "all")
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return FileList(self._store.read_bytes(path), path)
-        return None
-
-    def _read_any(self, number: int, *kinds: str) -> Record | None:
-        for path in (self._path(number, kind) for kind in kinds):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return Record.load(self._store.read_bytes(path), path)
-        return None
-
-    def _retried(self, read: Callable[[], T]) -> T:
-        """Repeat a read of several records that a writer renames at the same time."""
-        for _ in range(_READ_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
-                return read()
-        raise CorruptJournalError(
-            f"The history of {self._location.uri!r} lacks a record in {self._versions!r}.",
-            operation="read",
-            files=[self._versions],
-            hint="Restore the directory from a backup, or run `inlay forget DATASET` to begin a new history.",
-        )
 
     def location_of(self, files: KeptFiles) -> Location:
         """Return a location that opens the files of a version through their links."""
-        objects = {path: _object(path, kept.link) for path, kept in files.items()}
+        objects = {path: link_name(path, kept.link) for path, kept in files.items()}
         return replace(self._location, links=self._links, objects=objects)
+
+    def damaged(self, files: KeptFiles) -> list[str]:
+        return list(damaged_files(self.location_of(files), files))
+
+    def has_lost(self, record: Record) -> bool:
+        """Return whether a file of a version has been deleted or changed in place."""
+        return bool(self.damaged(self.files(record)))
+
+    def stage(self, location: Location, files: KeptFiles, staged: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Link files of a version to staging paths."""
+        for path, target in staged.items():
+            keep_file(location.full(path), target, copies=True)
+
+    def listing_of(self, location: Location, files: KeptFiles) -> Listing:
+        """List the links of a version as if they were files of the dataset."""
+        stats = ((path, os.stat(location.full(path))) for path in sorted(files))
+        return Listing.of(FileStat(path, each.st_size, each.st_mtime_ns, each.st_ino) for path, each in stats)
 
     def matches(self, files: KeptFiles, listing: Sequence[FileStat]) -> bool:
         """Return whether a listing of the dataset shows the files of a version."""
@@ -200,7 +142,7 @@ class History:
 
         The lock on its record ends with its process.
         """
-        for _ in range(_READ_ATTEMPTS):
+        for _ in range(READ_ATTEMPTS):
             wanted = max(self._numbers("json"), default=None) if number is None else number
             if wanted is None:
                 return None
@@ -252,7 +194,7 @@ class History:
             files = self._head_files(head, record.paths)
         else:
             head, files = self.record_external(listing, count_rows)
-        link = record.id[:_LINK_LENGTH]
+        link = record.id[:LINK_LENGTH]
         puts = [self._described(put, link) for put in record.puts]
         return next_version(replace(record, puts=puts), head, files, listing)
 
@@ -270,25 +212,14 @@ class History:
             return head, files
         operation = "external" if head else "found"
         record = Record(uuid.uuid4().hex, removes=removed, change=Change(operation, rows=count_rows()))
-        link = record.id[:_LINK_LENGTH]
+        link = record.id[:LINK_LENGTH]
         record = replace(record, puts=[self._found(file, link) for file in changed])
         record = next_version(record, head, files, listing, first=0)
         self._publish_external(record)
         apply(files, record)
-        if len(record.puts) == len(files) > _MIN_CHANGES:  # A list is read faster than such a record.
+        if len(record.puts) == len(files) > MIN_CHANGES:  # A list is read faster than such a record.
             self._write_list(record, files)
         return record, files
-
-    def _head_files(self, head: Record, paths: Collection[str] | None = None) -> KeptFiles:
-        """Return files of the newest version. Write their list again if that saves time later."""
-        found, records = self._read_files(head)
-        many_records = min(_MAX_RECORDS, _FEW_RECORDS + head.file_count // _MIN_CHANGES)
-        many_changes = max(head.file_count, _MIN_CHANGES)
-        if len(records) <= many_records and sum(len(each.paths) for each in records) <= many_changes:
-            return files_of(found, records, paths)
-        files = files_of(found, records)
-        self._write_list(head, files)
-        return files
 
     def _prepare_writing(self, *, copies: bool) -> bool:
         """Create the directories of the history, or make what a killed writer left there durable.
@@ -365,7 +296,7 @@ class History:
             self._store.sync_directory(directory)
 
     def _full(self, path: str, link: str) -> str:
-        return f"{self._links}/{_object(path, link)}"
+        return f"{self._links}/{link_name(path, link)}"
 
     def restage(self, put: Put) -> bool:
         """Link a lost staged file again from its link in the history. Return False if there is no such link."""
@@ -516,25 +447,6 @@ def new_draft(sidecar: str) -> str:
     return f"{sidecar}/commit.{uuid.uuid4().hex}.tmp"
 
 
-def require_intact(location: Location, pinned: PinnedVersion) -> None:
-    """Reject a version that cannot be read as it was."""
-    damaged = list(damaged_files(location, pinned.files))
-    if damaged:
-        raise damaged_error(location, pinned.record.version or 0, damaged)
-
-
-def damaged_error(location: Location, version: int, damaged: Sequence[str]) -> DamagedVersionError:
-    names = ", ".join(repr(location.display(path)) for path in damaged[:3])
-    return DamagedVersionError(
-        f"Version {version} of {location.uri!r} is damaged: another program changed {len(damaged)} of its files in"
-        f" place, such as {names}.",
-        operation="read",
-        files=[location.display(path) for path in damaged],
-        hint="Read another version: `inlay history DATASET` lists them. Let other programs write a new file and rename"
-        " it over the old one.",
-    )
-
-
 def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
     """Yield the paths of files whose links are missing, or whose content changed in place."""
     for path, kept in files.items():
@@ -554,14 +466,6 @@ def _has_kept_content(link: str, kept: KeptFile) -> bool:
     if kept.crc32 is not None:
         return read_content(link).crc32 == kept.crc32
     return read_footer_checksum(link) == kept.footer
-
-
-def _object(path: str, link: str) -> str:
-    """Return the path of a link in `files`. It repeats the directories of the dataset, for Hive partitions."""
-    directory, slash, name = path.rpartition("/")
-    if len(os.fsencode(name)) > _MAX_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return f"{directory}{slash}{name}.{link}"
 
 
 def _is_any(descriptor: int, *paths: str) -> bool:

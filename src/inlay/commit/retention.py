@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inlay.commit.history import History
+    from inlay.commit.records import VersionRecords
     from inlay.commit.sidecar import Record
 
 __all__ = ["Retention", "expired_versions"]
@@ -37,7 +37,7 @@ class Retention:
             return None
 
 
-def expired_versions(history: History, newest: Record | None = None) -> list[int]:
+def expired_versions(history: VersionRecords, newest: Record | None = None) -> list[int]:
     """Return the oldest versions, which exceed the limits. `newest` is a version that is about to be added."""
     numbers = history.numbers()
     if newest is not None and newest.version not in numbers:
@@ -53,7 +53,7 @@ def expired_versions(history: History, newest: Record | None = None) -> list[int
     return numbers[: next(expired, droppable)]
 
 
-def _exceeds(history: History, numbers: list[int], newest: Record, limits: Retention) -> bool:
+def _exceeds(history: VersionRecords, numbers: list[int], newest: Record, limits: Retention) -> bool:
     """Return whether keeping these versions exceeds a limit."""
     if limits.versions is not None and len(numbers) > limits.versions:
         return True

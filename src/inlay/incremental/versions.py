@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.commit.files import keep_file
-from inlay.commit.history import History, damaged_error, damaged_files
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
+from inlay.commit.records import VersionRecords
 from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
@@ -221,24 +220,22 @@ def _version(record: Record, damaged: bool = False) -> Version:
         files=record.file_count,
         bytes=record.total_bytes,
         transaction=record.token,
-        external=change.operation in ("external", "found"),
+        external=change.is_external,
         damaged=damaged,
         **counts,
     )
 
 
-def _damaged(kept: History, records: Sequence[Record]) -> set[int]:
+def _damaged(kept: VersionRecords, records: Sequence[Record]) -> set[int]:
     """Return the versions with a damaged file. Check each link once, although several versions have it."""
     if not records:
         return set()
-    files = kept.files(records[0])
-    broken = set(damaged_files(kept.location_of(files), files))
+    broken = set(kept.damaged(kept.files(records[0])))
     found = set()
     for number, record in enumerate(records):
         if number:
             broken -= set(record.paths)
-            added = {put.target: KeptFile.of(put) for put in record.puts}
-            broken |= set(damaged_files(kept.location_of(added), added))
+            broken |= set(kept.damaged({put.target: KeptFile.of(put) for put in record.puts}))
         if broken:
             found.add(record.version or 0)
     return found
@@ -455,9 +452,9 @@ def _open(
     journal = open_journal(location)
     if retention is None:
         journal.require_history()
-    if not location.store.is_directory(location.path) and not (
-        isinstance(journal, LocalJournal) and journal.has_sidecar()
-    ):
+    # On an object store, a user begins the history of a dataset before the first write.
+    is_known = journal.has_sidecar() if isinstance(journal, LocalJournal) else True
+    if not is_known and not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
@@ -492,16 +489,17 @@ class _OpenHistory:
 
     def restore(self, operation: str, number: int) -> Version:
         head, present = self._record_external(self._files.snapshot())
+        if head.change.restores == number:
+            return _version(head)
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
-        kept_at = self.history.location_of(wanted)
-        if damaged := list(damaged_files(kept_at, changed)):
-            raise damaged_error(self._location, number, damaged)
-        removed = [path for path in present if path not in wanted]
+        self.history.require_intact(target, changed)
+        puts = self._stage(changed)
+        names = {put.path for put in puts}
+        removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
             return _version(head)
-        puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self._location)], change)
         return _version(self._files.committed or head)
@@ -510,15 +508,18 @@ class _OpenHistory:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
-        if present.link == kept.link or kept.crc32 is not None:
+        if present.link == kept.link or kept.crc32 is not None or not self._location.store.is_local:
             return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
         return os.path.samefile(*(link.full(path) for link in links))
 
-    def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
-        staged = self._files.stage_path()
-        keep_file(link, staged, copies=True)
-        return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
+    def _stage(self, files: KeptFiles) -> list[StagedFile]:
+        staged = {path: self._files.stage_path() for path in files}
+        self.history.stage(self.history.location_of(files), files, staged)
+        contents = {
+            path: None if kept.crc32 is None else Content(kept.size, kept.crc32) for path, kept in files.items()
+        }
+        return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
         versions, freed = self.history.drop(numbers)
