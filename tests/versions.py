@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import fsspec
 import pyarrow as pa
@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
+from inlay.commit.kept import link_name
 from inlay.commit.object_history import ObjectHistory
 from inlay.commit.transaction import open_journal
 from inlay.parquet.layout import data_files
-from inlay.storage import locate
+from inlay.storage import Location, locate
 from tests.faults.scenarios import wrong_history
 
 Dataset: TypeAlias = Path | str  # a local path or a URL
@@ -81,23 +82,19 @@ def dataset_size(path: Dataset) -> int:
 
 def wrong_versions(path: Dataset) -> list[str]:
     """Describe kept files that no version needs, damaged versions, and a newest version that is not the dataset."""
-    return wrong_history(path.parent) if isinstance(path, Path) else _wrong_objects(path)
+    return wrong_history(path.parent) if isinstance(path, Path) else wrong_objects(locate(path))
 
 
-def _wrong_objects(path: str) -> list[str]:
-    location = locate(path)
+def wrong_objects(location: Location) -> list[str]:
     history = open_journal(location).history
     if history is None:
         return []
     assert isinstance(history, ObjectHistory)
     records = [history.read(number) for number in history.numbers()]
-    found = [
-        f"version {each.version} has lost {lost}" for each in records if (lost := history.damaged(history.files(each)))
-    ]
-    needed = {history._copy(name, link) for each in records[1:] for name, link, _ in each.replaced}
-    client = fsspec.url_to_fs(path)[0]
-    client.invalidate_cache()
-    copies = {cast(str, name) for name in client.find(history._copies)}
+    lost = {each.version: history.damaged(history.files(each)) for each in records}
+    found = [f"version {number} has lost {paths}" for number, paths in lost.items() if paths]
+    needed = {link_name(path, link) for each in records[1:] for path, link, _ in each.replaced}
+    copies = set(location.store.walk(history._copies, lambda _: True).paths)
     found += [f"a copy that no version needs: {name}" for name in copies - needed]
     if records and history.find_external(data_files(location)) is not None:
         found.append("the newest version is not the dataset")

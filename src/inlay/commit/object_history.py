@@ -29,7 +29,7 @@ from inlay.commit.kept import LINK_LENGTH, FileList, KeptFile, KeptFiles, is_unc
 from inlay.commit.records import VersionRecords
 from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Put, Record
-from inlay.errors import InlayError
+from inlay.errors import CorruptJournalError, InlayError
 from inlay.parquet.layout import data_files
 from inlay.storage import FileStat, Listing, Location, ObjectStore
 from inlay.storage.fallback import FallbackStore
@@ -200,8 +200,9 @@ class ObjectHistory(VersionRecords):
 
     def keep_replaced(self, record: Record, expired: Sequence[int]) -> None:
         """Copy the objects that a commit is about to delete, unless no version needs them."""
+        previous = (record.version or 0) - 1
         # Another program has already deleted or overwritten what an external change replaces.
-        if not record.change.is_external and (record.version or 0) - 1 not in expired:
+        if not record.change.is_external and previous in self.numbers() and previous not in expired:
             self._store.copy_all(
                 [(self._location.full(path), self._copy(path, link), size) for path, link, size in record.replaced]
             )
@@ -210,7 +211,7 @@ class ObjectHistory(VersionRecords):
         """Write the record of a version, whose objects are complete. `tags` are those of new objects, if known."""
         puts = [put._replace(mtime_ns=_number(self._tag(put, tags))) if put.staged else put for put in record.puts]
         self._write(self._path(record.version or 0), replace(record, puts=puts).dump())
-        with contextlib.suppress(OSError, InlayError):  # A later commit drops these versions.
+        with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)
 
     def _tag(self, put: Put, tags: Mapping[str, str]) -> str:

@@ -46,6 +46,8 @@ from inlay.commit.sidecar import (
 )
 from inlay.commit.tokens import dump_entry, entry_name, expired_entries, is_trim_due, load_entry
 from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
     ConcurrentModificationError,
     CorruptJournalError,
     DatasetIOError,
@@ -126,11 +128,22 @@ class ObjectJournal:
     def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
         history = self.require_history()
-        record = history.find_external(files)
-        if record is not None:
-            self._commit(record)
+        self._commit_external(history, files)
         head = history.head()
         return head, {} if head is None else history.files(head)
+
+    def _commit_external(self, history: ObjectHistory, files: Sequence[FileStat]) -> None:
+        record = history.find_external(files)
+        try:
+            if record is not None:
+                self._commit(record)
+        except (CommitPendingError, CommitStateUnknownError) as error:
+            self._keep_staged = False  # No file of the caller's change is in this commit.
+            raise DatasetIOError(
+                f"The history of {self.location.uri!r} cannot record what other programs changed:"
+                f" {error.__cause__ or error}. Nothing changed.",
+                operation="commit",
+            ) from error
 
     def acquire(self, timeout: float) -> None:  # noqa: ARG002  (the log has no lock to wait for)
         try:
@@ -199,9 +212,7 @@ class ObjectJournal:
         """Commit a change. `is_new` means that the dataset has had no data files, and so knows no tokens."""
         history = self.history
         if history is not None and record.paths:
-            external = history.find_external(files)
-            if external is not None:
-                self._commit(external)
+            self._commit_external(history, files)
             record = history.begin(record, files)
         return self._commit(record, is_new=is_new)
 
@@ -319,16 +330,15 @@ class ObjectJournal:
                     self._undo_if_late(number, record, self._list().entries)
                     return
                 self._require_placed(put, number)
-        if history is not None:
+        if history is not None:  # No version is listed without its objects, so it changes before they are deleted.
             history.keep_replaced(record, expired)
+            history.complete(record, tags, expired)
         if not record.change.is_external:
             self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
         self._store.remove_all([self.staged_path(put.staged) for put in puts])
         self._add_token(number, record)
-        if history is not None:
-            history.complete(record, tags, expired)
         self._mark_done(number)
         log = self._list()
         self._undo_if_late(number, record, log.entries)
