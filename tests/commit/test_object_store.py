@@ -33,15 +33,15 @@ from tests.faults.scenarios import stage
 PATH = "/bucket/ds"
 
 
-def new_dataset() -> tuple[Store, Dataset]:
+def new_dataset(versions: int | None = None) -> tuple[Store, Dataset]:
     store = Store()
-    dataset = Dataset(PATH, store.client())
+    dataset = Dataset(PATH, store.client(), versions)
     dataset.build()
     return store, dataset
 
 
-def count_requests() -> int:
-    store, dataset = new_dataset()
+def count_requests(versions: int | None = None) -> int:
+    store, dataset = new_dataset(versions)
     client = store.client()
     change(dataset.location(client))
     assert dataset.content() == AFTER
@@ -71,12 +71,19 @@ def request_index(condition: Callable[[str], bool]) -> int:
 COMMIT_POINT = request_index(lambda request: request.startswith("put") and request.endswith("1.json"))
 
 
+# Without versions, with versions that the next commit drops, and without an earlier version at all.
+VERSIONS = [None, 2, 1]
+
+
+@pytest.mark.parametrize("versions", VERSIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_fault_at_any_request_leaves_the_state_before_or_after(kind: str, request: pytest.FixtureRequest) -> None:
+def test_fault_at_any_request_leaves_the_state_before_or_after(
+    kind: str, versions: int | None, request: pytest.FixtureRequest
+) -> None:
     violations: list[str] = []
-    requests = count_requests()
+    requests = count_requests(versions)
     for k in range(1, requests + 1):
-        store, dataset = new_dataset()
+        store, dataset = new_dataset(versions)
         client = store.client()
         client.fail(kind, k)
         try:

@@ -490,6 +490,7 @@ def keep(
     max_bytes: Annotated[
         str | None, typer.Option("--bytes", help="Keep at most this size of replaced files, such as 10GiB.")
     ] = None,
+    copies: Annotated[bool, typer.Option("--copies", help="Keep copies of files that cannot be hard-linked.")] = False,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
@@ -503,6 +504,7 @@ def keep(
         versions=versions,
         days=days,
         bytes=None if max_bytes is None else o.size(max_bytes),
+        copies=copies,
         storage_options=o.storage_options(storage_option),
         lock_timeout=lock_timeout,
     )

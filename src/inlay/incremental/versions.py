@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.commit.history import History, damaged_error, damaged_files
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
-from inlay.commit.retention import Retention, expired_versions, write_retention
+from inlay.commit.records import VersionRecords
+from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
@@ -220,24 +220,22 @@ def _version(record: Record, damaged: bool = False) -> Version:
         files=record.file_count,
         bytes=record.total_bytes,
         transaction=record.token,
-        external=change.operation in ("external", "found"),
+        external=change.is_external,
         damaged=damaged,
         **counts,
     )
 
 
-def _damaged(kept: History, records: Sequence[Record]) -> set[int]:
+def _damaged(kept: VersionRecords, records: Sequence[Record]) -> set[int]:
     """Return the versions with a damaged file. Check each link once, although several versions have it."""
     if not records:
         return set()
-    files = kept.files(records[0])
-    broken = set(damaged_files(kept.location_of(files), files))
+    broken = set(kept.damaged(kept.files(records[0])))
     found = set()
     for number, record in enumerate(records):
         if number:
             broken -= set(record.paths)
-            added = {put.target: KeptFile.of(put) for put in record.puts}
-            broken |= set(damaged_files(kept.location_of(added), added))
+            broken |= set(kept.damaged({put.target: KeptFile.of(put) for put in record.puts}))
         if broken:
             found.add(record.version or 0)
     return found
@@ -337,6 +335,7 @@ def keep(
     versions: int | None = None,
     days: float | None = None,
     bytes: int | None = None,  # noqa: A002
+    copies: bool = False,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
@@ -351,6 +350,8 @@ def keep(
         versions: The number of versions to keep, with the newest.
         days: How many days to keep a version after a newer one has replaced it.
         bytes: The maximum size of all files that the newest version does not have.
+        copies: True keeps a copy of each data file that cannot be hard-linked, for example on a USB stick or if another
+            user owns the file. Such a dataset takes more than twice its space.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -373,8 +374,8 @@ def keep(
         [1, 2]
     """
     _check_limits(versions, days, bytes)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep") as opened:
-        write_retention(opened.history, Retention(versions, days, bytes))
+    retention = Retention(versions, days, bytes, copies)
+    with _open(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -445,16 +446,20 @@ def _open(
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
+    retention: Retention | None = None,
 ) -> Iterator[_OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
-    journal.require_history()
-    if not location.store.is_directory(location.path) and not (
-        isinstance(journal, LocalJournal) and journal.has_sidecar()
-    ):
+    if retention is None:
+        journal.require_history()
+    # On an object store, a user begins the history of a dataset before the first write.
+    is_known = journal.has_sidecar() if isinstance(journal, LocalJournal) else True
+    if not is_known and not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
+        if retention is not None:
+            files.journal.write_retention(retention)
         yield _OpenHistory(location, files)
 
 
@@ -477,23 +482,24 @@ class _OpenHistory:
                 return (record.version or 0) - 1
 
     def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self.history.record_external(listing, lambda: self._files.journal.count_rows(listing))
+        record, files = self._files.journal.record_external(listing)
         if record is None:
             raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
         head, present = self._record_external(self._files.snapshot())
+        if head.change.restores == number:
+            return _version(head)
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
-        kept_at = self.history.location_of(wanted)
-        if damaged := list(damaged_files(kept_at, changed)):
-            raise damaged_error(self._location, number, damaged)
-        removed = [path for path in present if path not in wanted]
+        self.history.require_intact(target, changed)
+        puts = self._stage(changed)
+        names = {put.path for put in puts}
+        removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
             return _version(head)
-        puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self._location)], change)
         return _version(self._files.committed or head)
@@ -502,13 +508,18 @@ class _OpenHistory:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
+        if present.link == kept.link or kept.crc32 is not None or not self._location.store.is_local:
+            return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
-        return present.link == kept.link or os.path.samefile(*(link.full(path) for link in links))
+        return os.path.samefile(*(link.full(path) for link in links))
 
-    def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
-        staged = self._files.stage_path()
-        os.link(link, staged)
-        return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
+    def _stage(self, files: KeptFiles) -> list[StagedFile]:
+        staged = {path: self._files.stage_path() for path in files}
+        self.history.stage(self.history.location_of(files), files, staged)
+        contents = {
+            path: None if kept.crc32 is None else Content(kept.size, kept.crc32) for path, kept in files.items()
+        }
+        return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
         versions, freed = self.history.drop(numbers)

@@ -202,16 +202,19 @@ class ObjectStore:
     def _create(self, path: str, data: bytes, *, replace: bool) -> None:
         self._client.pipe_file(path, data, **({} if replace else {"mode": "create"}))
 
-    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[bool]:
-        """Copy objects from tuples of source, target and size. Returns for each one whether its source exists."""
+    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[str | None]:
+        """Copy objects from tuples of source, target and size.
+
+        Returns the ETag of each copy: "" if the response does not tell it, and None if the source does not exist.
+        """
         return [self._copy(*copy) for copy in copies]
 
-    def _copy(self, source: str, target: str, size: int) -> bool:
+    def _copy(self, source: str, target: str, size: int) -> str | None:
         try:
             self.move(source, target, size)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        return ""
 
     def read_ahead(self, files: Sequence[FileStat]) -> None:
         """Begin to read small objects, or the ends of large ones."""
