@@ -16,12 +16,23 @@ from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
-from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
+from inlay.errors import InlayError, InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import summary_files
 from inlay.storage import Content, FileStat, Filesystem, Location
 
-__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo"]
+__all__ = [
+    "ForgetReport",
+    "OpenHistory",
+    "Version",
+    "VersionHistory",
+    "forget",
+    "history",
+    "keep",
+    "open_history",
+    "restore",
+    "undo",
+]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
 
@@ -282,7 +293,7 @@ def undo(
         >>> inlay.read_parquet("people").num_rows
         2
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "undo") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "undo") as opened:
         return opened.restore("undo", opened.version_to_undo())
 
 
@@ -325,7 +336,7 @@ def restore(
         >>> inlay.read_parquet("people").to_pydict()
         {'id': [1]}
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "restore") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "restore") as opened:
         return opened.restore("restore", version)
 
 
@@ -375,7 +386,7 @@ def keep(
     """
     _check_limits(versions, days, bytes)
     retention = Retention(versions, days, bytes, copies)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -426,7 +437,7 @@ def forget(
         >>> len(inlay.history("people"))
         1
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -440,14 +451,14 @@ def forget(
 
 
 @contextlib.contextmanager
-def _open(
+def open_history(
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
     retention: Retention | None = None,
-) -> Iterator[_OpenHistory]:
+) -> Iterator[OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
     if retention is None:
@@ -460,19 +471,23 @@ def _open(
         files.open(location)
         if retention is not None:
             files.journal.write_retention(retention)
-        yield _OpenHistory(location, files)
+        yield OpenHistory(location, files)
 
 
-class _OpenHistory:
+class OpenHistory:
     """The history of a dataset whose lock this process holds."""
 
     def __init__(self, location: Location, files: IncrementalFileManager) -> None:
-        self._location, self._files = location, files
-        self.history = files.journal.require_history()
+        self.location, self._files = location, files
+        self.journal = files.journal
+        self.history = self.journal.require_history()
+
+    def snapshot(self) -> Sequence[FileStat]:
+        return self._files.snapshot()
 
     def version_to_undo(self) -> int:
         """Return the version before the newest change of the rows."""
-        record, _ = self._record_external(self._files.snapshot())
+        record, _ = self.record_external(self._files.snapshot())
         while True:
             if record.change.operation == "undo" and record.change.restores is not None:
                 record = self.history.read(record.change.restores)
@@ -481,14 +496,14 @@ class _OpenHistory:
             else:
                 return (record.version or 0) - 1
 
-    def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self._files.journal.record_external(listing)
+    def record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
+        record, files = self.journal.record_external(listing)
         if record is None:
-            raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
+            raise NotFoundError(f"{self.location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
-        head, present = self._record_external(self._files.snapshot())
+        head, present = self.record_external(self._files.snapshot())
         if head.change.restores == number:
             return _version(head)
         target = self.history.read(number)
@@ -501,14 +516,14 @@ class _OpenHistory:
         if not changed and not removed:
             return _version(head)
         change = Change(operation, rows=target.change.rows, restores=number)
-        self._files.commit(puts, [*removed, *summary_files(self._location)], change)
+        self._files.commit(puts, [*removed, *summary_files(self.location)], change)
         return _version(self._files.committed or head)
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
-        if present.link == kept.link or kept.crc32 is not None or not self._location.store.is_local:
+        if present.link == kept.link or kept.crc32 is not None or not self.location.store.is_local:
             return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
         return os.path.samefile(*(link.full(path) for link in links))
@@ -522,7 +537,13 @@ class _OpenHistory:
         return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
+        journal = self.journal if isinstance(self.journal, LocalJournal) and numbers else None
+        if journal is not None:  # Views keep the files of versions that they lack.
+            with contextlib.suppress(InlayError):  # It may be what the dropped versions contain.
+                journal.views.update_all(journal.require_history(), exact=False)
         versions, freed = self.history.drop(numbers)
-        if self._files.journal.cache_path is not None:
-            FooterCache(self._files.journal.cache_path).delete()
+        if journal is not None:
+            journal.views.update_all(journal.require_history(), exact=True)
+        if self.journal.cache_path is not None:
+            FooterCache(self.journal.cache_path).delete()
         return ForgetReport(versions, freed)
