@@ -214,6 +214,12 @@ class ObjectHistory(VersionRecords):
         with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)
 
+    def placed_tags(self, puts: Sequence[Put]) -> dict[str, str]:
+        """Return the ETags of new objects that the crashed writer of a commit has already copied into the dataset."""
+        sizes = {put.target: put.size for put in puts}
+        present = self._store.walk(self._location.path, lambda _: True)
+        return {file.path: str(file.tag) for file in present if sizes.get(file.path) == file.size}
+
     def _tag(self, put: Put, tags: Mapping[str, str]) -> str:
         if tag := tags.get(put.target):
             return tag
@@ -235,12 +241,18 @@ class ObjectHistory(VersionRecords):
         record = self._read_any(number, "json")
         return record.replaced if record is not None else []
 
+    def _copies_in(self, path: str) -> list[tuple[str, int]]:
+        """Return the copies that are being deleted, unless another process has already deleted them."""
+        with contextlib.suppress(FileNotFoundError):
+            return [(name, size) for name, size in json.loads(self._store.read_bytes(path) or b"[]")]
+        return []
+
     def finish_drops(self) -> int:
         """Delete the copies that only dropped versions need, and the records that no version needs."""
         freed, markers = 0, sorted(self._numbers("drop"))
         for path in (self._path(number, "drop") for number in markers):
             if self._known_sizes()[self._name(path)]:
-                copies = json.loads(self._store.read_bytes(path))
+                copies = self._copies_in(path)
                 self._store.remove_all([f"{self._copies}/{name}" for name, _ in copies])
                 self._write(path, b"")
                 freed += sum(size for _, size in copies)

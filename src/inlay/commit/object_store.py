@@ -317,13 +317,15 @@ class ObjectJournal:
         except Exception as error:
             raise commit_pending_error(self.location, record, error) from error
 
-    def roll_forward(self, number: int, record: Record) -> None:
+    def roll_forward(self, number: int, record: Record, *, resumed: bool = False) -> None:
         history = self._history_of(record)
         expired = [] if history is None else history.expired(record)
-        puts = [] if record.change.is_external else record.puts
-        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
-        tags: dict[str, str] = {}
-        for put, tag in zip(puts, self._store.copy_all(staged), strict=True):
+        staged = [] if record.change.is_external else record.puts
+        # Copying an object again can change its ETag, which its version records.
+        tags = history.placed_tags(staged) if history is not None and resumed else {}
+        puts = [put for put in staged if put.target not in tags]
+        copies = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
+        for put, tag in zip(puts, self._store.copy_all(copies), strict=True):
             tags[put.target] = tag or ""
             if tag is None:
                 if self._is_done(number):  # Another process has completed this commit.
@@ -337,7 +339,7 @@ class ObjectJournal:
             self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
-        self._store.remove_all([self.staged_path(put.staged) for put in puts])
+        self._store.remove_all([self.staged_path(put.staged) for put in staged])
         self._add_token(number, record)
         self._mark_done(number)
         log = self._list()
@@ -453,7 +455,7 @@ class ObjectJournal:
     def _finish(self, number: int, record: Record) -> None:
         """Complete another writer's commit."""
         try:
-            self.roll_forward(number, record)
+            self.roll_forward(number, record, resumed=True)
         except CorruptJournalError:
             raise
         except Exception as error:
