@@ -76,7 +76,7 @@ def commit_point(versions: int | None = None) -> int:
 
 COMMIT_POINT = commit_point()
 # Without versions, with versions that the next commit drops, and without an earlier version at all.
-VERSIONS = [None, 2, 1]
+VERSIONS = [None, 2, pytest.param(1, marks=pytest.mark.long)]  # The last one is a corner of the second.
 
 
 @pytest.mark.parametrize("versions", VERSIONS)

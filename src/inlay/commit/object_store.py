@@ -60,7 +60,7 @@ __all__ = ["ObjectJournal"]
 
 
 _KEPT_ENTRIES = 10
-_LEDGER_KIND, _HISTORY_KIND = "tokens_", "versions_"
+_LEDGER_KIND, _HISTORY_KIND, _ENDED_KIND = "tokens_", "versions_", "ended_"
 # A store answers "conflict" while another request creates the entry, which may still fail.
 _CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
@@ -118,12 +118,25 @@ class ObjectJournal:
                 "Move the dataset to a prefix in the bucket.",
             )
         history = self.history
-        if history is None:
-            self._store.remove_tree(self._histories)  # Someone has ended an earlier history.
         id_ = uuid.uuid4().hex if history is None else history.id
-        with self._store.open_write(self._entry(0, f"{_HISTORY_KIND}{id_}")) as marker:
-            marker.write(retention.dump().encode())
+        self._store.write_bytes(self._entry(0, f"{_HISTORY_KIND}{id_}"), retention.dump().encode())
         self._list()
+
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        history = self.require_history()
+        numbers, freed = history.numbers(), history.size_of_copies()
+        for id_ in self._list().histories:
+            self._create_surely(self._entry(0, f"{_ENDED_KIND}{id_}"), b"")
+            self._store.remove(self._entry(0, f"{_HISTORY_KIND}{id_}"))
+        self._delete_ended(self._list())
+        return numbers, freed
+
+    def _delete_ended(self, log: _Log) -> None:
+        """Delete histories that have ended. If the process crashes, the next writer continues."""
+        for id_ in log.ended:
+            self._store.remove_tree(f"{self._histories}/{id_}")
+            self._store.remove(self._entry(0, f"{_ENDED_KIND}{id_}"))
 
     def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
@@ -450,6 +463,7 @@ class ObjectJournal:
             report.files = record.display_files(self.location)
         if sweep:
             report.swept = self._sweep(files)
+            self._delete_ended(log)
         return report
 
     def _finish(self, number: int, record: Record) -> None:
@@ -493,6 +507,7 @@ class _Log(NamedTuple):
     done: set[int]
     ledgers: dict[int, str]
     histories: list[str]
+    ended: list[str]  # histories that are being deleted
 
     @property
     def head(self) -> tuple[int, bool]:
@@ -513,5 +528,7 @@ def _parse_names(names: Iterable[str]) -> _Log:
     found = [(int(number), kind) for number, _, kind in (name.partition(".") for name in names)]
     entries, done = ({number for number, kind in found if kind == wanted} for wanted in ("json", "done"))
     ledgers = {number: kind[len(_LEDGER_KIND) :] for number, kind in found if kind.startswith(_LEDGER_KIND)}
-    histories = [kind[len(_HISTORY_KIND) :] for _, kind in found if kind.startswith(_HISTORY_KIND)]
-    return _Log(entries, done, ledgers, histories)
+    histories, ended = (
+        [kind[len(wanted) :] for _, kind in found if kind.startswith(wanted)] for wanted in (_HISTORY_KIND, _ENDED_KIND)
+    )
+    return _Log(entries, done, ledgers, histories, ended)

@@ -389,20 +389,21 @@ def _check_limits(versions: int | None, days: float | None, size: int | None) ->
 
 def forget(
     path: str | os.PathLike[str],
-    before: int,
+    before: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> ForgetReport:
-    """Delete all versions below a number, with their links, staged files and cached footers.
+    """Delete all versions below a number, with their links, copies, staged files and cached footers.
 
-    A version that a running process reads, and all later ones, are kept: `pinned` in the report names it. The newest
-    version is always kept.
+    On a local disk, a version that a running process reads, and all later ones, are kept: `pinned` in the report names
+    it. The files of the dataset itself stay.
 
     Args:
         path: The directory of the dataset.
-        before: The number of the oldest version to keep.
+        before: The number of the oldest version to keep. None deletes the whole history and the limits that `keep`
+            has set: the next commit begins a new history, and on an object store there is none until you call `keep`.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -427,6 +428,8 @@ def forget(
         1
     """
     with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+        if before is None:
+            return opened.end()
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -521,8 +524,17 @@ class _OpenHistory:
         }
         return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
+    def end(self) -> ForgetReport:
+        versions, freed = self._files.journal.end_history()
+        self._delete_cache()
+        left = self._files.journal.history
+        return ForgetReport(versions, freed, min(left.numbers(), default=None) if left is not None else None)
+
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
         versions, freed = self.history.drop(numbers)
+        self._delete_cache()
+        return ForgetReport(versions, freed)
+
+    def _delete_cache(self) -> None:
         if self._files.journal.cache_path is not None:
             FooterCache(self._files.journal.cache_path).delete()
-        return ForgetReport(versions, freed)
