@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -78,6 +79,19 @@ def file_names(path: Dataset) -> list[str]:
 
 def dataset_size(path: Dataset) -> int:
     return sum(file.size for file in data_files(locate(path)))
+
+
+def hidden_objects(path: Dataset) -> list[str]:
+    """List the files of the history of a dataset."""
+    client, root = fsspec.url_to_fs(str(path))
+    client.invalidate_cache()
+    parent, _, name = root.rpartition("/")
+    found = [str(each) for each in client.find(parent, withdirs=isinstance(path, Path))]
+    return [
+        each
+        for each in found
+        if re.search(rf"/\.{name}\.(versions/|txn/(files|versions|log/.*(versions|ended)_))", each)
+    ]
 
 
 def wrong_versions(path: Dataset) -> list[str]:

@@ -45,7 +45,7 @@ from inlay.commit.kept import (
 from inlay.commit.published import PublishedViews
 from inlay.commit.records import MIN_CHANGES, READ_ATTEMPTS, VersionRecords
 from inlay.commit.retention import Retention
-from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
+from inlay.commit.sidecar import Change, Put, Record, new_staging_name, stat_or_none, unlock
 from inlay.errors import InlayError
 from inlay.storage import FileStat, Listing, LocalStore, Location
 
@@ -244,6 +244,7 @@ class History(VersionRecords):
         if self.exists():
             self._store.sync_directory(self._versions)
             return is_linked
+        self._store.remove_tree(self._links)  # A process that deleted the whole history crashed.
         for directory in (self._links, self._versions):
             for made in self._store.make_directories(directory):
                 share_access(self._sidecar, made)
@@ -385,6 +386,26 @@ class History(VersionRecords):
         self.finish_drops()
         return dropped, freed
 
+    def end(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits, or only the versions before the first that a reader has pinned."""
+        numbers = self.numbers()
+        with contextlib.ExitStack() as stack:
+            pinned = [number for number in numbers if not self._lock_for_drop(number, stack)]
+            if not pinned:
+                return numbers, self._delete_all()
+        return self.drop([number for number in numbers if number < pinned[0]])
+
+    def _delete_all(self) -> int:
+        links = [os.path.join(root, name) for root, _, names in os.walk(self._links) for name in names]
+        freed = sum(self._unlink_size(path) for path in links)
+        discarded = f"{self._sidecar}/{new_staging_name()}"  # A sweep deletes it if this process crashes.
+        os.mkdir(discarded)
+        for directory in (self._versions, self._links):
+            os.rename(directory, f"{discarded}/{os.path.basename(directory)}")
+            self._store.sync_directory(self._sidecar)
+        self._store.remove_tree(discarded)
+        return freed
+
     def _mark_dropped(self, numbers: Sequence[int]) -> list[int]:
         """Hide the oldest versions, up to the first that a reader has pinned. Their links are deleted later."""
         dropped: list[int] = []
@@ -421,8 +442,12 @@ class History(VersionRecords):
 
     def _unlink(self, path: str) -> int:
         """Delete a link, and return the number of bytes that this frees."""
-        status = stat_or_none(path)
+        freed = self._unlink_size(path)
         self._store.remove(path)
+        return freed
+
+    def _unlink_size(self, path: str) -> int:
+        status = stat_or_none(path)
         return status.st_size if status is not None and status.st_nlink == 1 else 0
 
     def finish_drops(self) -> None:

@@ -46,6 +46,7 @@ class ObjectHistory(VersionRecords):
         self._copies = f"{directory}/files"
         self._store = store
         self._sizes: dict[str, int] | None = None  # of the objects in `records`
+        self._contents: dict[str, bytes] = {}
         self._objects: tuple[dict[str, FileStat], dict[str, FileStat] | None] | None = None
 
     def forget_objects(self) -> None:
@@ -68,12 +69,14 @@ class ObjectHistory(VersionRecords):
     def _read_bytes(self, path: str) -> bytes:
         if self._name(path) not in self._known_sizes():
             raise FileNotFoundError(path)
-        return self._store.read_bytes(path)
+        if path not in self._contents:  # Records and lists never change.
+            self._contents[path] = self._store.read_bytes(path)
+        return self._contents[path]
 
     def _write(self, path: str, content: bytes) -> None:
-        with self._store.open_write(path) as file:
-            file.write(content)
+        self._store.write_bytes(path, content)
         self._known_sizes()[self._name(path)] = len(content)
+        self._contents[path] = content
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._versions}/")
@@ -214,6 +217,12 @@ class ObjectHistory(VersionRecords):
         with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)
 
+    def placed_tags(self, puts: Sequence[Put]) -> dict[str, str]:
+        """Return the ETags of new objects that the crashed writer of a commit has already copied into the dataset."""
+        sizes = {put.target: put.size for put in puts}
+        present = self._store.walk(self._location.path, lambda _: True)
+        return {file.path: str(file.tag) for file in present if sizes.get(file.path) == file.size}
+
     def _tag(self, put: Put, tags: Mapping[str, str]) -> str:
         if tag := tags.get(put.target):
             return tag
@@ -231,16 +240,26 @@ class ObjectHistory(VersionRecords):
         self._write(self._path(max(numbers), "drop"), json.dumps(copies).encode() if copies else b"")
         return sorted(numbers), self.finish_drops()
 
+    def size_of_copies(self) -> int:
+        return sum(self._store.walk(self._copies, lambda _: True).sizes)
+
     def _replaced_by(self, number: int) -> Sequence[tuple[str, str, int]]:
         record = self._read_any(number, "json")
         return record.replaced if record is not None else []
+
+    def _copies_in(self, path: str) -> list[tuple[str, int]]:
+        """Return the copies that are being deleted, unless another process has already deleted them."""
+        with contextlib.suppress(FileNotFoundError):
+            content = self._contents.get(path) or self._store.read_bytes(path)
+            return [(name, size) for name, size in json.loads(content or b"[]")]
+        return []
 
     def finish_drops(self) -> int:
         """Delete the copies that only dropped versions need, and the records that no version needs."""
         freed, markers = 0, sorted(self._numbers("drop"))
         for path in (self._path(number, "drop") for number in markers):
             if self._known_sizes()[self._name(path)]:
-                copies = json.loads(self._store.read_bytes(path))
+                copies = self._copies_in(path)
                 self._store.remove_all([f"{self._copies}/{name}" for name, _ in copies])
                 self._write(path, b"")
                 freed += sum(size for _, size in copies)

@@ -60,7 +60,7 @@ __all__ = ["ObjectJournal"]
 
 
 _KEPT_ENTRIES = 10
-_LEDGER_KIND, _HISTORY_KIND = "tokens_", "versions_"
+_LEDGER_KIND, _HISTORY_KIND, _ENDED_KIND = "tokens_", "versions_", "ended_"
 # A store answers "conflict" while another request creates the entry, which may still fail.
 _CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
@@ -118,12 +118,25 @@ class ObjectJournal:
                 "Move the dataset to a prefix in the bucket.",
             )
         history = self.history
-        if history is None:
-            self._store.remove_tree(self._histories)  # Someone has ended an earlier history.
         id_ = uuid.uuid4().hex if history is None else history.id
-        with self._store.open_write(self._entry(0, f"{_HISTORY_KIND}{id_}")) as marker:
-            marker.write(retention.dump().encode())
+        self._store.write_bytes(self._entry(0, f"{_HISTORY_KIND}{id_}"), retention.dump().encode())
         self._list()
+
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        history = self.require_history()
+        numbers, freed = history.numbers(), history.size_of_copies()
+        for id_ in self._list().histories:
+            self._create_surely(self._entry(0, f"{_ENDED_KIND}{id_}"), b"")
+            self._store.remove(self._entry(0, f"{_HISTORY_KIND}{id_}"))
+        self._delete_ended(self._list())
+        return numbers, freed
+
+    def _delete_ended(self, log: _Log) -> None:
+        """Delete histories that have ended. If the process crashes, the next writer continues."""
+        for id_ in log.ended:
+            self._store.remove_tree(f"{self._histories}/{id_}")
+            self._store.remove(self._entry(0, f"{_ENDED_KIND}{id_}"))
 
     def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
@@ -317,13 +330,15 @@ class ObjectJournal:
         except Exception as error:
             raise commit_pending_error(self.location, record, error) from error
 
-    def roll_forward(self, number: int, record: Record) -> None:
+    def roll_forward(self, number: int, record: Record, *, resumed: bool = False) -> None:
         history = self._history_of(record)
         expired = [] if history is None else history.expired(record)
-        puts = [] if record.change.is_external else record.puts
-        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
-        tags: dict[str, str] = {}
-        for put, tag in zip(puts, self._store.copy_all(staged), strict=True):
+        staged = [] if record.change.is_external else record.puts
+        # Copying an object again can change its ETag, which its version records.
+        tags = history.placed_tags(staged) if history is not None and resumed else {}
+        puts = [put for put in staged if put.target not in tags]
+        copies = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
+        for put, tag in zip(puts, self._store.copy_all(copies), strict=True):
             tags[put.target] = tag or ""
             if tag is None:
                 if self._is_done(number):  # Another process has completed this commit.
@@ -337,7 +352,7 @@ class ObjectJournal:
             self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
-        self._store.remove_all([self.staged_path(put.staged) for put in puts])
+        self._store.remove_all([self.staged_path(put.staged) for put in staged])
         self._add_token(number, record)
         self._mark_done(number)
         log = self._list()
@@ -448,12 +463,13 @@ class ObjectJournal:
             report.files = record.display_files(self.location)
         if sweep:
             report.swept = self._sweep(files)
+            self._delete_ended(log)
         return report
 
     def _finish(self, number: int, record: Record) -> None:
         """Complete another writer's commit."""
         try:
-            self.roll_forward(number, record)
+            self.roll_forward(number, record, resumed=True)
         except CorruptJournalError:
             raise
         except Exception as error:
@@ -491,6 +507,7 @@ class _Log(NamedTuple):
     done: set[int]
     ledgers: dict[int, str]
     histories: list[str]
+    ended: list[str]  # histories that are being deleted
 
     @property
     def head(self) -> tuple[int, bool]:
@@ -511,5 +528,7 @@ def _parse_names(names: Iterable[str]) -> _Log:
     found = [(int(number), kind) for number, _, kind in (name.partition(".") for name in names)]
     entries, done = ({number for number, kind in found if kind == wanted} for wanted in ("json", "done"))
     ledgers = {number: kind[len(_LEDGER_KIND) :] for number, kind in found if kind.startswith(_LEDGER_KIND)}
-    histories = [kind[len(_HISTORY_KIND) :] for _, kind in found if kind.startswith(_HISTORY_KIND)]
-    return _Log(entries, done, ledgers, histories)
+    histories, ended = (
+        [kind[len(wanted) :] for _, kind in found if kind.startswith(wanted)] for wanted in (_HISTORY_KIND, _ENDED_KIND)
+    )
+    return _Log(entries, done, ledgers, histories, ended)

@@ -400,20 +400,21 @@ def _check_limits(versions: int | None, days: float | None, size: int | None) ->
 
 def forget(
     path: str | os.PathLike[str],
-    before: int,
+    before: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> ForgetReport:
-    """Delete all versions below a number, with their links, staged files and cached footers.
+    """Delete all versions below a number, with their links, copies, staged files and cached footers.
 
-    A version that a running process reads, and all later ones, are kept: `pinned` in the report names it. The newest
-    version is always kept.
+    On a local disk, a version that a running process reads, and all later ones, are kept: `pinned` in the report names
+    it. The files of the dataset itself stay.
 
     Args:
         path: The directory of the dataset.
-        before: The number of the oldest version to keep.
+        before: The number of the oldest version to keep. None deletes the whole history and the limits that `keep`
+            has set: the next commit begins a new history, and on an object store there is none until you call `keep`.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -422,7 +423,8 @@ def forget(
         The dropped versions and the freed bytes.
 
     Raises:
-        InvalidArgumentError: `before` is greater than the number of the newest version.
+        InvalidArgumentError: `before` is greater than the number of the newest version, or it is None and the dataset
+            is published as a view.
         NotFoundError: The dataset does not exist.
         HistoryUnavailableError: The storage of the dataset cannot keep versions.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
@@ -438,6 +440,8 @@ def forget(
         1
     """
     with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+        if before is None:
+            return opened.end()
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -536,6 +540,18 @@ class OpenHistory:
         }
         return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
+    def end(self) -> ForgetReport:
+        views = self.journal.views.read() if isinstance(self.journal, LocalJournal) else {}
+        if views:
+            raise InvalidArgumentError(
+                f"{self.location.uri!r} is published as {' and '.join(sorted(views))}, and views need a history.",
+                hint="Run inlay.unpublish(path) first, or pass `before` to keep the newest version.",
+            )
+        versions, freed = self.journal.end_history()
+        self._delete_cache()
+        left = self.journal.history
+        return ForgetReport(versions, freed, min(left.numbers(), default=None) if left is not None else None)
+
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
         journal = self.journal if isinstance(self.journal, LocalJournal) and numbers else None
         if journal is not None:  # Views keep the files of versions that they lack.
@@ -544,6 +560,9 @@ class OpenHistory:
         versions, freed = self.history.drop(numbers)
         if journal is not None:
             journal.views.update_all(journal.require_history(), exact=True)
+        self._delete_cache()
+        return ForgetReport(versions, freed)
+
+    def _delete_cache(self) -> None:
         if self.journal.cache_path is not None:
             FooterCache(self.journal.cache_path).delete()
-        return ForgetReport(versions, freed)
