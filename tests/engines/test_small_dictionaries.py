@@ -12,8 +12,8 @@ import pytest
 
 from inlay.engines.base import FileEdit, GroupEdit
 from inlay.engines.edits import rewrite_file
+from inlay.engines.open_file import OpenFile
 from inlay.parquet.splice import ParquetBytes
-from inlay.parquet.writer import WriterSettings
 from inlay.storage import locate
 from tests.parquet.splicing import READERS, needs_bloom_filters
 
@@ -83,16 +83,16 @@ def test_the_dictionary_holds_only_values_of_the_column(tmp_path: Path) -> None:
     assert share == len(["a8", "b8", "w0", "w1", "w2", "w3", "zz"]) / ROWS
 
 
-def small_dictionaries(path: Path) -> frozenset[str]:
-    with path.open("rb") as file:
-        schema = pq.ParquetFile(path).schema
-        return WriterSettings.like(ParquetBytes(file), 0, schema, ROWS).small_dictionaries
+def small_dictionaries(path: Path) -> list[str]:
+    file = OpenFile(locate(path.parent), path.name)
+    with file.raw() as raw:
+        return file.small_dictionaries(raw, 0)
 
 
 def test_only_small_dictionaries_are_chosen(tmp_path: Path) -> None:
     values = pa.array([str(i % 100) for i in range(ROWS)])
     write(tmp_path / "d", words(pa.string()).append_column("many", values).append_column("n", pa.array([1] * ROWS)))
-    assert small_dictionaries(tmp_path / "d/a.parquet") == {"word"}
+    assert small_dictionaries(tmp_path / "d/a.parquet") == ["word"]
 
 
 @needs_bloom_filters
