@@ -24,7 +24,16 @@ from inlay.storage import LocalStore, Location, locate
 
 State = Any
 
-KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm", "files", "versions"}
+KEPT_IN_SIDECAR = {
+    "lock",
+    "footers.db",
+    "footers.db-journal",
+    "footers.db-wal",
+    "footers.db-shm",
+    "files",
+    "versions",
+    "no_history",
+}
 
 
 @dataclass(frozen=True)

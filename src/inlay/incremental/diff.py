@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from inlay.arrays import from_numpy, from_texts, to_numpy
-from inlay.commit.history import History
+from inlay.commit.records import VersionRecords
 from inlay.commit.snapshot import Snapshot, hold_snapshot
 from inlay.commit.transaction import locate_dataset, open_journal
 from inlay.engines.columns import cast_rows, take_rows
@@ -276,7 +276,7 @@ def _skip_equal_groups(old: _Side, new: _Side) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ changed rows
-def _key_columns(history: History, old: int, new: int) -> list[str]:
+def _key_columns(history: VersionRecords, old: int, new: int) -> list[str]:
     """Return the key columns of the merges between two versions, or nothing if these differ."""
     found = set()
     number = new
