@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.engines.base import FileEdit, GroupEdit
+from inlay.engines.base import NO_ROWS, FileEdit, GroupEdit
 from inlay.engines.edits import rewrite_file
 from inlay.engines.open_file import OpenFile
 from inlay.parquet.splice import ParquetBytes
@@ -63,6 +63,31 @@ def test_the_schema_and_the_values_are_those_of_plain_text(tmp_path: Path, type_
         assert [v.decode() if isinstance(v, bytes) else v for v in column.to_pylist()] == expected, name
     assert pq.read_schema(staged).equals(pq.read_schema(tmp_path / "d/a.parquet"), check_metadata=True)
     assert pq.read_metadata(staged).metadata == pq.read_metadata(tmp_path / "d/a.parquet").metadata
+
+
+@pytest.mark.parametrize("type_", TEXT.values(), ids=TEXT.keys())
+def test_texts_of_a_row_group_whose_rows_are_all_replaced(tmp_path: Path, type_: pa.DataType) -> None:
+    before = words(type_)
+    write(tmp_path / "d", before)
+    values = [f"n{i % 3}" for i in range(ROWS)]
+    staged = replace(tmp_path / "d", list(range(ROWS)), values)
+    assert pq.read_table(staged)["word"].cast(pa.string()).to_pylist() == values
+    assert pq.read_schema(staged).equals(pq.read_schema(tmp_path / "d/a.parquet"), check_metadata=True)
+
+
+@pytest.mark.parametrize("type_", TEXT.values(), ids=TEXT.keys())
+def test_texts_of_a_row_group_that_loses_rows(tmp_path: Path, type_: pa.DataType) -> None:
+    before = words(type_)
+    write(tmp_path / "d", before)
+    groups = [GroupEdit(0, NO_ROWS, NO_ROWS, deleted=np.array([0, 7, 8]))]
+    stage = tmp_path / "staged.parquet"
+    rewrite_file(locate(tmp_path / "d"), FileEdit("a.parquet", str(stage), groups), before.take, map)
+    expected = [v for i, v in enumerate(before["word"].cast(pa.string()).to_pylist()) if i not in (0, 7, 8)]
+    for name, read in READERS.items():
+        column = read(stage)["word"]
+        assert [v.decode() if isinstance(v, bytes) else v for v in column.to_pylist()] == expected, name
+    assert pq.read_metadata(stage).row_group(0).column(1).statistics.max in ("w3", b"w3")  # the only "zz" is deleted
+    assert pq.read_schema(stage).equals(pq.read_schema(tmp_path / "d/a.parquet"), check_metadata=True)
 
 
 def test_statistics_do_not_count_values_that_only_the_dictionary_holds(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ class OpenGroup:
         for at, name in enumerate(table.column_names if self._texts else ()):
             if name in self._texts:
                 field = self._file.schema.field(name)
-                chunks = [chunk.dictionary_decode() for chunk in table.column(at).chunks]
+                # pyarrow reads dictionaries of large text as dictionaries of text.
+                chunks = [chunk.dictionary_decode().cast(field.type) for chunk in table.column(at).chunks]
                 table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
         return table
 
