@@ -21,7 +21,7 @@ from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import summary_files
 from inlay.storage import Content, FileStat, Filesystem, Location
 
-__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo"]
+__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo", "version_of"]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
 
@@ -34,9 +34,9 @@ class Version:
         version: The number of the version.
         at: The time of the commit, in UTC, as ISO 8601 text.
         operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
-            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
-            change by another program).
-        strategy: The strategy of a merge.
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit), `"external"` (a
+            change by another program) or `"create"` (the first version of a dataset of the service).
+        strategy: The strategy of a merge, or of a load of the service.
         key_columns: The key columns of a merge.
         inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
         updated: The number of rows replaced.
@@ -205,10 +205,11 @@ def history(
         kept = open_journal(location).require_history()
         records = [kept.read(number) for number in kept.numbers()]
         damaged = _damaged(kept, records)
-    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+    return VersionHistory(version_of(record, record.version in damaged) for record in reversed(records))
 
 
-def _version(record: Record, damaged: bool = False) -> Version:
+def version_of(record: Record, damaged: bool = False) -> Version:
+    """Return the version that a record describes."""
     change = record.change
     counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
     return Version(
@@ -492,11 +493,11 @@ class _OpenHistory:
             raise damaged_error(self._location, number, damaged)
         removed = [path for path in present if path not in wanted]
         if not changed and not removed:
-            return _version(head)
+            return version_of(head)
         puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self._location)], change)
-        return _version(self._files.committed or head)
+        return version_of(self._files.committed or head)
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
