@@ -172,13 +172,9 @@ def _is_long_run() -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`, let one worker run a whole group of tests: a file or a folder."""
-    from xdist.scheduler import LoadFileScheduling
+    from tests.scheduling import GroupScheduling
 
-    class GroupScheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid)
-
-    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+    return GroupScheduling(config, log, _group) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from inlay.engines.base import FileEdit, GroupEdit
-from inlay.engines.kernels import rewrite_file
+from inlay.engines.edits import rewrite_file
 from inlay.parquet.splice import ParquetBytes
 from inlay.parquet.writer import WriterSettings
 from inlay.storage import locate

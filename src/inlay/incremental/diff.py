@@ -22,8 +22,9 @@ import pyarrow as pa
 from inlay.arrays import from_numpy, from_texts, to_numpy
 from inlay.commit.snapshot import hold_snapshot
 from inlay.commit.transaction import locate_dataset, open_journal
-from inlay.engines.kernels import OpenFile, cast_rows, take_rows
+from inlay.engines.columns import cast_rows, take_rows
 from inlay.engines.keys import canonical_keys
+from inlay.engines.open_file import OpenFile
 from inlay.engines.row_codes import count_earlier, number_rows, number_tuples
 from inlay.errors import InvalidArgumentError, NotFoundError, SchemaMismatchError, wrap_errors
 from inlay.incremental.target import columns_in_paths, path_values
