@@ -29,7 +29,8 @@ from typing import TypeVar
 
 from inlay.commit.access import share_access
 from inlay.commit.files import link_into, open_directory, read_content, read_footer_checksum, write_durably
-from inlay.commit.kept import FileList, KeptFile, KeptFiles, apply
+from inlay.commit.kept import LINK_LENGTH, FileList, KeptFile, KeptFiles, apply, link_name
+from inlay.commit.published import PublishedViews
 from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
 from inlay.errors import CorruptJournalError, DamagedVersionError, InlayError, NotFoundError
 from inlay.storage import FileStat, Listing, LocalStore, Location
@@ -44,8 +45,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LINK_LENGTH = 12
-_MAX_NAME = 255 - 1 - _LINK_LENGTH  # bytes of a file name to which a link can append its end
 # A list of all files is written again after this many records, more for datasets of many files, or this many changes.
 _FEW_RECORDS, _MAX_RECORDS = 8, 64
 _MIN_CHANGES = 64
@@ -168,8 +167,18 @@ class History:
 
     def location_of(self, files: KeptFiles) -> Location:
         """Return a location that opens the files of a version through their links."""
-        objects = {path: _object(path, kept.link) for path, kept in files.items()}
+        objects = {path: link_name(path, kept.link) for path, kept in files.items()}
         return replace(self._location, links=self._links, objects=objects)
+
+    @property
+    def links_location(self) -> Location:
+        """A location that opens each link by its name."""
+        return replace(self._location, path=self._links)
+
+    def has_damaged(self, number: int, paths: Collection[str]) -> bool:
+        """Return whether one of some files of a kept version is damaged."""
+        files = self.files(self.read(number), paths)
+        return next(damaged_files(self.location_of(files), files), None) is not None
 
     def matches(self, files: KeptFiles, listing: Sequence[FileStat]) -> bool:
         """Return whether a listing of the dataset shows the files of a version."""
@@ -232,7 +241,7 @@ class History:
             files = self._head_files(head, record.paths)
         else:
             head, files = self.record_external(listing, count_rows)
-        link = record.id[:_LINK_LENGTH]
+        link = record.id[:LINK_LENGTH]
         puts = [self._described(put, link) for put in record.puts]
         return _next_version(replace(record, puts=puts), head, files, listing)
 
@@ -250,7 +259,7 @@ class History:
             return head, files
         operation = "external" if head else "found"
         record = Record(uuid.uuid4().hex, removes=removed, change=Change(operation, rows=count_rows()))
-        link = record.id[:_LINK_LENGTH]
+        link = record.id[:LINK_LENGTH]
         record = replace(record, puts=[self._found(file, link) for file in changed])
         record = _next_version(record, head, files, listing, first=0)
         self._publish_external(record)
@@ -335,7 +344,7 @@ class History:
             self._store.sync_directory(directory)
 
     def _full(self, path: str, link: str) -> str:
-        return f"{self._links}/{_object(path, link)}"
+        return f"{self._links}/{link_name(path, link)}"
 
     def restage(self, put: Put) -> bool:
         """Link a lost staged file again from its link in the history. Return False if there is no such link."""
@@ -429,9 +438,11 @@ class History:
         return True
 
     def _links_of_dropped(self, number: int) -> list[str]:
-        """Return the links of a dropped version that the next version replaced."""
+        """Return the links of a dropped version that the next version replaced, here and in views."""
         successor = self._read_any(number + 1, "json", "drop", "past")
-        return [self._full(path, link) for path, link, _ in successor.replaced] if successor else []
+        names = [link_name(path, link) for path, link, _ in successor.replaced] if successor else []
+        in_views = PublishedViews(self._location, self._sidecar).links_to_drop(number + 1, names)
+        return [*(f"{self._links}/{name}" for name in names), *in_views]
 
     def _unlink(self, path: str) -> int:
         """Delete a link, and return the number of bytes that this frees."""
@@ -575,14 +586,6 @@ def _checksum_others(record: Record, listing: Sequence[FileStat]) -> str:
     checksum = hashlib.sha256(os.fsencode("\0".join(paths)))
     checksum.update(repr((sizes, times)).encode())
     return checksum.hexdigest()
-
-
-def _object(path: str, link: str) -> str:
-    """Return the path of a link in `files`. It repeats the directories of the dataset, for Hive partitions."""
-    directory, slash, name = path.rpartition("/")
-    if len(os.fsencode(name)) > _MAX_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return f"{directory}{slash}{name}.{link}"
 
 
 def _is_any(descriptor: int, *paths: str) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from inlay.commit.sidecar import Put, Record, corrupt_record_error, require_inside
 
-__all__ = ["FileList", "KeptFile", "KeptFiles", "apply"]
+__all__ = ["LINK_LENGTH", "FileList", "KeptFile", "KeptFiles", "apply", "link_name"]
+
+LINK_LENGTH = 12
+_MAX_NAME = 255 - 1 - LINK_LENGTH  # bytes of a file name to which a link can append its end
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -42,6 +46,14 @@ def apply(files: KeptFiles, record: Record) -> KeptFiles:
     for put in record.puts:
         files[put.target] = KeptFile.of(put)
     return files
+
+
+def link_name(path: str, link: str) -> str:
+    """Return the path of a link in the history and in views. It repeats the directories, for Hive partitions."""
+    directory, slash, name = path.rpartition("/")
+    if len(os.fsencode(name)) > _MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return f"{directory}{slash}{name}.{link}"
 
 
 class FileList:

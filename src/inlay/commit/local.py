@@ -25,6 +25,7 @@ from typing import Any
 from inlay.commit.access import copy_access, share_access
 from inlay.commit.files import link_into, open_directory, read_content, write_durably
 from inlay.commit.history import History
+from inlay.commit.published import PublishedViews
 from inlay.commit.retention import expired_versions
 from inlay.commit.sidecar import (
     STAGING_PREFIX,
@@ -90,6 +91,10 @@ class LocalJournal:
     def history(self) -> History | None:
         """The versions of the dataset. A sidecar inside it has none, because other readers would read the links."""
         return None if self._is_inside else History(self.location, self.sidecar)
+
+    @property
+    def views(self) -> PublishedViews:
+        return PublishedViews(self.location, self.sidecar)
 
     def require_history(self) -> History:
         if self.history is None:
@@ -465,6 +470,7 @@ class LocalJournal:
         self._store.remove_empty_directory(self._marker)
         self._discard_previous(record)
         if history is not None:
+            self.views.update(history)
             with contextlib.suppress(OSError, InlayError):  # `finish_drops` repeats it.
                 history.delete_dropped()
 
@@ -565,6 +571,8 @@ class LocalJournal:
         if sweep:
             report.swept += self._sweep()
             self._tokens.sweep()
+            if self.history is not None and stat_or_none(self._journal) is None:
+                self.views.update(self.history)  # A crash may have interrupted the update after a commit.
 
     def _is_foreign(self, record: Record, *, undo: bool) -> bool:
         """Return whether the dataset was deleted, and perhaps created again, after the commit began."""

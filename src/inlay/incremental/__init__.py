@@ -10,6 +10,7 @@ from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge
 from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer, RowGroupMetadata
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan
+from inlay.incremental.publish import PublishedView, publish, unpublish
 from inlay.incremental.read import open_dataset, read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
@@ -61,6 +62,7 @@ __all__ = [
     "ParquetMetadataAnalyzer",
     "PartitionPruner",
     "Progress",
+    "PublishedView",
     "RecoveryReport",
     "RowGroupMetadata",
     "Strategy",
@@ -86,10 +88,12 @@ __all__ = [
     "plan_delete",
     "plan_incremental_rewrite",
     "plan_merge",
+    "publish",
     "read_parquet",
     "recover",
     "restore",
     "undo",
+    "unpublish",
     "validate_keys_and_schema",
     "validate_no_null_keys",
     "validate_partition_column_immutability",

@@ -16,12 +16,24 @@ from inlay.commit.retention import Retention, expired_versions, write_retention
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
-from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
+from inlay.errors import InlayError, InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import summary_files
 from inlay.storage import Content, FileStat, Filesystem, Location
 
-__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo", "version_of"]
+__all__ = [
+    "ForgetReport",
+    "OpenHistory",
+    "Version",
+    "VersionHistory",
+    "forget",
+    "history",
+    "keep",
+    "open_history",
+    "restore",
+    "undo",
+    "version_of",
+]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
 
@@ -285,7 +297,7 @@ def undo(
         >>> inlay.read_parquet("people").num_rows
         2
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "undo") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "undo") as opened:
         return opened.restore("undo", opened.version_to_undo())
 
 
@@ -328,7 +340,7 @@ def restore(
         >>> inlay.read_parquet("people").to_pydict()
         {'id': [1]}
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "restore") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "restore") as opened:
         return opened.restore("restore", version)
 
 
@@ -374,7 +386,7 @@ def keep(
         [1, 2]
     """
     _check_limits(versions, days, bytes)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "keep") as opened:
         write_retention(opened.history, Retention(versions, days, bytes))
         return opened.drop(expired_versions(opened.history))
 
@@ -426,7 +438,7 @@ def forget(
         >>> len(inlay.history("people"))
         1
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -440,13 +452,13 @@ def forget(
 
 
 @contextlib.contextmanager
-def _open(
+def open_history(
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
-) -> Iterator[_OpenHistory]:
+) -> Iterator[OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
     journal.require_history()
@@ -456,19 +468,23 @@ def _open(
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
-        yield _OpenHistory(location, files)
+        yield OpenHistory(location, files)
 
 
-class _OpenHistory:
+class OpenHistory:
     """The history of a dataset whose lock this process holds."""
 
     def __init__(self, location: Location, files: IncrementalFileManager) -> None:
-        self._location, self._files = location, files
-        self.history = files.journal.require_history()
+        self.location, self._files = location, files
+        self.journal = files.journal
+        self.history = self.journal.require_history()
+
+    def snapshot(self) -> Sequence[FileStat]:
+        return self._files.snapshot()
 
     def version_to_undo(self) -> int:
         """Return the version before the newest change of the rows."""
-        record, _ = self._record_external(self._files.snapshot())
+        record, _ = self.record_external(self._files.snapshot())
         while True:
             if record.change.operation == "undo" and record.change.restores is not None:
                 record = self.history.read(record.change.restores)
@@ -477,26 +493,26 @@ class _OpenHistory:
             else:
                 return (record.version or 0) - 1
 
-    def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self.history.record_external(listing, lambda: self._files.journal.count_rows(listing))
+    def record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
+        record, files = self.history.record_external(listing, lambda: self.journal.count_rows(listing))
         if record is None:
-            raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
+            raise NotFoundError(f"{self.location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
-        head, present = self._record_external(self._files.snapshot())
+        head, present = self.record_external(self._files.snapshot())
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
         kept_at = self.history.location_of(wanted)
         if damaged := list(damaged_files(kept_at, changed)):
-            raise damaged_error(self._location, number, damaged)
+            raise damaged_error(self.location, number, damaged)
         removed = [path for path in present if path not in wanted]
         if not changed and not removed:
             return version_of(head)
         puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
         change = Change(operation, rows=target.change.rows, restores=number)
-        self._files.commit(puts, [*removed, *summary_files(self._location)], change)
+        self._files.commit(puts, [*removed, *summary_files(self.location)], change)
         return version_of(self._files.committed or head)
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
@@ -512,7 +528,13 @@ class _OpenHistory:
         return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
+        views = self.journal.views if isinstance(self.journal, LocalJournal) and numbers else None
+        if views is not None:  # Views keep the files of versions that they lack.
+            with contextlib.suppress(InlayError):  # It may be what the dropped versions contain.
+                views.update_all(self.history, exact=False)
         versions, freed = self.history.drop(numbers)
-        if self._files.journal.cache_path is not None:
-            FooterCache(self._files.journal.cache_path).delete()
+        if views is not None:
+            views.update_all(self.history, exact=True)
+        if self.journal.cache_path is not None:
+            FooterCache(self.journal.cache_path).delete()
         return ForgetReport(versions, freed)
