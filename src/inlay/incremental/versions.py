@@ -32,6 +32,7 @@ __all__ = [
     "open_history",
     "restore",
     "undo",
+    "version_of",
 ]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
@@ -45,9 +46,9 @@ class Version:
         version: The number of the version.
         at: The time of the commit, in UTC, as ISO 8601 text.
         operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
-            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
-            change by another program).
-        strategy: The strategy of a merge.
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit), `"external"` (a
+            change by another program) or `"create"` (the first version of a dataset of the service).
+        strategy: The strategy of a merge, or of a load of the service.
         key_columns: The key columns of a merge.
         inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
         updated: The number of rows replaced.
@@ -216,10 +217,11 @@ def history(
         kept = open_journal(location).require_history()
         records = [kept.read(number) for number in kept.numbers()]
         damaged = _damaged(kept, records)
-    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+    return VersionHistory(version_of(record, record.version in damaged) for record in reversed(records))
 
 
-def _version(record: Record, damaged: bool = False) -> Version:
+def version_of(record: Record, damaged: bool = False) -> Version:
+    """Return the version that a record describes."""
     change = record.change
     counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
     return Version(
@@ -509,7 +511,7 @@ class OpenHistory:
     def restore(self, operation: str, number: int) -> Version:
         head, present = self.record_external(self._files.snapshot())
         if head.change.restores == number:
-            return _version(head)
+            return version_of(head)
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
@@ -518,10 +520,10 @@ class OpenHistory:
         names = {put.path for put in puts}
         removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
-            return _version(head)
+            return version_of(head)
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self.location)], change)
-        return _version(self._files.committed or head)
+        return version_of(self._files.committed or head)
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
