@@ -12,7 +12,8 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 pytestmark = pytest.mark.faults
 
 SCENARIOS = (
-    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo"
+    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo",
+    pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
 )  # fmt: skip
 
 
