@@ -262,7 +262,7 @@ def test_uploads_on_several_pages_are_listed(server: Server, monkeypatch: pytest
 @pytest.mark.timeout(300)
 def test_four_writers_get_through_without_conflicts(server: Server) -> None:
     """All writers replace the same row, and each one adds a row with each merge."""
-    writers, turns = 4, 3
+    writers, turns = 4, 2
     url = server.dataset({"a.parquet": lake.table(range(20))})
     options = server.options(f"http://{server.host}:{server.port}")
 

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inlay
-from inlay.engines import kernels
-from inlay.engines.kernels import OpenFile
+from inlay.engines import open_file
+from inlay.engines.open_file import OpenFile
 from inlay.engines.row_codes import number_rows
 from inlay.errors import (
     DamagedVersionError,
@@ -211,7 +211,7 @@ def test_only_differing_files_and_row_groups_are_read(tmp_path: Path, monkeypatc
     write_large(path)
     inlay.merge({"id": [720], "v": [1]}, path, "upsert", "id")
     opened, decoded = [], []
-    open_parquet, read_group = kernels.open_parquet, OpenFile.read_group
+    open_parquet, read_group = open_file.open_parquet, OpenFile.read_group
 
     def count_open(location: Any, name: str, *arguments: Any) -> Any:
         opened.append(name)
@@ -221,7 +221,7 @@ def test_only_differing_files_and_row_groups_are_read(tmp_path: Path, monkeypatc
         decoded.append((self.path, group))
         return read_group(self, group, *arguments)
 
-    monkeypatch.setattr(kernels, "open_parquet", count_open)
+    monkeypatch.setattr(open_file, "open_parquet", count_open)
     monkeypatch.setattr(OpenFile, "read_group", count_read)
     assert [(row["id"], row["v"]) for row in changes(path, 0, 1)] == [(720, 0), (720, 1)]
     assert opened == ["part-1.parquet"] * 2

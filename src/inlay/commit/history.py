@@ -20,7 +20,7 @@ import contextlib
 import fcntl
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inlay.commit.access import share_access
@@ -42,6 +42,7 @@ from inlay.commit.kept import (
     link_name,
     next_version,
 )
+from inlay.commit.published import PublishedViews
 from inlay.commit.records import MIN_CHANGES, READ_ATTEMPTS, VersionRecords
 from inlay.commit.retention import Retention
 from inlay.commit.sidecar import Change, Put, Record, new_staging_name, stat_or_none, unlock
@@ -127,6 +128,16 @@ class History(VersionRecords):
         """List the links of a version as if they were files of the dataset."""
         stats = ((path, os.stat(location.full(path))) for path in sorted(files))
         return Listing.of(FileStat(path, each.st_size, each.st_mtime_ns, each.st_ino) for path, each in stats)
+
+    @property
+    def links_location(self) -> Location:
+        """A location that opens each link by its name."""
+        return replace(self._location, path=self._links)
+
+    def has_damaged(self, number: int, paths: Collection[str]) -> bool:
+        """Return whether one of some files of a kept version is damaged."""
+        files = self.files(self.read(number), paths)
+        return next(damaged_files(self.location_of(files), files), None) is not None
 
     def matches(self, files: KeptFiles, listing: Sequence[FileStat]) -> bool:
         """Return whether a listing of the dataset shows the files of a version."""
@@ -425,9 +436,11 @@ class History(VersionRecords):
         return True
 
     def _links_of_dropped(self, number: int) -> list[str]:
-        """Return the links of a dropped version that the next version replaced."""
+        """Return the links of a dropped version that the next version replaced, here and in views."""
         successor = self._read_any(number + 1, "json", "drop", "past")
-        return [self._full(path, link) for path, link, _ in successor.replaced] if successor else []
+        names = [link_name(path, link) for path, link, _ in successor.replaced] if successor else []
+        in_views = PublishedViews(self._location, self._sidecar).links_to_drop(number + 1, names)
+        return [*(f"{self._links}/{name}" for name in names), *in_views]
 
     def _unlink(self, path: str) -> int:
         """Delete a link, and return the number of bytes that this frees."""

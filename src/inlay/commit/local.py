@@ -26,6 +26,7 @@ from inlay.commit.access import copy_access, share_access
 from inlay.commit.files import is_link_refused, keep_file, open_directory, read_content, write_durably
 from inlay.commit.history import History
 from inlay.commit.kept import KeptFiles
+from inlay.commit.published import PublishedViews
 from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import (
     STAGING_PREFIX,
@@ -99,6 +100,10 @@ class LocalJournal:
     def history(self) -> History | None:
         """The versions of the dataset. A sidecar inside it has none, because other readers would read the links."""
         return None if self._is_inside else History(self.location, self.sidecar)
+
+    @property
+    def views(self) -> PublishedViews:
+        return PublishedViews(self.location, self.sidecar)
 
     def require_history(self) -> History:
         history = self._possible_history()
@@ -247,22 +252,23 @@ class LocalJournal:
 
     # ------------------------------------------------------------------------------------------------- snapshots
     @contextlib.contextmanager
-    def pin(self, files: Sequence[FileStat]) -> Iterator[Location | None]:
+    def pin(self, files: Sequence[FileStat], source: Location | None = None) -> Iterator[Location | None]:
         """Yield a location of hard links that keep the content of files readable, or None if links are impossible.
 
-        A commit replaces directory entries, not content, so links need no lock.
+        A commit replaces directory entries, not content, so links need no lock. `source` opens the files: the dataset
+        by default, or a version of it.
         """
         with contextlib.ExitStack() as stack:
             pinned = None
             # Only a writer creates a sidecar inside the dataset, because all writers then use it.
             if not self._is_inside or self.has_sidecar():
                 with contextlib.suppress(OSError):
-                    pinned = stack.enter_context(self._link_files(files))
+                    pinned = stack.enter_context(self._link_files(files, source or self.location))
             yield pinned
 
-    def lease_links(self, files: Sequence[FileStat], seconds: float) -> Location | None:
+    def lease_links(self, files: Sequence[FileStat], seconds: float, source: Location | None = None) -> Location | None:
         """Return hard links that every process can read for some time, or None if links are impossible."""
-        with self.pin(files) as pinned:
+        with self.pin(files, source) as pinned:
             if pinned is None or pinned.links is None:
                 return None
             leased = f"{pinned.links}_leased"
@@ -274,15 +280,16 @@ class LocalJournal:
             return replace(pinned, links=leased)
 
     @contextlib.contextmanager
-    def _link_files(self, files: Sequence[FileStat]) -> Iterator[Location]:
+    def _link_files(self, files: Sequence[FileStat], source: Location) -> Iterator[Location]:
         path, descriptor = create_claimed_staging(self._store, self.sidecar)
         try:
             pinned = replace(self.location, links=path)
             for directory in {os.path.dirname(pinned.full(file.path)) for file in files}:
                 os.makedirs(directory, exist_ok=True)
-            with open_directory(self.location.path) as root:
+            with open_directory(source.root) as root:
                 for file in files:
-                    keep_file(file.path, pinned.full(file.path), root=root)
+                    name = source.full(file.path)[len(source.root) + 1 :]
+                    keep_file(name, pinned.full(file.path), root=root)
             yield pinned
         finally:
             discard_tree(self._store, path)
@@ -525,6 +532,7 @@ class LocalJournal:
         self._store.remove_empty_directory(self._marker)
         self._discard_previous(record)
         if history is not None:
+            self.views.update(history)
             with contextlib.suppress(OSError, InlayError):  # `finish_drops` repeats it.
                 history.delete_dropped()
 
@@ -625,6 +633,8 @@ class LocalJournal:
         if sweep:
             report.swept += self._sweep()
             self._tokens.sweep()
+            if self.history is not None and stat_or_none(self._journal) is None:
+                self.views.update(self.history)  # A crash may have interrupted the update after a commit.
 
     def _is_foreign(self, record: Record, *, undo: bool) -> bool:
         """Return whether the dataset was deleted, and perhaps created again, after the commit began."""

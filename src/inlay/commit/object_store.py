@@ -172,7 +172,7 @@ class ObjectJournal:
     def pin(self, files: Sequence[FileStat]) -> Iterator[None]:  # noqa: ARG002  (an object has one name)
         yield None
 
-    def lease_links(self, files: Sequence[FileStat], seconds: float) -> None:
+    def lease_links(self, files: Sequence[FileStat], seconds: float, source: Location | None = None) -> None:
         pass
 
     def is_writable(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from inlay.commit.sidecar import Record, unlock
+from inlay.commit.sidecar import Record, no_history_error, unlock
 from inlay.commit.transaction import Journal, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
 from inlay.errors import ConcurrentModificationError, LockTimeoutError
@@ -119,12 +119,22 @@ def hold_snapshot(location: Location, version: int | None = None) -> Iterator[Sn
     raise _no_snapshot(journal)
 
 
-def lease_snapshot(location: Location) -> Snapshot:
+def lease_snapshot(location: Location, version: int | None = None) -> Snapshot:
     """Return one snapshot that other processes can read after this call, for `SNAPSHOT_SECONDS` on a local disk.
 
     If no hard links can keep the files readable, readers must compare the files with those of the snapshot.
     """
     journal = open_journal(location)
+    if version is not None:
+        with hold_snapshot(location, version) as held:
+            leased = journal.lease_links(held.files, SNAPSHOT_SECONDS, held.location)
+        if leased is None:
+            raise no_history_error(
+                location,
+                "processes of Spark need hard links to the files of the version, which cannot be created",
+                "Read the version in one process: `inlay.read_parquet(path, version=...)`.",
+            )
+        return Snapshot(leased, held.files, journal, held.record)
     for attempt in range(_READ_ATTEMPTS):
         with _open_snapshot(journal, attempt, pin=False) as snapshot:
             if snapshot is None:

@@ -1,5 +1,7 @@
 """Merges, writes, compaction and reads of Parquet datasets."""
 
+from typing import TYPE_CHECKING, Any
+
 from inlay.commit.snapshot import list_dataset_files
 from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, recover
 from inlay.incremental.alter import AlterPlan, AlterResult, alter, plan_alter
@@ -10,6 +12,7 @@ from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge
 from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer, RowGroupMetadata
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan
+from inlay.incremental.publish import PublishedView, publish, unpublish
 from inlay.incremental.read import open_dataset, read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
@@ -43,6 +46,9 @@ from inlay.incremental.versions import (
 from inlay.incremental.write import write_dataset
 from inlay.parquet.layout import parse_hive_partition_path
 
+if TYPE_CHECKING:
+    from inlay.incremental.dataset import SnapshotDataset
+
 __all__ = [
     "STRATEGIES",
     "AlterPlan",
@@ -61,8 +67,10 @@ __all__ = [
     "ParquetMetadataAnalyzer",
     "PartitionPruner",
     "Progress",
+    "PublishedView",
     "RecoveryReport",
     "RowGroupMetadata",
+    "SnapshotDataset",
     "Strategy",
     "TableLike",
     "Version",
@@ -86,12 +94,23 @@ __all__ = [
     "plan_delete",
     "plan_incremental_rewrite",
     "plan_merge",
+    "publish",
     "read_parquet",
     "recover",
     "restore",
     "undo",
+    "unpublish",
     "validate_keys_and_schema",
     "validate_no_null_keys",
     "validate_partition_column_immutability",
     "write_dataset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SnapshotDataset":
+        raise AttributeError(f"module 'inlay.incremental' has no attribute {name!r}")
+    from inlay.incremental.dataset import SnapshotDataset  # a slow import, because it needs the datasets of pyarrow
+
+    globals()[name] = SnapshotDataset
+    return SnapshotDataset

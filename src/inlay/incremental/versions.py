@@ -16,12 +16,24 @@ from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
-from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
+from inlay.errors import InlayError, InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import summary_files
 from inlay.storage import Content, FileStat, Filesystem, Location
 
-__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo"]
+__all__ = [
+    "ForgetReport",
+    "OpenHistory",
+    "Version",
+    "VersionHistory",
+    "forget",
+    "history",
+    "keep",
+    "open_history",
+    "restore",
+    "undo",
+    "version_of",
+]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
 
@@ -34,9 +46,9 @@ class Version:
         version: The number of the version.
         at: The time of the commit, in UTC, as ISO 8601 text.
         operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
-            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
-            change by another program).
-        strategy: The strategy of a merge.
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit), `"external"` (a
+            change by another program) or `"create"` (the first version of a dataset of the service).
+        strategy: The strategy of a merge, or of a load of the service.
         key_columns: The key columns of a merge.
         inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
         updated: The number of rows replaced.
@@ -205,10 +217,11 @@ def history(
         kept = open_journal(location).require_history()
         records = [kept.read(number) for number in kept.numbers()]
         damaged = _damaged(kept, records)
-    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+    return VersionHistory(version_of(record, record.version in damaged) for record in reversed(records))
 
 
-def _version(record: Record, damaged: bool = False) -> Version:
+def version_of(record: Record, damaged: bool = False) -> Version:
+    """Return the version that a record describes."""
     change = record.change
     counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
     return Version(
@@ -282,7 +295,7 @@ def undo(
         >>> inlay.read_parquet("people").num_rows
         2
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "undo") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "undo") as opened:
         return opened.restore("undo", opened.version_to_undo())
 
 
@@ -325,7 +338,7 @@ def restore(
         >>> inlay.read_parquet("people").to_pydict()
         {'id': [1]}
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "restore") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "restore") as opened:
         return opened.restore("restore", version)
 
 
@@ -378,7 +391,7 @@ def keep(
     """
     _check_limits(versions, days, bytes)
     retention = Retention(versions, days, bytes, copies)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -415,7 +428,8 @@ def forget(
         The dropped versions and the freed bytes.
 
     Raises:
-        InvalidArgumentError: `before` is greater than the number of the newest version.
+        InvalidArgumentError: `before` is greater than the number of the newest version, or it is None and the dataset
+            is published as a view.
         NotFoundError: The dataset does not exist.
         HistoryUnavailableError: The storage of the dataset cannot keep versions.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
@@ -430,7 +444,7 @@ def forget(
         >>> len(inlay.history("people"))
         1
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
         if before is None:
             return opened.end()
         numbers = opened.history.numbers()
@@ -446,14 +460,14 @@ def forget(
 
 
 @contextlib.contextmanager
-def _open(
+def open_history(
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
     retention: Retention | None = None,
-) -> Iterator[_OpenHistory]:
+) -> Iterator[OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
     if retention is None:
@@ -466,19 +480,23 @@ def _open(
         files.open(location)
         if retention is not None:
             files.journal.write_retention(retention)
-        yield _OpenHistory(location, files)
+        yield OpenHistory(location, files)
 
 
-class _OpenHistory:
+class OpenHistory:
     """The history of a dataset whose lock this process holds."""
 
     def __init__(self, location: Location, files: IncrementalFileManager) -> None:
-        self._location, self._files = location, files
-        self.history = files.journal.require_history()
+        self.location, self._files = location, files
+        self.journal = files.journal
+        self.history = self.journal.require_history()
+
+    def snapshot(self) -> Sequence[FileStat]:
+        return self._files.snapshot()
 
     def version_to_undo(self) -> int:
         """Return the version before the newest change of the rows."""
-        record, _ = self._record_external(self._files.snapshot())
+        record, _ = self.record_external(self._files.snapshot())
         while True:
             if record.change.operation == "undo" and record.change.restores is not None:
                 record = self.history.read(record.change.restores)
@@ -487,16 +505,16 @@ class _OpenHistory:
             else:
                 return (record.version or 0) - 1
 
-    def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self._files.journal.record_external(listing)
+    def record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
+        record, files = self.journal.record_external(listing)
         if record is None:
-            raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
+            raise NotFoundError(f"{self.location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
-        head, present = self._record_external(self._files.snapshot())
+        head, present = self.record_external(self._files.snapshot())
         if head.change.restores == number:
-            return _version(head)
+            return version_of(head)
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
@@ -505,16 +523,16 @@ class _OpenHistory:
         names = {put.path for put in puts}
         removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
-            return _version(head)
+            return version_of(head)
         change = Change(operation, rows=target.change.rows, restores=number)
-        self._files.commit(puts, [*removed, *summary_files(self._location)], change)
-        return _version(self._files.committed or head)
+        self._files.commit(puts, [*removed, *summary_files(self.location)], change)
+        return version_of(self._files.committed or head)
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
-        if present.link == kept.link or kept.crc32 is not None or not self._location.store.is_local:
+        if present.link == kept.link or kept.crc32 is not None or not self.location.store.is_local:
             return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
         return os.path.samefile(*(link.full(path) for link in links))
@@ -528,16 +546,28 @@ class _OpenHistory:
         return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
 
     def end(self) -> ForgetReport:
-        versions, freed = self._files.journal.end_history()
+        views = self.journal.views.read() if isinstance(self.journal, LocalJournal) else {}
+        if views:
+            raise InvalidArgumentError(
+                f"{self.location.uri!r} is published as {' and '.join(sorted(views))}, and views need a history.",
+                hint="Run inlay.unpublish(path) first, or pass `before` to keep the newest version.",
+            )
+        versions, freed = self.journal.end_history()
         self._delete_cache()
-        left = self._files.journal.history
+        left = self.journal.history
         return ForgetReport(versions, freed, min(left.numbers(), default=None) if left is not None else None)
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
+        journal = self.journal if isinstance(self.journal, LocalJournal) and numbers else None
+        if journal is not None:  # Views keep the files of versions that they lack.
+            with contextlib.suppress(InlayError):  # It may be what the dropped versions contain.
+                journal.views.update_all(journal.require_history(), exact=False)
         versions, freed = self.history.drop(numbers)
+        if journal is not None:
+            journal.views.update_all(journal.require_history(), exact=True)
         self._delete_cache()
         return ForgetReport(versions, freed)
 
     def _delete_cache(self) -> None:
-        if self._files.journal.cache_path is not None:
-            FooterCache(self._files.journal.cache_path).delete()
+        if self.journal.cache_path is not None:
+            FooterCache(self.journal.cache_path).delete()
