@@ -264,6 +264,23 @@ def build_versions(root: Path) -> None:
     write_files(root, {"day=1/b.parquet": FOREIGN})
 
 
+def _refuse_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def build_copies(root: Path) -> None:
+    """Build a dataset without hard links, whose next commit drops a version."""
+    build_files(root)
+    with mock.patch("os.link", _refuse_links):
+        inlay.keep(dataset(root), versions=2, copies=True)
+        apply_one_file(root)
+
+
+def apply_copies(root: Path) -> None:
+    with mock.patch("os.link", _refuse_links):
+        apply_files(root)
+
+
 def build_restorable(root: Path) -> None:
     build_files(root)
     apply_files(root)
@@ -325,6 +342,7 @@ FILES = {
         Scenario("token-initial", build_nothing, apply_with_token, read_files_and_tokens),
         Scenario("token-only", build_files, apply_token_only, read_files_and_tokens),
         Scenario("versions", build_versions, apply_files, read_files),
+        Scenario("copies", build_copies, apply_copies, read_files),
         Scenario("undo", build_restorable, apply_restore, read_files),
         Scenario("restore", build_history, apply_restore_of_a_version, read_files_and_versions),
         Scenario("forget", build_history, apply_forget, read_files_and_versions, is_commit=False),

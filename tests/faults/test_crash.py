@@ -14,6 +14,7 @@ pytestmark = pytest.mark.faults
 SCENARIOS = (
     "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo",
     "restore", "forget", "keep",
+    pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
 )  # fmt: skip
 
 

@@ -89,17 +89,9 @@ class Recording:
 @pytest.mark.parametrize(
     "scenario",
     [
-        "files",
-        "initial",
-        "required-methods",
-        "token",
-        "token-initial",
-        "token-only",
-        "versions",
-        "undo",
-        "restore",
-        "forget",
-        "keep",
+        *("files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"),
+        *("restore", "forget", "keep"),
+        pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
     ],
 )
 def test_a_power_cut_leaves_the_state_before_or_after(

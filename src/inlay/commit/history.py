@@ -375,6 +375,8 @@ class History(VersionRecords):
                 draft = new_draft(self._sidecar)
                 write_durably(draft, self._store.read_bytes(path))
                 os.rename(draft, kept)
+            # A power cut must not lose the copy after the caller has deleted the original.
+            self._store.sync_directory(self._sidecar)
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""

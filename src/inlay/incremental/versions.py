@@ -188,7 +188,7 @@ def history(
 
     Every commit makes a version. The first commit to a directory that inlay has not seen records its files as
     version 0. By default, inlay keeps the last 10 versions as long as their files take less space than the dataset,
-    and always the previous version. `keep` sets other limits.
+    and always the previous version. `keep` sets other limits. On an object store, there is no history until then.
 
     Args:
         path: The directory of the dataset.
@@ -348,6 +348,9 @@ def keep(
 
     The limits replace all earlier ones, and each later commit applies them. A limit that is not passed does not
     apply. A version that a running process reads, and all later ones, are kept until it has finished.
+
+    On an object store, the first call turns the history on, also before the dataset exists: later commits copy the
+    objects that they replace. Readers there do not keep a version from being dropped.
 
     Args:
         path: The directory of the dataset.
