@@ -402,10 +402,10 @@ def forget(
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> ForgetReport:
-    """Delete all versions below a number, with their links, copies, staged files and cached footers.
+    """Delete versions below a number, with their links, copies and cached footers.
 
     On a local disk, a version that a running process reads, and all later ones, are kept: `pinned` in the report names
-    it. The files of the dataset itself stay.
+    it. The files of the dataset itself do not change.
 
     Args:
         path: The directory of the dataset.
