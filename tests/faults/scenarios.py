@@ -24,7 +24,17 @@ from inlay.storage import LocalStore, Location, locate
 
 State = Any
 
-KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm", "files", "versions"}
+KEPT_IN_SIDECAR = {
+    "lock",
+    "footers.db",
+    "footers.db-journal",
+    "footers.db-wal",
+    "footers.db-shm",
+    "files",
+    "versions",
+    "no_history",
+    "views.json",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ def is_pending(root: Path) -> bool:
 
 def leftovers(root: Path) -> list[str]:
     """List files that a completed or rejected change must not leave, such as staged files."""
-    found = [str(path) for path in root.iterdir() if path not in (dataset(root), sidecar(root))]
+    views = {root / "ds.delta", root / "ds.iceberg"}
+    found = [str(path) for path in root.iterdir() if path not in {dataset(root), sidecar(root)} | views]
     if sidecar(root).exists():
         names = {path.name for path in sidecar(root).iterdir()} - KEPT_IN_SIDECAR
         found += sorted(names - {f"tokens.{ledger}" for ledger in ledgers(root)})
@@ -253,6 +264,23 @@ def build_versions(root: Path) -> None:
     write_files(root, {"day=1/b.parquet": FOREIGN})
 
 
+def _refuse_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def build_copies(root: Path) -> None:
+    """Build a dataset without hard links, whose next commit drops a version."""
+    build_files(root)
+    with mock.patch("os.link", _refuse_links):
+        inlay.keep(dataset(root), versions=2, copies=True)
+        apply_one_file(root)
+
+
+def apply_copies(root: Path) -> None:
+    with mock.patch("os.link", _refuse_links):
+        apply_files(root)
+
+
 def build_restorable(root: Path) -> None:
     build_files(root)
     apply_files(root)
@@ -314,6 +342,7 @@ FILES = {
         Scenario("token-initial", build_nothing, apply_with_token, read_files_and_tokens),
         Scenario("token-only", build_files, apply_token_only, read_files_and_tokens),
         Scenario("versions", build_versions, apply_files, read_files),
+        Scenario("copies", build_copies, apply_copies, read_files),
         Scenario("undo", build_restorable, apply_restore, read_files),
         Scenario("restore", build_history, apply_restore_of_a_version, read_files_and_versions),
         Scenario("forget", build_history, apply_forget, read_files_and_versions, is_commit=False),
@@ -326,8 +355,9 @@ FILES = {
 
 def scenario_named(name: str) -> Scenario:
     from tests.faults.merges import MERGES
+    from tests.faults.views import VIEWS
 
-    return (FILES | MERGES)[name]
+    return (FILES | MERGES | VIEWS)[name]
 
 
 def outcome(scenario: Scenario, root: Path) -> str:

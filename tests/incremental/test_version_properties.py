@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import inlay
-from inlay.errors import NotFoundError
-from tests.faults.scenarios import wrong_history
+from inlay.errors import DamagedVersionError, NotFoundError
+from tests.s3 import S3Server
+from tests.versions import STORAGES, Dataset, file_names, new_dataset, write_file, wrong_versions
 
 Rows = dict[int, int]
 
@@ -35,8 +40,12 @@ class Model:
     A dataset with partitions has the column `p`, which depends on the key. `name` is the column of the values.
     """
 
-    def __init__(self, path: Path, partition_columns: list[str]) -> None:
+    def __init__(self, path: Dataset, partition_columns: list[str]) -> None:
         self.path, self.partition_columns = path, partition_columns
+        self.client, self.root = fsspec.url_to_fs(str(path))
+        self.files: dict[int, set[str]] = {}  # of each version
+        self.present: set[str] = set()  # the files before a step
+        self.lost: set[str] = set()  # files that another program has destroyed before there was a copy
         self.rows: list[tuple[int, int]] = []  # with repeated keys, because appends do not compare them
         self.name = "v"
         self.versions: dict[int, tuple[str, list[tuple[int, int]]]] = {}
@@ -44,11 +53,10 @@ class Model:
 
     def table(self, keys: set[int]) -> pa.Table:
         self.number += 1
-        return self.filled(pa.array(sorted(keys), pa.int64()), self.number)
-
-    def filled(self, keys: pa.Array, value: int) -> pa.Table:
-        partitions = {"p": [key % PARTITIONS for key in keys.to_pylist()]} if self.partition_columns else {}
-        return pa.table({"id": keys, self.name: pa.array([value] * len(keys), pa.int32()), **partitions})
+        ids = sorted(keys)
+        partitions = {"p": [key % PARTITIONS for key in ids]} if self.partition_columns else {}
+        values = pa.array([self.number] * len(ids), pa.int32())
+        return pa.table({"id": pa.array(ids, pa.int64()), self.name: values, **partitions})
 
     def read(self, version: int | None = None) -> tuple[str, list[tuple[int, int]]]:
         found = inlay.read_parquet(self.path, version=version)
@@ -73,7 +81,7 @@ class Model:
         elif action == "forget":
             self.forget(argument)
         elif action == "keep":
-            inlay.keep(self.path, versions=argument + 1)
+            inlay.keep(self.path, versions=argument + 1, copies=True)
             assert len(inlay.history(self.path)) <= argument + 1
         elif action == "rename":
             name, self.name = self.name, {"v": "w", "w": "v"}[self.name]
@@ -102,14 +110,15 @@ class Model:
     def undo(self) -> None:
         try:
             version = inlay.undo(self.path)
-        except NotFoundError:
+        except (NotFoundError, DamagedVersionError):
             return
         assert version.restores is not None
         if version.restores in self.versions:
             self.bring_back(version.restores)
 
     def restore(self, choice: int) -> None:
-        numbers = [entry.version for entry in inlay.history(self.path) if entry.version in self.versions]
+        kept = [entry for entry in inlay.history(self.path) if not entry.damaged]
+        numbers = [entry.version for entry in kept if entry.version in self.versions]
         if numbers:
             number = numbers[choice % len(numbers)]
             inlay.restore(self.path, number)
@@ -127,73 +136,100 @@ class Model:
 
     def foreign(self, action: str, keys: set[int]) -> None:
         """Change files as a program without inlay does, by renaming new files and deleting files."""
-        files = sorted(self.path.rglob("*.parquet"))
+        files = file_names(self.path)
         if action == "foreign":
             table = self.table(keys)
-            for partition in range(PARTITIONS) if self.partition_columns else ():
-                part = table.filter([key % PARTITIONS == partition for key in table["id"].to_pylist()])
-                write(self.path / f"p={partition}" / f"foreign-{self.number}.parquet", part.drop_columns("p"))
-            if not self.partition_columns:
-                write(self.path / f"foreign-{self.number}.parquet", table)
+            self._write(f"foreign-{self.number}.parquet", table)
             self.rows += pairs(table)
         elif len(files) > 1 and action == "foreign removal":
             self._lose(files[0])
-        elif action == "foreign replacement":
-            table = read_file(files[-1])
-            self._lose(files[-1], keep=True)
+            self.client.rm_file(f"{self.root}/{files[0]}")
+        elif files and action == "foreign replacement":
+            table = self._lose(files[-1])
             changed = table.set_column(1, self.name, pa.array([-1] * table.num_rows, pa.int64()))
-            write(files[-1], changed)
+            write_file(self.path, files[-1], changed)
             self.rows += pairs(changed)
 
-    def _lose(self, file: Path, *, keep: bool = False) -> None:
-        for row in pairs(read_file(file)):
+    def _write(self, name: str, table: pa.Table) -> None:
+        if not self.partition_columns:
+            write_file(self.path, name, table)
+            return
+        for partition in set(table["p"].to_pylist()):
+            part = table.filter([value == partition for value in table["p"].to_pylist()])
+            write_file(self.path, f"p={partition}/{name}", part.drop_columns("p"))
+
+    def _lose(self, name: str) -> pa.Table:
+        with self.client.open(f"{self.root}/{name}") as file:
+            table = pq.ParquetFile(file).read()
+        for row in pairs(table):
             self.rows.remove(row)
-        if not keep:
-            file.unlink()
+        if isinstance(self.path, str):
+            self.lost |= {f"{number}/{name}" for number, files in self.files.items() if name in files}
+        return table
 
     def observe(self) -> None:
         """Remember the rows of a new version, and compare those of all kept versions."""
-        kept = inlay.history(self.path)
+        kept, present = inlay.history(self.path), set(file_names(self.path))
         for entry in kept:
-            found = self.read(entry.version)
+            if entry.version not in self.files:
+                self.files[entry.version] = self.present if entry.external else present
+            assert entry.damaged == self.is_damaged(entry.version)
+            if entry.damaged:
+                with pytest.raises(DamagedVersionError):
+                    inlay.read_parquet(self.path, version=entry.version)
+                continue
+            found = self.read(entry.version) if entry.files else (self.name, [])
             expected = self.versions.setdefault(entry.version, found)
             assert found == expected, f"version {entry.version} changed"
             assert entry.rows in (None, len(found[1]))
-            assert not entry.damaged
         if kept and self.is_recorded():
             assert self.versions[kept[0].version] == (self.name, sorted(self.rows))
+        self.present = present
+
+    def is_damaged(self, number: int) -> bool:
+        return any(lost.startswith(f"{number}/") for lost in self.lost)
+
+    def wrong(self) -> list[str]:
+        damaged = [entry.version for entry in inlay.history(self.path) if self.is_damaged(entry.version)]
+        expected = tuple(f"version {number} has lost" for number in damaged)
+        return [each for each in wrong_versions(self.path) if not each.startswith(expected)]
 
     def is_recorded(self) -> bool:
         """Return whether no foreign change waits for the next commit."""
-        return wrong_history(self.path.parent) == []
+        return self.wrong() == []
 
 
 def pairs(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
 
 
-def read_file(path: Path) -> pa.Table:
-    return pq.ParquetFile(path).read()
-
-
-def write(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(exist_ok=True)
-    draft = path.with_suffix(".draft")
-    pq.write_table(table, draft)
-    draft.rename(path)
-
-
-@given(st.lists(STEPS, min_size=1, max_size=14), st.sampled_from([None, 3, 100]), st.sampled_from([[], ["p"]]))
+@pytest.mark.parametrize("kind", STORAGES)
+@given(
+    steps=st.lists(STEPS, min_size=1, max_size=14),
+    limit=st.sampled_from([None, 3, 100]),
+    partition_columns=st.sampled_from([[], ["p"]]),
+)
 def test_each_version_keeps_its_rows(
-    steps: list[tuple[str, Any]], limit: int | None, partition_columns: list[str]
+    kind: str,
+    request: pytest.FixtureRequest,
+    steps: list[tuple[str, Any]],
+    limit: int | None,
+    partition_columns: list[str],
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        model = Model(Path(directory) / "ds", partition_columns)
+    with _dataset(kind, request) as path:
+        model = Model(path, partition_columns)
         model.step("append", {1, 2, 3})
         if limit is not None:
-            inlay.keep(model.path, versions=limit)
+            inlay.keep(model.path, versions=limit, copies=True)
         for action, argument in steps:
             model.step(action, argument)
-        inlay.merge(model.table({99}), model.path, "insert", "id")  # records the last foreign change
+        model.step("insert", {99})  # records the last foreign change
         inlay.recover(model.path)
-        assert wrong_history(model.path.parent) == []
+        assert model.wrong() == []
+
+
+@contextlib.contextmanager
+def _dataset(kind: str, request: pytest.FixtureRequest) -> Iterator[Dataset]:
+    s3: S3Server | None = request.getfixturevalue("s3") if kind == "s3" else None
+    with tempfile.TemporaryDirectory() as directory, new_dataset(kind, Path(directory), s3) as path:
+        yield path

@@ -5,36 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from inlay.commit.entries import Entry
 from inlay.commit.files import read_content, read_footer_checksum
-from inlay.commit.history import History, PinnedVersion, link_name
-from inlay.commit.kept import KeptFile, KeptFiles
+from inlay.commit.kept import KeptFile, KeptFiles, link_name
+from inlay.commit.records import VersionRecords
 from inlay.commit.sidecar import stat_or_none
-from inlay.errors import DamagedVersionError
 from inlay.storage import Location
 
-__all__ = ["damaged_error", "damaged_files", "damaged_versions", "require_intact"]
-
-
-def require_intact(location: Location, pinned: PinnedVersion) -> None:
-    """Reject a version that cannot be read as it was."""
-    damaged = list(damaged_files(location, pinned.files))
-    if damaged:
-        raise damaged_error(location, pinned.record.version or 0, damaged)
-
-
-def damaged_error(location: Location, version: int, damaged: Sequence[str]) -> DamagedVersionError:
-    names = ", ".join(repr(location.display(path)) for path in damaged[:3])
-    return DamagedVersionError(
-        f"Version {version} of {location.uri!r} is damaged: another program changed {len(damaged)} of its files in"
-        f" place, such as {names}.",
-        operation="read",
-        files=[location.display(path) for path in damaged],
-        hint="Read another version: `inlay history DATASET` lists them. Let other programs write a new file and rename"
-        " it over the old one.",
-    )
+__all__ = ["damaged_files", "damaged_versions"]
 
 
 def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
@@ -58,15 +37,13 @@ def _has_kept_content(link: str, kept: KeptFile) -> bool:
     return read_footer_checksum(link) == kept.footer
 
 
-def damaged_versions(history: History, entries: Sequence[Entry]) -> set[int]:
+def damaged_versions(history: VersionRecords, entries: Sequence[Entry]) -> set[int]:
     """Return the versions with a damaged file. Check each link once, although several versions have it."""
     first = history.first_files(entries[0].version) if entries else {}
-    links = {link_name(path, kept.link): kept for path, kept in first.items()}
+    links = {link_name(path, kept.link): (path, kept) for path, kept in first.items()}
     for entry in entries[1:]:
-        links |= {link_name(path, values[0]): KeptFile(*values) for path, *values in entry.puts}
-    # A location that opens links by their own names.
-    at = replace(history.location_of({}), objects={link: link for link in links})
-    broken = set(damaged_files(at, links))
+        links |= {link_name(path, values[0]): (path, KeptFile(*values)) for path, *values in entry.puts}
+    broken = history.broken_links(links)
     if not broken:
         return set()
     found, present = set(), {path: link_name(path, kept.link) for path, kept in first.items()}

@@ -12,6 +12,7 @@ from inlay.incremental.display import Progress
 from inlay.incremental.merge import merge, plan_merge
 from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer, RowGroupMetadata
 from inlay.incremental.plan import FilePlan, IncrementalRewritePlan, MergePlan
+from inlay.incremental.publish import PublishedView, publish, unpublish
 from inlay.incremental.read import open_dataset, read_parquet
 from inlay.incremental.result import (
     MergeFileMetadata,
@@ -66,6 +67,7 @@ __all__ = [
     "ParquetMetadataAnalyzer",
     "PartitionPruner",
     "Progress",
+    "PublishedView",
     "RecoveryReport",
     "RowGroupMetadata",
     "SnapshotDataset",
@@ -92,10 +94,12 @@ __all__ = [
     "plan_delete",
     "plan_incremental_rewrite",
     "plan_merge",
+    "publish",
     "read_parquet",
     "recover",
     "restore",
     "undo",
+    "unpublish",
     "validate_keys_and_schema",
     "validate_no_null_keys",
     "validate_partition_column_immutability",

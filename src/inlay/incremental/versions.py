@@ -9,20 +9,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.commit.damage import damaged_error, damaged_files, damaged_versions
+from inlay.commit.damage import damaged_versions
 from inlay.commit.entries import Entry
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
-from inlay.commit.retention import Retention, expired_versions, write_retention
-from inlay.commit.sidecar import Change, Record, StagedFile
+from inlay.commit.retention import Retention, expired_versions
+from inlay.commit.sidecar import EXTERNAL_OPERATIONS, Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
-from inlay.errors import InvalidArgumentError, NotFoundError, wrap_errors
+from inlay.errors import InlayError, InvalidArgumentError, NotFoundError, wrap_errors
 from inlay.parquet.footer_cache import FooterCache
 from inlay.parquet.layout import summary_files
 from inlay.storage import Content, FileStat, Filesystem, Location
 
-__all__ = ["ForgetReport", "Version", "VersionHistory", "forget", "history", "keep", "restore", "undo"]
+__all__ = [
+    "ForgetReport",
+    "OpenHistory",
+    "Version",
+    "VersionHistory",
+    "forget",
+    "history",
+    "keep",
+    "open_history",
+    "restore",
+    "undo",
+    "version_of",
+]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
 
@@ -35,9 +47,9 @@ class Version:
         version: The number of the version.
         at: The time of the commit, in UTC, as ISO 8601 text.
         operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
-            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
-            change by another program).
-        strategy: The strategy of a merge.
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit), `"external"` (a
+            change by another program) or `"create"` (the first version of a dataset of the service).
+        strategy: The strategy of a merge, or of a load of the service.
         key_columns: The key columns of a merge.
         inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
         updated: The number of rows replaced.
@@ -176,7 +188,7 @@ def history(
 
     Every commit makes a version. The first commit to a directory that inlay has not seen records its files as
     version 0. By default, inlay keeps the last 10 versions as long as their files take less space than the dataset,
-    and always the previous version. `keep` sets other limits.
+    and always the previous version. `keep` sets other limits. On an object store, there is no history until then.
 
     Args:
         path: The directory of the dataset.
@@ -209,10 +221,11 @@ def history(
         if damaged:  # The links of versions that a writer drops at the same time are missing.
             numbers = set(kept.numbers())
             entries = [entry for entry in entries if entry.version in numbers]
-    return VersionHistory(_version(entry, entry.version in damaged) for entry in reversed(entries))
+    return VersionHistory(version_of(entry, entry.version in damaged) for entry in reversed(entries))
 
 
-def _version(entry: Entry, damaged: bool = False) -> Version:
+def version_of(entry: Entry, damaged: bool = False) -> Version:
+    """Return the version that an entry describes."""
     return Version(
         entry.version,
         entry.at,
@@ -226,7 +239,7 @@ def _version(entry: Entry, damaged: bool = False) -> Version:
         entry.files,
         entry.bytes,
         entry.transaction,
-        entry.operation in ("external", "found"),
+        entry.operation in EXTERNAL_OPERATIONS,
         damaged,
         entry.restores,
     )
@@ -273,7 +286,7 @@ def undo(
         >>> inlay.read_parquet("people").num_rows
         2
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "undo") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "undo") as opened:
         return opened.restore("undo", opened.version_to_undo())
 
 
@@ -316,7 +329,7 @@ def restore(
         >>> inlay.read_parquet("people").to_pydict()
         {'id': [1]}
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "restore") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "restore") as opened:
         return opened.restore("restore", version)
 
 
@@ -326,6 +339,7 @@ def keep(
     versions: int | None = None,
     days: float | None = None,
     bytes: int | None = None,  # noqa: A002
+    copies: bool = False,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
@@ -335,11 +349,16 @@ def keep(
     The limits replace all earlier ones, and each later commit applies them. A limit that is not passed does not
     apply. A version that a running process reads, and all later ones, are kept until it has finished.
 
+    On an object store, the first call turns the history on, also before the dataset exists: later commits copy the
+    objects that they replace. Readers there do not keep a version from being dropped.
+
     Args:
         path: The directory of the dataset.
         versions: The number of versions to keep, with the newest.
         days: How many days to keep a version after a newer one has replaced it.
         bytes: The maximum size of all files that the newest version does not have.
+        copies: True keeps a copy of each data file that cannot be hard-linked, for example on a USB stick or if another
+            user owns the file. Such a dataset takes more than twice its space.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -362,8 +381,8 @@ def keep(
         [1, 2]
     """
     _check_limits(versions, days, bytes)
-    with _open(path, filesystem, storage_options, lock_timeout, "keep") as opened:
-        write_retention(opened.history, Retention(versions, days, bytes))
+    retention = Retention(versions, days, bytes, copies)
+    with open_history(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -377,20 +396,21 @@ def _check_limits(versions: int | None, days: float | None, size: int | None) ->
 
 def forget(
     path: str | os.PathLike[str],
-    before: int,
+    before: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> ForgetReport:
-    """Delete all versions below a number, with their links, staged files and cached footers.
+    """Delete versions below a number, with their links, copies and cached footers.
 
-    A version that a running process reads, and all later ones, are kept: `pinned` in the report names it. The newest
-    version is always kept.
+    On a local disk, a version that a running process reads, and all later ones, are kept: `pinned` in the report names
+    it. The files of the dataset itself do not change.
 
     Args:
         path: The directory of the dataset.
-        before: The number of the oldest version to keep.
+        before: The number of the oldest version to keep. None deletes the whole history and the limits that `keep`
+            has set: the next commit begins a new history, and on an object store there is none until you call `keep`.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -399,7 +419,8 @@ def forget(
         The dropped versions and the freed bytes.
 
     Raises:
-        InvalidArgumentError: `before` is greater than the number of the newest version.
+        InvalidArgumentError: `before` is greater than the number of the newest version, or it is None and the dataset
+            is published as a view.
         NotFoundError: The dataset does not exist.
         HistoryUnavailableError: The storage of the dataset cannot keep versions.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
@@ -414,7 +435,9 @@ def forget(
         >>> len(inlay.history("people"))
         1
     """
-    with _open(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+    with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+        if before is None:
+            return opened.end()
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -428,35 +451,43 @@ def forget(
 
 
 @contextlib.contextmanager
-def _open(
+def open_history(
     path: str | os.PathLike[str],
     filesystem: Filesystem | None,
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
-) -> Iterator[_OpenHistory]:
+    retention: Retention | None = None,
+) -> Iterator[OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
-    journal.require_history()
-    if not location.store.is_directory(location.path) and not (
-        isinstance(journal, LocalJournal) and journal.has_sidecar()
-    ):
+    if retention is None:
+        journal.require_history()
+    # On an object store, a user begins the history of a dataset before the first write.
+    is_known = journal.has_sidecar() if isinstance(journal, LocalJournal) else True
+    if not is_known and not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
-        yield _OpenHistory(location, files)
+        if retention is not None:
+            files.journal.write_retention(retention)
+        yield OpenHistory(location, files)
 
 
-class _OpenHistory:
+class OpenHistory:
     """The history of a dataset whose lock this process holds."""
 
     def __init__(self, location: Location, files: IncrementalFileManager) -> None:
-        self._location, self._files = location, files
-        self.history = files.journal.require_history()
+        self.location, self._files = location, files
+        self.journal = files.journal
+        self.history = self.journal.require_history()
+
+    def snapshot(self) -> Sequence[FileStat]:
+        return self._files.snapshot()
 
     def version_to_undo(self) -> int:
         """Return the version before the newest change of the rows."""
-        record, _ = self._record_external(self._files.snapshot())
+        record, _ = self.record_external(self._files.snapshot())
         while True:
             if record.change.operation == "undo" and record.change.restores is not None:
                 record = self.history.read(record.change.restores)
@@ -465,42 +496,69 @@ class _OpenHistory:
             else:
                 return (record.version or 0) - 1
 
-    def _record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self.history.record_external(listing, lambda: self._files.journal.count_rows(listing))
+    def record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
+        record, files = self.journal.record_external(listing)
         if record is None:
-            raise NotFoundError(f"{self._location.uri!r} has no versions, because inlay has not written to it.")
+            raise NotFoundError(f"{self.location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
-        head, present = self._record_external(self._files.snapshot())
+        head, present = self.record_external(self._files.snapshot())
+        if head.change.restores == number:
+            return version_of(Entry.of(head))
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
-        kept_at = self.history.location_of(wanted)
-        if damaged := list(damaged_files(kept_at, changed)):
-            raise damaged_error(self._location, number, damaged)
-        removed = [path for path in present if path not in wanted]
+        self.history.require_intact(target, changed)
+        puts = self._stage(changed)
+        names = {put.path for put in puts}
+        removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
-            return _version(Entry.of(head))
-        puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
+            return version_of(Entry.of(head))
         change = Change(operation, rows=target.change.rows, restores=number)
-        self._files.commit(puts, [*removed, *summary_files(self._location)], change)
-        return _version(Entry.of(self._files.committed or head))
+        self._files.commit(puts, [*removed, *summary_files(self.location)], change)
+        return version_of(Entry.of(self._files.committed or head))
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
+        if present.link == kept.link or kept.crc32 is not None or not self.location.store.is_local:
+            return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
-        return present.link == kept.link or os.path.samefile(*(link.full(path) for link in links))
+        return os.path.samefile(*(link.full(path) for link in links))
 
-    def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
-        staged = self._files.stage_path()
-        os.link(link, staged)
-        return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
+    def _stage(self, files: KeptFiles) -> list[StagedFile]:
+        staged = {path: self._files.stage_path() for path in files}
+        self.history.stage(self.history.location_of(files), files, staged)
+        contents = {
+            path: None if kept.crc32 is None else Content(kept.size, kept.crc32) for path, kept in files.items()
+        }
+        return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
+
+    def end(self) -> ForgetReport:
+        views = self.journal.views.read() if isinstance(self.journal, LocalJournal) else {}
+        if views:
+            raise InvalidArgumentError(
+                f"{self.location.uri!r} is published as {' and '.join(sorted(views))}, and views need a history.",
+                hint="Run inlay.unpublish(path) first, or pass `before` to keep the newest version.",
+            )
+        versions, freed = self.journal.end_history()
+        self._delete_cache()
+        left = self.journal.history
+        return ForgetReport(versions, freed, min(left.numbers(), default=None) if left is not None else None)
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
+        journal = self.journal if isinstance(self.journal, LocalJournal) and numbers else None
+        if journal is not None:  # Views keep the files of versions that they lack.
+            with contextlib.suppress(InlayError):  # It may be what the dropped versions contain.
+                journal.views.update_all(journal.require_history(), exact=False)
         versions, freed = self.history.drop(numbers)
-        if self._files.journal.cache_path is not None:
-            FooterCache(self._files.journal.cache_path).delete()
+        if journal is not None:
+            journal.views.update_all(journal.require_history(), exact=True)
+        self._delete_cache()
         return ForgetReport(versions, freed)
+
+    def _delete_cache(self) -> None:
+        if self.journal.cache_path is not None:
+            FooterCache(self.journal.cache_path).delete()
