@@ -1,4 +1,4 @@
-"""After any sequence of changes, also by other programs, each kept version has the rows of the model."""
+"""After any sequence of changes, also by other programs, each kept version has the rows of the model, also in views."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.table import StaticTable
 
 import inlay
 from inlay.errors import NotFoundError
 from tests.faults.scenarios import wrong_history
+from tests.faults.views import wrong_views
 
 Rows = dict[int, int]
 
@@ -136,6 +139,22 @@ class Model:
         """Return whether no foreign change waits for the next commit."""
         return wrong_history(self.path.parent) == []
 
+    def check_views(self) -> None:
+        """Compare the rows of all kept versions in views with the model."""
+        assert wrong_views(self.path.parent, is_recovered=True) == []
+        for entry in inlay.history(self.path) if self.path.with_name("ds.delta").exists() else ():
+            expected = sorted(self.versions.get(entry.version, self.rows)) if entry.files else []
+            delta = pl.scan_delta(self.path.with_name("ds.delta"), version=entry.version).collect()
+            found = [delta.to_arrow()] if entry.files else []
+            if self.path.with_name("ds.iceberg").exists():
+                table = StaticTable.from_metadata(str(self.path.with_name("ds.iceberg")))
+                snapshot = table.snapshot_by_name(f"v{entry.version}")
+                assert snapshot is not None
+                iceberg = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+                found += [iceberg] if entry.files else []
+                assert iceberg.num_rows == delta.height
+            assert all(sorted(pairs(each)) == expected for each in found), f"version {entry.version}"
+
 
 def pairs(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
@@ -147,15 +166,28 @@ def write(path: Path, table: pa.Table) -> None:
     draft.rename(path)
 
 
-@given(st.lists(STEPS, min_size=1, max_size=14), st.sampled_from([None, 3, 100]))
-def test_each_version_keeps_its_rows(steps: list[tuple[str, Any]], limit: int | None) -> None:
+@given(
+    st.lists(STEPS, min_size=1, max_size=14),
+    st.sampled_from([None, 1, 3, 100]),
+    st.sampled_from([[], ["delta"], ["delta", "iceberg"]]),
+    st.booleans(),
+)
+def test_each_version_keeps_its_rows(
+    steps: list[tuple[str, Any]], limit: int | None, formats: list[str], on_commit: bool
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
         model = Model(Path(directory) / "ds")
         model.step("append", {1, 2, 3})
+        for format_ in formats:
+            inlay.publish(model.path, format_, on_commit=on_commit)
         if limit is not None:
             inlay.keep(model.path, versions=limit)
         for action, argument in steps:
             model.step(action, argument)
         inlay.merge(model.table({99}), model.path, "insert", "id")  # records the last foreign change
+        model.rows.append((99, model.number))
         inlay.recover(model.path)
         assert wrong_history(model.path.parent) == []
+        for format_ in [] if on_commit else formats:
+            inlay.publish(model.path, format_)
+        model.check_views()

@@ -346,9 +346,9 @@ def show(found: Inspection, limit: int) -> None:
         versions = output.counted(found.version_count, "version")
         out.print(f"{versions} in the history, with {output.size(found.history_bytes)} of replaced files")
     for view in found.views:
-        shown = "an empty folder" if view.version is None else f"version {view.version}"
+        newest = "an empty folder" if view.version is None else f"version {view.version}"
         behind = "" if view.is_current else " (not up to date: run `inlay publish`)"
-        out.print(f"{view.format} view in {plain(view.folder)} shows {shown}{behind}", soft_wrap=True)
+        out.print(f"{view.format} view in {plain(view.folder)} shows {newest}{behind}", soft_wrap=True)
     out.print("columns: " + ", ".join(plain(f"{column['name']} {column['type']}") for column in found.columns))
     for hint in found.hints:
         out.print(plain(f"{hint.severity}: {hint.message} {hint.hint}"))
