@@ -90,6 +90,7 @@ class Recording:
     "scenario",
     [
         *("files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"),
+        *("restore", "forget", "keep"),
         pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
     ],
 )

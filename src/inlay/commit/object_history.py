@@ -124,6 +124,9 @@ class ObjectHistory(VersionRecords):
         found = self._find(files)
         return [path for path in files if path not in found]
 
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        return {name for name, (path, kept) in links.items() if not self._find({path: kept})}
+
     def has_lost(self, record: Record) -> bool:
         """Return whether an object of a version has been deleted or overwritten meanwhile."""
         self.forget_objects()
