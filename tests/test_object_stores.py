@@ -365,7 +365,7 @@ def own_rows(writers: int, turns: int) -> list[int]:
 @pytest.mark.timeout(600)
 def test_concurrent_threads_lose_no_rows(place: Place) -> None:
     place.write({"a.parquet": lake.table(range(20))})
-    writers, turns = 3, 3
+    writers, turns = 3, 2
     failures: list[BaseException] = []
 
     def work(writer: int) -> None:

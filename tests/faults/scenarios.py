@@ -24,7 +24,17 @@ from inlay.storage import LocalStore, Location, locate
 
 State = Any
 
-KEPT_IN_SIDECAR = {"lock", "footers.db", "footers.db-journal", "footers.db-wal", "footers.db-shm", "files", "versions"}
+KEPT_IN_SIDECAR = {
+    "lock",
+    "footers.db",
+    "footers.db-journal",
+    "footers.db-wal",
+    "footers.db-shm",
+    "files",
+    "versions",
+    "no_history",
+    "views.json",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,8 @@ def is_pending(root: Path) -> bool:
 
 def leftovers(root: Path) -> list[str]:
     """List files that a completed or rejected change must not leave, such as staged files."""
-    found = [str(path) for path in root.iterdir() if path not in (dataset(root), sidecar(root))]
+    views = {root / "ds.delta", root / "ds.iceberg"}
+    found = [str(path) for path in root.iterdir() if path not in {dataset(root), sidecar(root)} | views]
     if sidecar(root).exists():
         names = {path.name for path in sidecar(root).iterdir()} - KEPT_IN_SIDECAR
         found += sorted(names - {f"tokens.{ledger}" for ledger in ledgers(root)})
@@ -291,8 +302,9 @@ FILES = {
 
 def scenario_named(name: str) -> Scenario:
     from tests.faults.merges import MERGES
+    from tests.faults.views import VIEWS
 
-    return (FILES | MERGES)[name]
+    return (FILES | MERGES | VIEWS)[name]
 
 
 def outcome(scenario: Scenario, root: Path) -> str:

@@ -244,7 +244,6 @@ def test_unknown_versions_are_404(api: Api) -> None:
     expect_problem(api.try_to_load("data_nope", NEW, "append"), 404, "not_found")
 
 
-@pytest.mark.on_servers
 def test_no_concurrent_load_is_lost(api: Api) -> None:
     dataset = people(api)
 
