@@ -79,7 +79,7 @@ class Settings:
     query_result_cache_bytes: int = _setting(
         32 << 20, "maximum memory of results that a repeated query returns again; 0 for none"
     )
-    publish: tuple[str, ...] = _setting((), "formats in which to publish each dataset as a view: delta")
+    publish: tuple[str, ...] = _setting((), "formats in which to publish each dataset as a view: delta, iceberg")
     concurrent_jobs: int = _setting(8, "maximum number of jobs that run at once", low=1)
     lease_seconds: float = _setting(
         30.0, "seconds without a sign of life after which a process on another machine counts as stopped", low=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import StaticTable
 
-from inlay.errors import InvalidArgumentError
+from inlay.errors import EngineNotInstalledError, InvalidArgumentError
 from inlay.server import models
 from inlay.settings import Settings
 from inlay.workspace import Workspace
@@ -206,6 +208,36 @@ def test_a_failure_of_the_storage_is_caught_up(local: Workspace, caplog: pytest.
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_iceberg_view_follows_the_versions(request: pytest.FixtureRequest, tmp_path: Path, backend: str) -> None:
+    made = workspace_with(request, tmp_path / "data", backend, publish=("delta", "iceberg"))
+    dataset_id = managed.create(made, numbers(1, 2), numbers(3))
+    made.publisher.catch_up()
+    managed.commit(made, dataset_id, numbers(4), kept=[0], operation="append")
+    managed.commit(made, dataset_id, numbers(5), kept=[1])
+    made.publisher.update(dataset_id)
+    assert state(made, dataset_id) == [("delta", 3, None), ("iceberg", 3, None)]
+
+    def read_by_pyiceberg() -> dict[int, list[int]]:
+        properties = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", "")}
+        table = StaticTable.from_metadata(made.publisher.address(dataset_id), properties)
+        numbers = [snapshot.snapshot_id for snapshot in table.snapshots()]
+        rows = {number: table.scan(snapshot_id=number).to_arrow()["id"].to_pylist() for number in numbers}
+        return {number: sorted(found) for number, found in rows.items()}
+
+    assert read_by_pyiceberg() == stored(made, dataset_id) == {1: [1, 2, 3], 2: [1, 2, 4], 3: [4, 5]}
+    made.catalog.versions.expire(keep_versions=1, keep_days=0)
+    made._maintenance.run()
+    assert read_by_pyiceberg() == stored(made, dataset_id) == {3: [4, 5]}
+    close(made)
+
+
+def test_a_format_without_its_package_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(EngineNotInstalledError, match="pyiceberg"):
+        Workspace(Settings(data_dir=str(tmp_path), publish=("iceberg",)))
+
+
 def test_services_that_publish_at_the_same_time_write_one_table(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     made = [workspace_with(request, tmp_path / "data", "sqlite-disk", publish=("delta",)) for _ in range(3)]
     dataset_ids = [managed.create(made[0], numbers(at), label=f"table {at}") for at in range(4)]
@@ -247,4 +279,4 @@ def test_an_unknown_format_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match=r"Unknown view format .*'detla'") as caught:
         Settings.load({"publish": "detla"}, {})
     assert "delta" in str(caught.value.hint)
-    assert Settings.load({}, {"INLAY_PUBLISH": " delta,"}).publish == ("delta",)
+    assert Settings.load({}, {"INLAY_PUBLISH": "delta, iceberg"}).publish == ("delta", "iceberg")

@@ -73,7 +73,7 @@ KeepVersions = Annotated[
 KeepDays = Annotated[float | None, _option("keep-days", "DAYS", "Keep every version this long [30].")]
 Publish = Annotated[
     str | None,
-    _option("publish", "FORMATS", "Publish each dataset as a view, a table for other programs: delta [none]."),
+    _option("publish", "FORMATS", "Publish each dataset as a view, a table for other programs: delta, iceberg [none]."),
 ]
 QueryTimeout = Annotated[float | None, _option("query-timeout-seconds", "SECONDS", "Maximum run time of a query [30].")]
 QueryMemory = Annotated[int | None, _option("query-memory-bytes", "BYTES", "Maximum memory of a query [512 MiB].")]

@@ -1,4 +1,4 @@
-"""The published views of datasets: tables of Delta Lake over the files of their versions.
+"""The published views of datasets: tables of Delta Lake or Apache Iceberg over their data files.
 
 The metadata of a view is inside the directory of the dataset, and names the data files there. So no file is copied or
 linked, on a disk and in an object store, and the view disappears with the dataset. A view is derived: a commit never
@@ -7,6 +7,7 @@ fails because of it, and maintenance adds the versions that a failed update left
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import logging
 import os
@@ -20,7 +21,7 @@ from functools import cache
 from typing import BinaryIO
 
 from inlay.catalog import Catalog, DataFile, View
-from inlay.errors import InlayError, NotFoundError, SchemaMismatchError
+from inlay.errors import EngineNotInstalledError, InlayError, NotFoundError, SchemaMismatchError
 from inlay.storage import LocalStore, Location
 from inlay.views import DataFile as ViewFile
 from inlay.views import Version, open_view
@@ -29,7 +30,13 @@ from inlay.workspace.storage import ServiceStorage
 __all__ = ["DIRECTORIES", "Publisher"]
 
 log = logging.getLogger("inlay.views")
-DIRECTORIES = {"delta": "_delta_log"}  # of the metadata of each format, in the directory of the dataset
+DIRECTORIES = {
+    "delta": "_delta_log",
+    "iceberg": "metadata",
+}  # of the metadata of each format, in the directory of the dataset
+
+
+_PACKAGES = {"iceberg": "pyiceberg"}
 
 
 class Publisher:
@@ -37,6 +44,12 @@ class Publisher:
 
     def __init__(self, catalog: Catalog, storage: ServiceStorage, formats: Sequence[str]) -> None:
         self.formats = formats
+        for format_, package in _PACKAGES.items():
+            if format_ in formats and importlib.util.find_spec(package) is None:
+                raise EngineNotInstalledError(
+                    f"INLAY_PUBLISH={format_} requires the package {package}.",
+                    hint=f"Run: pip install 'inlay[{format_}]'",
+                )
         self._catalog, self._storage = catalog, storage
         self._locks: dict[str, threading.Lock] = {}  # by dataset; one thread at a time changes its views
 
@@ -137,6 +150,9 @@ class StorageFolder:
 
     def _in_storage(self, name: str) -> str:
         return self.storage.in_storage(self.dataset_id, name)
+
+    def full(self, file: ViewFile, directory: str) -> str:  # noqa: ARG002  (data files are in those of versions)
+        return f"{self.path}/{file.name}"
 
     def names(self, directory: str) -> list[str]:
         found = self.storage.files_below(self._in_storage(directory)).paths

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show_views", "view_code"]
 
-_NAMES = {"delta": "Delta Lake"}
+_NAMES = {"delta": "Delta Lake", "iceberg": "Apache Iceberg"}
 
 
 def show_views(views: Sequence[View], address: str) -> None:
@@ -64,5 +64,11 @@ _CODE: dict[str, Callable[[str, str, str], str]] = {
         f"# polars; version=1 reads version 1\npl.scan_delta({python}).collect()\n\n"
         f"-- DuckDB\nSELECT * FROM delta_scan('{sql}');\n\n"
         f'# Spark\nspark.read.format("delta").load({spark})'
+    ),
+    "iceberg": lambda python, sql, spark: (
+        f"# pyiceberg; scan(snapshot_id=1) reads version 1\ntable = StaticTable.from_metadata({python})\n"
+        f"table.scan().to_arrow()\n\n# polars\npl.scan_iceberg(table).collect()\n\n"
+        f"-- DuckDB\nSELECT * FROM iceberg_scan('{sql}');\n\n"
+        f'# Spark\nspark.read.format("iceberg").load({spark})'
     ),
 }
