@@ -6,6 +6,7 @@
         versions/<n>.all                  all files of version n, see `commit/kept.py`; so few records are read
         versions/<n>.drop                 the record of a version whose links are being deleted
         versions/<n>.past                 the record of a dropped version that later versions need
+        versions/entries                  a cache of what `inlay.history` shows, see `commit/entries.py`
 
 A link is durable before the record that names it, and each link belongs to consecutive versions. So readers need no
 lock, a crashed writer leaves at most the links that its draft names, and dropping the oldest version deletes exactly
@@ -24,6 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from inlay.commit.access import share_access
+from inlay.commit.damage import damaged_files
+from inlay.commit.entries import Entry, EntryCache
 from inlay.commit.files import (
     is_link_refused,
     keep_file,
@@ -52,8 +55,10 @@ from inlay.storage import FileStat, Listing, LocalStore, Location
 __all__ = [
     "History",
     "PinnedVersion",
-    "damaged_files",
 ]
+
+
+_ENTRIES_REWRITTEN = 1024  # versions after which the cache of entries is written again, without dropped versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class History(VersionRecords):
     def __init__(self, location: Location, sidecar: str) -> None:
         super().__init__(location, f"{sidecar}/versions")
         self._sidecar, self._links = sidecar, f"{sidecar}/files"
+        self._entries = EntryCache(f"{self._versions}/entries")
         self._store = LocalStore()
 
     def _read_bytes(self, path: str) -> bytes:
@@ -114,6 +120,15 @@ class History(VersionRecords):
 
     def damaged(self, files: KeptFiles) -> list[str]:
         return list(damaged_files(self.location_of(files), files))
+
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        at = replace(self._location, links=self._links, objects={name: name for name in links})
+        return set(damaged_files(at, {name: kept for name, (_, kept) in links.items()}))
+
+    def entries(self) -> list[Entry]:
+        cached = self._entries.read()
+        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
+        return [entry for entry in found if entry is not None]
 
     def has_lost(self, record: Record) -> bool:
         """Return whether a file of a version has been deleted or changed in place."""
@@ -285,6 +300,7 @@ class History(VersionRecords):
             raise
         self._store.sync_directory(self._versions)
         self._store.sync_directory(self._sidecar)
+        self._cache_entry(record)
 
     def link_staged(self, record: Record) -> None:
         """Create the durable links of the staged files of a commit whose draft is durable."""
@@ -324,6 +340,8 @@ class History(VersionRecords):
     def complete(self, record: Record, path: str, expired: Callable[[], Sequence[int]]) -> None:
         """Make the record at `path`, whose files are in place, the record of its version, and hide expired versions."""
         if record.undone is not None:
+            if self._entries.delete():  # The next version gets the same number.
+                self._store.sync_directory(self._versions)
             self._store.remove(self._path(record.undone))
             self._store.sync_directory(self._versions)
             self._delete_links((path, link) for path, link, _ in record.replaced)
@@ -333,6 +351,17 @@ class History(VersionRecords):
                 self._mark_dropped(expired())
             self._keep_record(path, self._path(record.version))
             self._store.sync_directory(self._versions)
+            self._cache_entry(record)
+
+    def _cache_entry(self, record: Record) -> None:
+        """Add a version to the cache of entries. The cache saves time, so a failure is no error."""
+        with contextlib.suppress(OSError, InlayError):
+            is_added = self._entries.append(Entry.of(record))
+            if not is_added or (record.version or 0) % _ENTRIES_REWRITTEN == 0:
+                self._write_entries()
+
+    def _write_entries(self) -> None:
+        self._entries.write(self.entries(), new_draft(self._sidecar))
 
     def _keep_record(self, path: str, kept: str) -> None:
         try:
@@ -346,6 +375,8 @@ class History(VersionRecords):
                 draft = new_draft(self._sidecar)
                 write_durably(draft, self._store.read_bytes(path))
                 os.rename(draft, kept)
+            # A power cut must not lose the copy after the caller has deleted the original.
+            self._store.sync_directory(self._sidecar)
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""
@@ -379,11 +410,16 @@ class History(VersionRecords):
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:
         """Drop the oldest versions, up to the first that a reader has pinned. Return these and the freed bytes."""
+        if numbers:
+            self._entries.delete()  # The paths of a version may be personal data.
         dropped = self._mark_dropped(numbers)
         if dropped:
             self._store.sync_directory(self._versions)
         freed = self.delete_dropped()
         self.finish_drops()
+        if numbers:
+            with contextlib.suppress(OSError, InlayError):
+                self._write_entries()
         return dropped, freed
 
     def end(self) -> tuple[list[int], int]:
@@ -483,27 +519,6 @@ class History(VersionRecords):
 def new_draft(sidecar: str) -> str:
     """Return a path for a new file that a sweep deletes if its writer crashes."""
     return f"{sidecar}/commit.{uuid.uuid4().hex}.tmp"
-
-
-def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
-    """Yield the paths of files whose links are missing, or whose content changed in place."""
-    for path, kept in files.items():
-        link = location.full(path)
-        status = stat_or_none(link)
-        if status is None or status.st_size != kept.size:
-            yield path
-        elif status.st_mtime_ns != kept.mtime_ns:
-            if not _has_kept_content(link, kept):
-                yield path
-                continue
-            with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
-                os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
-
-
-def _has_kept_content(link: str, kept: KeptFile) -> bool:
-    if kept.crc32 is not None:
-        return read_content(link).crc32 == kept.crc32
-    return read_footer_checksum(link) == kept.footer
 
 
 def _is_any(descriptor: int, *paths: str) -> bool:

@@ -124,6 +124,9 @@ class ObjectHistory(VersionRecords):
         found = self._find(files)
         return [path for path in files if path not in found]
 
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        return {name for name, (path, kept) in links.items() if not self._find({path: kept})}
+
     def has_lost(self, record: Record) -> bool:
         """Return whether an object of a version has been deleted or overwritten meanwhile."""
         self.forget_objects()
@@ -168,7 +171,7 @@ class ObjectHistory(VersionRecords):
     def stage(self, location: Location, files: KeptFiles, staged: Mapping[str, str]) -> None:
         """Copy files of a version to staging paths."""
         copies = [(location.full(path), target, files[path].size) for path, target in staged.items()]
-        if None in cast(ObjectStore, location.store).copy_all(copies):
+        if not all(cast(ObjectStore, location.store).copy_all(copies)):
             raise FileNotFoundError("An object of the version was deleted meanwhile.")
 
     # --------------------------------------------------------------------------------------------------- recording
@@ -210,24 +213,23 @@ class ObjectHistory(VersionRecords):
                 [(self._location.full(path), self._copy(path, link), size) for path, link, size in record.replaced]
             )
 
-    def complete(self, record: Record, tags: Mapping[str, str], expired: Sequence[int]) -> None:
-        """Write the record of a version, whose objects are complete. `tags` are those of new objects, if known."""
-        puts = [put._replace(mtime_ns=_number(self._tag(put, tags))) if put.staged else put for put in record.puts]
+    def complete(self, record: Record, expired: Sequence[int]) -> None:
+        """Write the record of a version, whose objects are complete."""
+        puts = record.puts
+        if not record.change.is_external:
+            tags = self.placed_tags(puts)
+            puts = [put._replace(mtime_ns=_number(tags.get(put.target, ""))) for put in puts]
         self._write(self._path(record.version or 0), replace(record, puts=puts).dump())
         with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)
 
     def placed_tags(self, puts: Sequence[Put]) -> dict[str, str]:
-        """Return the ETags of new objects that the crashed writer of a commit has already copied into the dataset."""
+        """Return the ETags of the new objects of a commit that are already in the dataset, by path."""
         sizes = {put.target: put.size for put in puts}
+        if not sizes:
+            return {}
         present = self._store.walk(self._location.path, lambda _: True)
         return {file.path: str(file.tag) for file in present if sizes.get(file.path) == file.size}
-
-    def _tag(self, put: Put, tags: Mapping[str, str]) -> str:
-        if tag := tags.get(put.target):
-            return tag
-        found = self._store.stat(self._location.full(put.target))
-        return "" if found is None else str(found.tag)
 
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:

@@ -333,26 +333,25 @@ class ObjectJournal:
     def roll_forward(self, number: int, record: Record, *, resumed: bool = False) -> None:
         history = self._history_of(record)
         expired = [] if history is None else history.expired(record)
-        staged = [] if record.change.is_external else record.puts
+        puts = [] if record.change.is_external else record.puts
         # Copying an object again can change its ETag, which its version records.
-        tags = history.placed_tags(staged) if history is not None and resumed else {}
-        puts = [put for put in staged if put.target not in tags]
-        copies = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
-        for put, tag in zip(puts, self._store.copy_all(copies), strict=True):
-            tags[put.target] = tag or ""
-            if tag is None:
+        placed = history.placed_tags(puts) if history is not None and resumed else {}
+        missing = [put for put in puts if put.target not in placed]
+        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in missing]
+        for put, was_staged in zip(missing, self._store.copy_all(staged), strict=True):
+            if not was_staged:
                 if self._is_done(number):  # Another process has completed this commit.
                     self._undo_if_late(number, record, self._list().entries)
                     return
                 self._require_placed(put, number)
         if history is not None:  # No version is listed without its objects, so it changes before they are deleted.
             history.keep_replaced(record, expired)
-            history.complete(record, tags, expired)
+            history.complete(record, expired)
         if not record.change.is_external:
             self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
-        self._store.remove_all([self.staged_path(put.staged) for put in staged])
+        self._store.remove_all([self.staged_path(put.staged) for put in puts])
         self._add_token(number, record)
         self._mark_done(number)
         log = self._list()

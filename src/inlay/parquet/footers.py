@@ -342,6 +342,8 @@ class RowGroupReader:
 def _damage_errors(location: Location, path: str, group: int) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # Arrow's has two base classes
+        raise
     except (pa.ArrowException, OSError) as error:
         name = location.display(path)
         raise UnreadableFileError(
