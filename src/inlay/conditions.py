@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.errors import InvalidArgumentError, SchemaMismatchError, did_you_mean
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, did_you_mean, short_repr
 from inlay.schema import lossless_cast
 from inlay.type_grammar import type_name
 
@@ -64,8 +64,9 @@ def _typed_column(name: str, schema: pa.Schema) -> _Column:
 
 def _is_one_of(column: _Column, values: Sequence[Any]) -> pc.Expression:
     _require_comparable(column)
-    tests = [pc.field(column.name).is_null()] if None in values else []
-    known = [_exact(value, column) for value in values if value is not None]
+    found = [_exact(value, column) for value in values]
+    known = [value for value in found if value.is_valid]
+    tests = [] if len(known) == len(found) else [pc.field(column.name).is_null()]
     if pa.types.is_floating(column.type):  # isin() distinguishes 0.0 and -0.0
         tests += [_compare(column, "=", value) for value in known]
     elif known:
@@ -76,12 +77,13 @@ def _is_one_of(column: _Column, values: Sequence[Any]) -> pc.Expression:
 def _exact(value: Any, column: _Column) -> pa.Scalar:
     """Convert a Python value to the type of a column, exactly. Text is parsed."""
     try:
+        value = value.as_py() if isinstance(value, pa.Scalar) and _is_text(value.type) else value
         if isinstance(value, str):
             return pa.scalar(value, column.type) if _is_text(column.type) else pa.scalar(value).cast(column.type)
         return lossless_cast(pa.chunked_array([pa.array([value])]), column.type, column.name)[0]
     except (pa.ArrowException, SchemaMismatchError, ValueError, TypeError, ArithmeticError):
         raise InvalidArgumentError(
-            f"{value!r} is not a value of column {column.name!r}, which is {type_name(column.type)}.",
+            f"{short_repr(value)} is not a value of column {column.name!r}, which is {type_name(column.type)}.",
             hint="Pass a value of this type.",
         ) from None
 
@@ -97,6 +99,11 @@ class _Value(NamedTuple):
 
     kind: str
     text: str
+
+    @property
+    def literal(self) -> str:
+        literal = short_repr(self.text)
+        return literal if self.kind == "text" else literal.strip("'")
 
 
 class _Column(NamedTuple):
@@ -138,7 +145,7 @@ class _Parser:
             _fail("it is empty")
         found = self._condition(negated=False)
         if self._at < len(self._tokens):
-            _fail(f"unexpected {self._tokens[self._at].text!r}")
+            _fail(f"unexpected {short_repr(self._tokens[self._at].text)}")
         return found
 
     # ----------------------------------------------------------------------------------------------------- conditions
@@ -207,7 +214,7 @@ class _Parser:
         """Parse a comparison whose value comes first."""
         operator = self._operator()
         if operator is None or self._starts_value():
-            _fail(f"{value.text} is not compared with a column")
+            _fail(f"{value.literal} is not compared with a column")
         operator, column = _SWAPPED[operator], self._column()
         return _compare(column, _NEGATED[operator] if negated else operator, _scalar(value, column))
 
@@ -245,7 +252,7 @@ class _Parser:
     def _like(self, column: _Column, *, ignores_case: bool, negated: bool) -> pc.Expression:
         value = self._value()
         if value.kind != "text":
-            _fail(f"LIKE needs a text in quotes, not {value.text}")
+            _fail(f"LIKE needs a text in quotes, not {value.literal}")
         if not _is_text(column.type):
             _fail(f"LIKE compares text columns with text, and column {column.name!r} is {type_name(column.type)}")
         found = pc.match_like(column.expression, value.text, ignore_case=ignores_case)
@@ -263,7 +270,7 @@ class _Parser:
             _fail(f"{text} is missing before {self._next_text()}")
 
     def _next_text(self) -> str:
-        return repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
+        return short_repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
 
     def _operator(self) -> str | None:
         for operator in _NEGATED:
@@ -305,11 +312,11 @@ class _Parser:
         name = token.text.replace('""', '"') if token.kind == "quoted" else token.text
         names = [name] if name in self._schema.names else self._names_like(name if token.kind == "word" else None)
         if not names and self._take("("):
-            _fail(f"functions such as {name} are not supported")
+            _fail(f"functions such as {short_repr(name)[1:-1]} are not supported")
         if len(names) != 1:
             known = self._schema.names
             _fail(
-                f"there is no column {name!r}" if not names else f"{name!r} can be one of the columns {names}",
+                f"{name!r} can be one of the columns {names}" if names else f"there is no column {short_repr(name)}",
                 did_you_mean(name, known) or f"The columns are: {', '.join(known[:20])}.",
             )
         type_ = self._schema.field(names[0]).type
@@ -352,10 +359,9 @@ def _scalar(value: _Value, column: _Column) -> pa.Scalar:
     except (pa.ArrowException, ValueError, ArithmeticError, OverflowError):
         found = None
     if found is None:
-        literal = repr(value.text) if value.kind == "text" else value.text
         is_instant = pa.types.is_timestamp(column.type) and column.type.tz is not None
         hint = "Add the time zone, such as '2025-01-31 12:00:00Z'." if is_instant else "Pass a value of this type."
-        _fail(f"{literal} is not a value of column {column.name!r}, which is {type_name(column.type)}", hint)
+        _fail(f"{value.literal} is not a value of column {column.name!r}, which is {type_name(column.type)}", hint)
     return found
 
 

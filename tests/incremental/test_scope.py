@@ -140,11 +140,13 @@ def test_bad_scopes_are_refused(tmp_path):
     for scope in ({}, {"id": []}, {"id": 1}, {"v": "v1"}, ["id"], "id = 1"):
         with pytest.raises(InvalidArgumentError, match="scope"):
             inlay.merge(lake.table([1]), path, "full_merge", "id", scope=scope)
-    for values in (np.arange(9), pd.Series([1]), {1}, pa.array([1]), "1", 1, None):
+    for values in ("1", 1, None, {"a": 1}, pd.DataFrame({"id": [1]}), np.zeros((1, 1))):
         with pytest.raises(InvalidArgumentError) as caught:
             inlay.merge(lake.table([1]), path, "full_merge", "id", scope={"id": values})
         expected = f"The scope needs a list of values for column 'id', not {type(values).__name__}."
         assert caught.value.message == expected
+    with pytest.raises(InvalidArgumentError, match="A scope column must be the name of a column, not 3"):
+        inlay.merge(lake.table([1]), path, "full_merge", "id", scope={3: ["x"]})
     with pytest.raises(InvalidArgumentError, match="Invalid scope: DataFrame"):
         inlay.merge(lake.table([1]), path, "full_merge", "id", scope=pd.DataFrame({"id": [1]}))
     with pytest.raises(InvalidArgumentError, match="'x' is not a value of column 'id', which is bigint"):
@@ -155,6 +157,21 @@ def test_bad_scopes_are_refused(tmp_path):
         inlay.merge(lake.table([1]), path, "full_merge", "id", scope=pc.field("day") == 1)
     with pytest.raises(SchemaMismatchError, match="The scope column 'v' does not exist in the source"):
         inlay.merge({"id": [1]}, path, "full_merge", "id", scope={"v": ["v1"]}, missing_columns="keep")
+
+
+@pytest.mark.parametrize("make", [np.array, pd.Series, set, pa.array, tuple, iter])
+def test_values_can_be_any_iterable(tmp_path, make):
+    path = lake.write(tmp_path / "d", {"1.parquet": grouped([1, 2, 3], ["a", "b", None])})
+    assert inlay.merge(grouped([], []), path, "full_merge", "id", scope={"g": make(["b"])}).deleted == 1
+
+
+def test_values_without_a_python_type_are_compared_exactly(tmp_path):
+    nanoseconds = pa.array([1, None, 3], pa.timestamp("ns"))
+    path = lake.write(tmp_path / "d", {"1.parquet": lake.table([1, 2, 3], g=nanoseconds)})
+    empty = inlay.read_parquet(path).slice(0, 0)
+    assert inlay.merge(empty, path, "full_merge", "id", scope={"g": nanoseconds.slice(0, 2)}).deleted == 2
+    last = {"g": nanoseconds[2:].to_numpy()}
+    assert inlay.merge(empty, path, "full_merge", "id", scope=last).deleted == 1
 
 
 def test_every_place_of_a_key_outside_is_named(tmp_path, engine):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +15,17 @@ from inlay.engines.absence import absence_column
 from inlay.engines.base import NO_ROWS, Engine, FileMatch, RowNumbers, Source
 from inlay.engines.keys import contiguous
 from inlay.engines.selection import Condition, Selection, comparable_schema
-from inlay.errors import InvalidArgumentError, OutsideScopeError
+from inlay.errors import OutsideScopeError
 from inlay.incremental.display import Reporter
 from inlay.incremental.prune import selection_targets
 from inlay.incremental.target import TargetState, path_texts
-from inlay.incremental.validate import require_columns, row_text
+from inlay.incremental.validate import CheckedScope, require_columns, row_text
 from inlay.parquet.layout import typed_partition_value
 from inlay.storage import Location
 
-__all__ = ["RowCondition", "Scope", "check_scope", "reject_rows_outside", "reject_stored_outside"]
+__all__ = ["RowCondition", "reject_rows_outside", "reject_stored_outside"]
 
 _MAX_FILES = 5  # files that an error names
-
-Scope: TypeAlias = Mapping[str, Sequence[Any]] | pc.Expression
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class RowCondition:
     bounded: list[str]
 
     @classmethod
-    def of(cls, where: Condition | Scope, target: TargetState, schema: pa.Schema) -> RowCondition:
+    def of(cls, where: Condition | CheckedScope, target: TargetState, schema: pa.Schema) -> RowCondition:
         """Check that a condition fits the columns of a schema."""
         if not isinstance(where, str | pc.Expression):
             require_columns(where, schema, "the dataset", "scope column")
@@ -66,29 +63,9 @@ class RowCondition:
 
 
 # --------------------------------------------------------------------------------------------------------------- scope
-def check_scope(scope: Scope | None, strategy: str) -> None:
-    if scope is None:
-        return
-    if strategy not in ("full_merge", "delete"):
-        raise InvalidArgumentError(f'scope needs strategy="full_merge" or "delete"; the strategy is {strategy!r}.')
-    if isinstance(scope, pc.Expression):
-        return
-    hint = 'Pass a list of values for each column, such as {"day": ["2025-01-01"]}, or a pyarrow expression.'
-    if not isinstance(scope, Mapping) or not scope:
-        text = repr(scope) if isinstance(scope, Mapping | str) else type(scope).__name__
-        raise InvalidArgumentError(f"Invalid scope: {text}.", hint=hint)
-    for name, values in scope.items():
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-            raise InvalidArgumentError(
-                f"The scope needs a list of values for column {name!r}, not {type(values).__name__}.", hint=hint
-            )
-        if not values:
-            raise InvalidArgumentError(f"The scope has no values for column {name!r}.", hint=hint)
-
-
 def reject_rows_outside(
     source: Source,
-    scope: Scope,
+    scope: CheckedScope,
     target: TargetState,
     schema: pa.Schema,
     key_columns: Sequence[str],
@@ -147,7 +124,7 @@ def outside_scope(
     )
 
 
-def _parts(scope: Scope) -> Iterator[Scope]:
+def _parts(scope: CheckedScope) -> Iterator[CheckedScope]:
     """Split a scope into conditions that a row must all meet."""
     if isinstance(scope, pc.Expression):
         yield scope

@@ -189,7 +189,7 @@ class MergeRun:
         if options.scope is not None and files:
             scope = RowCondition.of(options.scope, self.target, self.target.row_schema)
             self.target = self.target.with_ranges(scope.bounded, cache, self.engine.footers)
-        self._load(scope.columns if scope is not None else self._scope_without_files())
+        self._load(scope.columns if scope is not None else [*self._scope_without_files()])
         inside = None if scope is None else scope.select(self.target, self.engine, self._report)
         decisions = decide(self.target, self._source, options, self.engine, self._report, inside)
         reject_deletions(decisions.deleted, decisions.rows_in_scope, options.max_deleted)
@@ -198,9 +198,9 @@ class MergeRun:
         self._schemas = [self._schema_for(decision) for decision in decisions.touched]
         return decisions
 
-    def _scope_without_files(self) -> list[str]:
-        """Return the columns of a scope that a source can show although there is no dataset."""
-        return list(self.options.scope) if isinstance(self.options.scope, Mapping) else []
+    def _scope_without_files(self) -> Mapping[str, list[Any]]:
+        """Return the part of a scope whose columns a source can show although there is no dataset."""
+        return self.options.scope if isinstance(self.options.scope, Mapping) else {}
 
     def _requested_partitions(self, files: Sequence[FileStat]) -> list[str] | None:
         """Return the partition columns to check. A strategy without new files can update a flat dataset."""
@@ -234,8 +234,8 @@ class MergeRun:
         """Reject source rows outside the scope, before rows with repeated keys are dropped."""
         options, only_keys, scope = self.options, self.options.strategy.needs_only_keys, self.options.scope
         if only_keys and not self.target.footers:
-            names = [name for name in self._scope_columns if name in self._source.schema.names]
-            scope = {name: scope[name] for name in names}
+            shown = self._source.schema.names
+            scope = {name: values for name, values in self._scope_without_files().items() if name in shown}
         if scope is None:
             return
         schema = self.target.row_schema if self.target.footers else self._conformer.stored_schema
