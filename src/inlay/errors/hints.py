@@ -10,7 +10,7 @@ from inlay.errors.base import InvalidArgumentError
 __all__ = ["close_matches", "did_you_mean", "short_repr", "unknown"]
 
 _MAX_COMPARED_LENGTH = 200  # difflib compares in quadratic time
-_MAX_SHOWN_LENGTH = 100
+_MAX_REPR_LENGTH = 100
 
 
 def close_matches(name: object, known: Iterable[str], limit: int = 1) -> list[str]:
@@ -38,4 +38,4 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InvalidArgumentErr
 def short_repr(value: object) -> str:
     """Return the representation of a value for an error, without the end of a long one."""
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…"
+    return text if len(text) <= _MAX_REPR_LENGTH else f"{text[:_MAX_REPR_LENGTH]}…"

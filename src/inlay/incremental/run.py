@@ -32,7 +32,7 @@ from inlay.engines.base import (
     StageResult,
 )
 from inlay.engines.keys import canonical_type
-from inlay.errors import ConcurrentModificationError, SchemaMismatchError
+from inlay.errors import ConcurrentModificationError, SchemaMismatchError, UnreadableSourceError
 from inlay.incremental.conditions import RowCondition, reject_rows_outside
 from inlay.incremental.conformer import Conformer, KeyConformer, fit_field
 from inlay.incremental.display import Reporter
@@ -217,7 +217,7 @@ class MergeRun:
                     hint="Run the merge again.",
                 )
             return
-        with self.engine.open(self._data, self._like(), self._storage_options, self._read_options) as opened:
+        with self._open() as opened:
             self._conformer = self._conform_to(opened.schema)
             self._kept = self._conformer.kept
             options = self.options
@@ -230,12 +230,31 @@ class MergeRun:
         self._reject_rows_outside()
         self._check_keys()
 
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Any]:
+        """Open the source. A source without rows that has no columns, such as `[]`, gets those of the dataset."""
+        with contextlib.ExitStack() as stack:
+            try:
+                rows = self.engine.open(self._data, self._like(), self._storage_options, self._read_options)
+                opened = stack.enter_context(rows)
+            except UnreadableSourceError as error:
+                if not error.is_empty or self.target.schema is None:
+                    raise
+                opened = self._no_rows()
+            yield opened
+
+    def _no_rows(self) -> pa.Table:
+        schema, options = self.target.row_schema, self.options
+        passed = dict.fromkeys([*options.dedup_order_by, options.operation_column])
+        added = [pa.field(name, pa.string()) for name in passed if name is not None and name not in schema.names]
+        return pa.schema([*schema, *added]).empty_table()
+
     def _reject_rows_outside(self) -> None:
         """Reject source rows outside the scope, before rows with repeated keys are dropped."""
         options, only_keys, scope = self.options, self.options.strategy.needs_only_keys, self.options.scope
         if only_keys and not self.target.footers:
-            shown = self._source.schema.names
-            scope = {name: values for name, values in self._scope_without_files().items() if name in shown}
+            names = self._source.schema.names
+            scope = {name: values for name, values in self._scope_without_files().items() if name in names}
         if scope is None:
             return
         schema = self.target.row_schema if self.target.footers else self._conformer.stored_schema
