@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.arrays import to_numpy
+from inlay.arrays import from_numpy, to_numpy
 from inlay.conditions import match_values
 from inlay.engines.absence import absence_column
 from inlay.engines.base import NO_ROWS, Engine, FileMatch, RowNumbers, Source
@@ -70,25 +71,58 @@ def reject_rows_outside(
     schema: pa.Schema,
     key_columns: Sequence[str],
     *,
-    needs_only_keys: bool,
+    may_lack: bool,
 ) -> None:
-    """Reject source rows that show a value outside the scope. Rows that delete may lack the scope's columns."""
+    """Reject source rows that show a value outside the scope. With `may_lack`, rows may lack the scope's columns."""
     for part in _parts(scope):
         condition = RowCondition.of(part, target, schema)
-        if needs_only_keys and not set(condition.columns) <= set(source.schema.names):
-            continue
-        require_columns(condition.columns, source.schema, "the source", "scope column")
-        columns = {name: _typed(name, source.column(name), schema.field(name).type) for name in condition.columns}
-        inside = condition.selection.rows(pa.table(columns))
-        unknown = _rows_that_lack(source, condition.columns) if needs_only_keys else NO_ROWS
-        outside = np.delete(np.arange(source.num_rows), np.concatenate([inside, unknown]))
+        names = [name for name in condition.columns if name in source.schema.names]
+        if not may_lack:
+            require_columns(condition.columns, source.schema, "the source", "scope column")
+        columns = {name: _typed(name, source.column(name), schema.field(name).type) for name in names}
+        lacking = _cells_that_lack(source, condition.columns)
+        outside = _rows_outside(condition.selection, columns, lacking)
         if len(outside):
-            raise outside_scope(source, outside, key_columns, condition.columns, "are outside the scope")
+            present = [name for name in names if not lacking[outside[0], condition.columns.index(name)]]
+            raise outside_scope(source, outside, key_columns, present, "are outside the scope")
 
 
-def _rows_that_lack(source: Source, columns: Sequence[str]) -> RowNumbers:
-    hidden = [name for name in map(absence_column, columns) if name in source.schema.names]
-    return np.concatenate([NO_ROWS, *(np.flatnonzero(to_numpy(source.column(name))) for name in hidden)])
+def _cells_that_lack(source: Source, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return for each row and column whether the row lacks the column."""
+    found = np.zeros((source.num_rows, len(columns)), np.bool_)
+    for at, name in enumerate(columns):
+        hidden = absence_column(name)
+        if hidden in source.schema.names:
+            found[:, at] = to_numpy(source.column(hidden))
+        found[:, at] |= name not in source.schema.names
+    return found
+
+
+def _rows_outside(
+    selection: Selection, columns: Mapping[str, pa.ChunkedArray], lacking: npt.NDArray[np.bool_]
+) -> RowNumbers:
+    """Return the rows whose values the selection excludes, whatever the values that the rows lack are."""
+    whole = np.flatnonzero(~lacking.any(axis=1))
+    outside = NO_ROWS
+    if len(whole):
+        table = pa.table({name: column.take(from_numpy(whole)) for name, column in columns.items()})
+        outside = np.delete(whole, selection.rows(table))
+    for pattern in np.unique(lacking[lacking.any(axis=1)], axis=0):
+        rows = np.flatnonzero((lacking == pattern).all(axis=1))
+        fields = [field for field, is_absent in zip(selection.schema, pattern, strict=True) if not is_absent]
+        values = {f.name: columns[f.name].take(from_numpy(rows)) for f in fields if not pa.types.is_nested(f.type)}
+        if values:
+            outside = np.concatenate([outside, rows[_impossible(selection, values)]])
+    return np.sort(outside)
+
+
+def _impossible(selection: Selection, values: Mapping[str, pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+    """Return which rows a selection excludes already because of the values of some of its columns."""
+    codes = [to_numpy(contiguous(v).dictionary_encode("encode").indices) for v in values.values()]
+    _, first, inverse = np.unique(np.column_stack(codes), axis=0, return_index=True, return_inverse=True)
+    rows = ({name: column[row] for name, column in values.items()} for row in first.tolist())
+    possible = selection.allows([selection.path_guarantees(row) for row in rows])
+    return ~np.array(possible, np.bool_)[inverse.reshape(-1)]
 
 
 def reject_stored_outside(

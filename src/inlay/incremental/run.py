@@ -134,15 +134,10 @@ class MergeRun:
         removes = [*decisions.removed, *moved]
         summaries = summary_files(self.location) if puts or removes else []
         result = build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended, summaries)
-        # A dataset without data files knows no tokens.
-        is_recorded = token is not None and bool(puts or decisions.target.footers)
-        if puts or removes or is_recorded:
+        if puts or removes or token is not None:
             self._report("commit", 0, 1)
-            outcome = record_result(result, self.location) if is_recorded else None
-            files.commit(
-                puts, [*removes, *summaries], self._change(result), token=token if is_recorded else None,
-                outcome=outcome,
-            )  # fmt: skip
+            outcome = None if token is None else record_result(result, self.location)
+            files.commit(puts, [*removes, *summaries], self._change(result), token=token, outcome=outcome)
         return result
 
     def _change(self, result: MergeResult) -> Change:
@@ -252,13 +247,14 @@ class MergeRun:
     def _reject_rows_outside(self) -> None:
         """Reject source rows outside the scope, before rows with repeated keys are dropped."""
         options, only_keys, scope = self.options, self.options.strategy.needs_only_keys, self.options.scope
+        may_lack = only_keys or options.missing_columns == "keep"
         if only_keys and not self.target.footers:
             names = self._source.schema.names
             scope = {name: values for name, values in self._scope_without_files().items() if name in names}
         if scope is None:
             return
         schema = self.target.row_schema if self.target.footers else self._conformer.stored_schema
-        reject_rows_outside(self._source, scope, self.target, schema, options.key_columns, needs_only_keys=only_keys)
+        reject_rows_outside(self._source, scope, self.target, schema, options.key_columns, may_lack=may_lack)
 
     def _like(self) -> pa.Schema | None:
         """Return the types that the cells of text files get."""
@@ -301,16 +297,16 @@ class MergeRun:
             reject_duplicates(self._source.repeated_keys())
 
     def _reject_incomplete_rows(self, new_rows: RowNumbers) -> None:
-        """Reject new rows that lack a partition column, or a column that is not nullable."""
-        partitions, keys = self.target.partition_columns, self.options.key_columns
-        required = [field.name for field in self.target.schema or () if not field.nullable]
-        for name in dict.fromkeys([*partitions, *required]):
+        """Reject new rows that lack a partition column, a column of the scope, or a column that is not nullable."""
+        scoped, keys = [] if self.options.strategy.needs_only_keys else self._scope_columns, self.options.key_columns
+        required = [(field.name, "column") for field in self.target.schema or () if not field.nullable]
+        kinds = dict([*required, *((name, "scope column") for name in scoped)])
+        for name, kind in (kinds | dict.fromkeys(self.target.partition_columns, "partition column")).items():
             rows = self._rows_without(name, new_rows)
             if len(rows):
-                what = "partition column" if name in partitions else "column"
-                why = "" if name in partitions else ", which is not nullable in the dataset"
+                why = ", which is not nullable in the dataset" if kind == "column" else ""
                 key = row_text(self._source.take(rows[:1], keys), keys, 0)
-                raise incomplete_error(key, len(rows), f"{what} {name!r}{why}")
+                raise incomplete_error(key, len(rows), f"{kind} {name!r}{why}")
 
     def _rows_without(self, name: str, rows: RowNumbers) -> RowNumbers:
         """Return the source rows, of `rows`, that lack a column."""
