@@ -26,7 +26,7 @@ from inlay.errors import InvalidArgumentError, SchemaMismatchError, did_you_mean
 from inlay.schema import lossless_cast
 from inlay.type_grammar import type_name
 
-__all__ = ["match_values", "parse_condition"]
+__all__ = ["check_syntax", "match_values", "parse_condition"]
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'[^']*(?:''[^']*)*')|"(?P<quoted>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)"""
@@ -47,6 +47,11 @@ _HINT = (
 def parse_condition(text: str, schema: pa.Schema) -> pc.Expression:
     """Parse a condition on the columns of a schema. Values get the types of their columns, exactly."""
     return _Parser(text, schema).parse()
+
+
+def check_syntax(text: str) -> None:
+    """Check a condition without knowing the columns."""
+    _SyntaxParser(text).parse()
 
 
 def match_values(values: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pc.Expression:
@@ -104,6 +109,9 @@ class _Value(NamedTuple):
     def literal(self) -> str:
         literal = short_repr(self.text)
         return literal if self.kind == "text" else literal.strip("'")
+
+
+_NULL = _Value("word", "NULL")
 
 
 class _Column(NamedTuple):
@@ -202,7 +210,7 @@ class _Parser:
             low = self._value()
             self._require("AND")
             bounds = [("<" if negated else ">=", low), (">" if negated else "<=", self._value())]
-            return _join([_compare(column, op, _scalar(each, column)) for op, each in bounds], is_and=not negated)
+            return _join([_compare(column, op, self._scalar(each, column)) for op, each in bounds], is_and=not negated)
         for keyword, ignores_case in (("LIKE", False), ("ILIKE", True)):
             if self._take(keyword):
                 return self._like(column, ignores_case=ignores_case, negated=negated)
@@ -216,12 +224,12 @@ class _Parser:
         if operator is None or self._starts_value():
             _fail(f"{value.literal} is not compared with a column")
         operator, column = _SWAPPED[operator], self._column()
-        return _compare(column, _NEGATED[operator] if negated else operator, _scalar(value, column))
+        return _compare(column, _NEGATED[operator] if negated else operator, self._scalar(value, column))
 
     def _compare(self, column: _Column, operator: str, *, negated: bool) -> pc.Expression:
         operator = _NEGATED[operator] if negated else operator
         if self._starts_value():
-            return _compare(column, operator, _scalar(self._value(), column))
+            return _compare(column, operator, self._scalar(self._value(), column))
         other = self._column()
         _require_comparable(column)
         if not other.type.equals(column.type):
@@ -240,7 +248,7 @@ class _Parser:
         while self._take(","):
             values.append(self._value())
         self._require(")")
-        known = [_scalar(value, column) for value in values if value.text != "NULL" or value.kind == "text"]
+        known = [self._scalar(value, column) for value in values if value.text != "NULL" or value.kind == "text"]
         if negated and len(known) < len(values):
             return pc.scalar(False)  # no value is known to differ from NULL
         if pa.types.is_floating(column.type):  # isin() distinguishes 0.0 and -0.0
@@ -253,7 +261,7 @@ class _Parser:
         value = self._value()
         if value.kind != "text":
             _fail(f"LIKE needs a text in quotes, not {value.literal}")
-        if not _is_text(column.type):
+        if not self._is_text(column):
             _fail(f"LIKE compares text columns with text, and column {column.name!r} is {type_name(column.type)}")
         found = pc.match_like(column.expression, value.text, ignore_case=ignores_case)
         return ~found if negated else found
@@ -310,7 +318,10 @@ class _Parser:
             _fail(f"a column is missing before {self._next_text()}")
         self._at += 1
         name = token.text.replace('""', '"') if token.kind == "quoted" else token.text
-        names = [name] if name in self._schema.names else self._names_like(name if token.kind == "word" else None)
+        return self._known_column(name, is_quoted=token.kind == "quoted")
+
+    def _known_column(self, name: str, *, is_quoted: bool) -> _Column:
+        names = [name] if name in self._schema.names else self._names_like(None if is_quoted else name)
         if not names and self._take("("):
             _fail(f"functions such as {short_repr(name)[1:-1]} are not supported")
         if len(names) != 1:
@@ -322,12 +333,36 @@ class _Parser:
         type_ = self._schema.field(names[0]).type
         return _Column(names[0], type_.value_type if pa.types.is_dictionary(type_) else type_)
 
+    def _scalar(self, value: _Value, column: _Column) -> pa.Scalar:
+        return _scalar(value, column)
+
+    def _is_text(self, column: _Column) -> bool:
+        return _is_text(column.type)
+
     def _names_like(self, name: str | None) -> list[str]:
         return [known for known in self._schema.names if name is not None and known.lower() == name.lower()]
 
     @staticmethod
     def _is_keyword(token: _Token) -> bool:
         return token.kind == "word" and token.text.upper() in _KEYWORDS
+
+
+class _SyntaxParser(_Parser):
+    """Parses a condition on columns that nobody knows. It accepts every name and value."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, pa.schema([]))
+
+    def _known_column(self, name: str, *, is_quoted: bool) -> _Column:  # noqa: ARG002
+        if self._take("("):
+            _fail(f"functions such as {short_repr(name)[1:-1]} are not supported")
+        return _Column(name, pa.bool_())
+
+    def _scalar(self, value: _Value, column: _Column) -> pa.Scalar:
+        return _scalar(value if value == _NULL else _Value("word", "TRUE"), column)
+
+    def _is_text(self, column: _Column) -> bool:  # noqa: ARG002
+        return True
 
 
 def _join(parts: Sequence[pc.Expression], *, is_and: bool) -> pc.Expression:
@@ -352,7 +387,7 @@ def _require_comparable(column: _Column) -> None:
 def _scalar(value: _Value, column: _Column) -> pa.Scalar:
     """Convert a value to the type of a column, exactly."""
     _require_comparable(column)
-    if value == _Value("word", "NULL"):
+    if value == _NULL:
         _fail("a comparison with NULL selects no row", f'Use "{column.name}" IS NULL or IS NOT NULL.')
     try:
         found = _convert(value, column.type)

@@ -167,6 +167,9 @@ def test_the_strategy_delete_deletes_rows_by_key_and_shows_no_path_of_the_storag
         api.try_to_load(dataset["id"], "id\n1\n2\n", "delete", "id", scope={"name": ["ann"]}), 422, "outside_scope"
     )
     assert problem["detail"].endswith("have keys outside the scope in 'v1/data.parquet': 1, the first with id=2.")
+    for scope, hint in (("nam", "Did you mean 'name'?"), ("zzz", "The columns are: id, name.")):
+        answer = api.try_to_load(dataset["id"], "id\n1\n", "delete", "id", scope={scope: ["ann"]})
+        assert expect_problem(answer, 422, "schema_mismatch")["hint"] == hint
     done = api.load(dataset["id"], "id\n1\n", "delete", "id", scope={"name": ["ann"]}, max_deleted=1)
     assert (done["deleted"], done["row_count"]) == (1, 2)
     assert rows_of(api, dataset) == [[2, "bob"], [3, "cid"]]

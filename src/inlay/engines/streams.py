@@ -253,8 +253,8 @@ def _open_dicts(rows: list[dict[str, Any]]) -> pa.Table:
             lacking.setdefault(path, {})[number] = f"row {number}"
     order = {name: at for at, name in enumerate(names)}
     for path, numbers in sorted(lacking.items(), key=lambda item: order[item[0][0]]):
-        places = pa.array([numbers.get(number) for number in range(len(rows))], pa.string())
-        table = table.append_column(absence_column(*path), places)
+        texts = pa.array([numbers.get(number) for number in range(len(rows))], pa.string())
+        table = table.append_column(absence_column(*path), texts)
     return table
 
 
