@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +23,7 @@ from inlay.commit.transaction import open_journal
 from inlay.parquet.layout import data_files
 from inlay.storage import Location, locate
 from tests.faults.scenarios import wrong_history
+from tests.s3 import S3Server
 
 Dataset: TypeAlias = Path | str  # a local path or a URL
 
@@ -39,24 +42,32 @@ def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", refuse)
 
 
+@contextlib.contextmanager
+def new_dataset(kind: str, directory: Path, s3: S3Server | None) -> Iterator[Dataset]:
+    """Yield a path for a new dataset with a history."""
+    path: Dataset = directory / "ds"
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "copies":
+            refuse_links(patch)
+            (directory / "ds").mkdir()
+        elif kind == "memory":
+            path = f"memory://versions-{next(_NUMBERS)}/ds"
+        elif s3 is not None:
+            path = f"{s3.bucket()}/lake/ds"
+        if kind != "links":
+            inlay.keep(path, versions=20, copies=True)
+        yield path
+        if kind == "memory":
+            client, root = fsspec.url_to_fs(str(path).rpartition("/")[0])
+            client.rm(root, recursive=True)
+
+
 @pytest.fixture
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dataset]:
     """Return a path for a new dataset that keeps 20 versions."""
     kind = getattr(request, "param", "links")
-    path: Dataset = tmp_path / "ds"
-    if kind == "copies":
-        refuse_links(monkeypatch)
-        tmp_path.joinpath("ds").mkdir()
-        inlay.keep(path, versions=20, copies=True)
-    elif kind != "links":
-        path = f"memory://versions-{next(_NUMBERS)}/ds"
-        if kind == "s3":
-            path = f"{request.getfixturevalue('s3').bucket()}/lake/ds"
-        inlay.keep(path, versions=20)
-    yield path
-    if kind == "memory":
-        client, root = fsspec.url_to_fs(str(path).rpartition("/")[0])
-        client.rm(root, recursive=True)
+    with new_dataset(kind, tmp_path, request.getfixturevalue("s3") if kind == "s3" else None) as path:
+        yield path
 
 
 def write_file(path: Dataset, name: str, table: pa.Table) -> None:
@@ -78,6 +89,19 @@ def file_names(path: Dataset) -> list[str]:
 
 def dataset_size(path: Dataset) -> int:
     return sum(file.size for file in data_files(locate(path)))
+
+
+def hidden_objects(path: Dataset) -> list[str]:
+    """List the files of the history of a dataset."""
+    client, root = fsspec.url_to_fs(str(path))
+    client.invalidate_cache()
+    parent, _, name = root.rpartition("/")
+    found = [str(each) for each in client.find(parent, withdirs=isinstance(path, Path))]
+    return [
+        each
+        for each in found
+        if re.search(rf"/\.{name}\.(versions/|txn/(files|versions|log/.*(versions|ended)_))", each)
+    ]
 
 
 def wrong_versions(path: Dataset) -> list[str]:

@@ -12,12 +12,14 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 pytestmark = pytest.mark.faults
 
 SCENARIOS = (
-    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo"
+    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo",
+    "restore", "forget", "keep",
+    pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
 )  # fmt: skip
 
 
 # The number of faults of each kind that short runs try, if not 6.
-SAMPLES = {"files": 12, "token": 12, "versions": 12, "token-initial": 3, "token-only": 3}
+SAMPLES = {"files": 12, "token": 12, "versions": 12, "token-initial": 3, "token-only": 3, "restore": 3, "keep": 3}
 
 
 @pytest.fixture(scope="module")

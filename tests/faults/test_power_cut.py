@@ -88,7 +88,11 @@ class Recording:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"],
+    [
+        *("files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"),
+        *("restore", "forget", "keep"),
+        pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
+    ],
 )
 def test_a_power_cut_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, tmp_path: Path, fast: Path, tally: Tally

@@ -28,7 +28,16 @@ from inlay.errors import (
 )
 from inlay.storage import locate
 from tests.faults.scenarios import leftovers
-from tests.versions import LOCAL, STORAGES, Dataset, dataset_size, refuse_links, write_file, wrong_versions
+from tests.versions import (
+    LOCAL,
+    STORAGES,
+    Dataset,
+    dataset_size,
+    hidden_objects,
+    refuse_links,
+    write_file,
+    wrong_versions,
+)
 
 
 def rows(path: Dataset, version: int | None = None) -> dict[int, str]:
@@ -304,6 +313,44 @@ def test_forget_deletes_links_and_cached_footers_and_reports_the_freed_bytes(sal
     check(sales)
     with pytest.raises(InvalidArgumentError, match="newest version is 2"):
         inlay.forget(sales, before=3)
+
+
+@everywhere
+def test_forget_without_a_number_deletes_the_history_and_its_limits(stored: Dataset) -> None:
+    report = inlay.forget(stored)
+    assert (report.versions, report.pinned) == ([1, 2], None)
+    assert report.bytes_freed > 0
+    assert rows(stored) == SECOND
+    assert hidden_objects(stored) == []
+    if isinstance(stored, str):
+        with pytest.raises(HistoryUnavailableError):
+            inlay.history(stored)
+    keep(stored, versions=5)
+    upsert(stored, k1="again")
+    assert [(entry.version, entry.operation) for entry in inlay.history(stored)] == [(1, "merge"), (0, "found")]
+    assert rows(stored, 0) == SECOND
+    check(stored)
+
+
+def test_forget_without_a_number_keeps_what_a_reader_reads(sales: Path) -> None:
+    upsert(sales, k1="x")
+    with inlay.open_dataset(sales, 2) as dataset:
+        report = inlay.forget(sales)
+        assert (report.versions, report.pinned) == ([1], 2)
+        assert dataset.to_table().num_rows == 3
+    assert inlay.forget(sales).versions == [2, 3]
+    assert inlay.history(sales) == ()
+    check(sales)
+
+
+def test_a_history_whose_records_are_lost_can_be_forgotten(sales: Path) -> None:
+    (sales.parent / ".ds.txn/versions/00000001.json").unlink()
+    with pytest.raises(inlay.InlayError, match="lacks a record"):
+        inlay.read_parquet(sales, version=2)
+    assert inlay.forget(sales).versions == [2]
+    upsert(sales, k1="x")
+    assert [entry.version for entry in inlay.history(sales)] == [1, 0]
+    check(sales)
 
 
 @on_disk

@@ -22,7 +22,18 @@ from inlay.catalog.datasets import Datasets
 from inlay.catalog.garbage import Garbage
 from inlay.catalog.jobs import Jobs
 from inlay.catalog.names import dataset_directory, is_id, new_id, upload_directory
-from inlay.catalog.records import ApiKey, DataFile, Dataset, Job, NewVersion, Page, Snapshot, Upload, Version
+from inlay.catalog.records import (
+    ApiKey,
+    DataFile,
+    Dataset,
+    Job,
+    NewManifest,
+    NewVersion,
+    Page,
+    Snapshot,
+    Upload,
+    Version,
+)
 from inlay.catalog.uploads import Uploads
 from inlay.catalog.versions import Versions
 
@@ -32,6 +43,7 @@ __all__ = [
     "DataFile",
     "Dataset",
     "Job",
+    "NewManifest",
     "NewVersion",
     "Page",
     "Snapshot",

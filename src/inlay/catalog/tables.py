@@ -110,6 +110,10 @@ dataset_versions = sa.Table(
     sa.Column("reject_files", JsonText, nullable=False),
     sa.Column("created_at", Utc, nullable=False),
     sa.Column("job_id", sa.Text, nullable=False),
+    sa.Column("key_columns", JsonText, nullable=False, server_default="[]"),
+    sa.Column("transaction", sa.Text),
+    sa.Column("restores", sa.BigInteger),
+    sa.Column("damaged", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 version_files = sa.Table(

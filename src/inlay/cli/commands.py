@@ -543,7 +543,10 @@ def keep(
 @app.command()
 def forget(
     dataset: o.Dataset,
-    before: Annotated[int, typer.Option(help="The number of the oldest version to keep.")],
+    before: Annotated[int | None, typer.Option(help="The number of the oldest version to keep.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Delete all versions, and the limits of the history.")
+    ] = False,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
@@ -552,6 +555,8 @@ def forget(
     """Delete all versions of DATASET before a number, with their files. Keeps versions that a process reads."""
     import inlay
 
+    if (before is None) != everything:
+        raise typer.BadParameter("Pass either --before or --all.")
     storage = o.storage_options(storage_option)
     report = inlay.forget(dataset, before, storage_options=storage, lock_timeout=lock_timeout)
     output.print_json(report.to_dict()) if json else output.forgotten(report)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Progress,
         RecoveryReport,
         Version,
-        VersionHistory,
         WriteResult,
     )
 
@@ -243,7 +242,7 @@ def progress(*, enabled: bool) -> Iterator[Callable[[Progress], object] | None]:
 
 
 # ---------------------------------------------------------------------------------------------------------- versions
-def history(versions: VersionHistory) -> None:
+def history(versions: Sequence[Version]) -> None:
     headers = ["version", "time (UTC)", "operation", "new, updated, deleted", "rows", "files", "size"]
     styles = ["red" if version.damaged else "" for version in versions]
     left = ("operation",)

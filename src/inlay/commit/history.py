@@ -6,6 +6,7 @@
         versions/<n>.all                  all files of version n, see `commit/kept.py`; so few records are read
         versions/<n>.drop                 the record of a version whose links are being deleted
         versions/<n>.past                 the record of a dropped version that later versions need
+        versions/entries                  a cache of what `inlay.history` shows, see `commit/entries.py`
 
 A link is durable before the record that names it, and each link belongs to consecutive versions. So readers need no
 lock, a crashed writer leaves at most the links that its draft names, and dropping the oldest version deletes exactly
@@ -24,6 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from inlay.commit.access import share_access
+from inlay.commit.damage import damaged_files
+from inlay.commit.entries import Entry, EntryCache
 from inlay.commit.files import (
     is_link_refused,
     keep_file,
@@ -45,15 +48,17 @@ from inlay.commit.kept import (
 from inlay.commit.published import PublishedViews
 from inlay.commit.records import MIN_CHANGES, READ_ATTEMPTS, VersionRecords
 from inlay.commit.retention import Retention
-from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
+from inlay.commit.sidecar import Change, Put, Record, new_staging_name, stat_or_none, unlock
 from inlay.errors import InlayError
 from inlay.storage import FileStat, Listing, LocalStore, Location
 
 __all__ = [
     "History",
     "PinnedVersion",
-    "damaged_files",
 ]
+
+
+_ENTRIES_REWRITTEN = 1024  # versions after which the cache of entries is written again, without dropped versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class History(VersionRecords):
     def __init__(self, location: Location, sidecar: str) -> None:
         super().__init__(location, f"{sidecar}/versions")
         self._sidecar, self._links = sidecar, f"{sidecar}/files"
+        self._entries = EntryCache(f"{self._versions}/entries")
         self._store = LocalStore()
 
     def _read_bytes(self, path: str) -> bytes:
@@ -114,6 +120,15 @@ class History(VersionRecords):
 
     def damaged(self, files: KeptFiles) -> list[str]:
         return list(damaged_files(self.location_of(files), files))
+
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        at = replace(self._location, links=self._links, objects={name: name for name in links})
+        return set(damaged_files(at, {name: kept for name, (_, kept) in links.items()}))
+
+    def entries(self) -> list[Entry]:
+        cached = self._entries.read()
+        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
+        return [entry for entry in found if entry is not None]
 
     def has_lost(self, record: Record) -> bool:
         """Return whether a file of a version has been deleted or changed in place."""
@@ -244,6 +259,7 @@ class History(VersionRecords):
         if self.exists():
             self._store.sync_directory(self._versions)
             return is_linked
+        self._store.remove_tree(self._links)  # A process that deleted the whole history crashed.
         for directory in (self._links, self._versions):
             for made in self._store.make_directories(directory):
                 share_access(self._sidecar, made)
@@ -284,6 +300,7 @@ class History(VersionRecords):
             raise
         self._store.sync_directory(self._versions)
         self._store.sync_directory(self._sidecar)
+        self._cache_entry(record)
 
     def link_staged(self, record: Record) -> None:
         """Create the durable links of the staged files of a commit whose draft is durable."""
@@ -323,6 +340,8 @@ class History(VersionRecords):
     def complete(self, record: Record, path: str, expired: Callable[[], Sequence[int]]) -> None:
         """Make the record at `path`, whose files are in place, the record of its version, and hide expired versions."""
         if record.undone is not None:
+            if self._entries.delete():  # The next version gets the same number.
+                self._store.sync_directory(self._versions)
             self._store.remove(self._path(record.undone))
             self._store.sync_directory(self._versions)
             self._delete_links((path, link) for path, link, _ in record.replaced)
@@ -332,6 +351,17 @@ class History(VersionRecords):
                 self._mark_dropped(expired())
             self._keep_record(path, self._path(record.version))
             self._store.sync_directory(self._versions)
+            self._cache_entry(record)
+
+    def _cache_entry(self, record: Record) -> None:
+        """Add a version to the cache of entries. The cache saves time, so a failure is no error."""
+        with contextlib.suppress(OSError, InlayError):
+            is_added = self._entries.append(Entry.of(record))
+            if not is_added or (record.version or 0) % _ENTRIES_REWRITTEN == 0:
+                self._write_entries()
+
+    def _write_entries(self) -> None:
+        self._entries.write(self.entries(), new_draft(self._sidecar))
 
     def _keep_record(self, path: str, kept: str) -> None:
         try:
@@ -345,6 +375,8 @@ class History(VersionRecords):
                 draft = new_draft(self._sidecar)
                 write_durably(draft, self._store.read_bytes(path))
                 os.rename(draft, kept)
+            # A power cut must not lose the copy after the caller has deleted the original.
+            self._store.sync_directory(self._sidecar)
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""
@@ -378,12 +410,37 @@ class History(VersionRecords):
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:
         """Drop the oldest versions, up to the first that a reader has pinned. Return these and the freed bytes."""
+        if numbers:
+            self._entries.delete()  # The paths of a version may be personal data.
         dropped = self._mark_dropped(numbers)
         if dropped:
             self._store.sync_directory(self._versions)
         freed = self.delete_dropped()
         self.finish_drops()
+        if numbers:
+            with contextlib.suppress(OSError, InlayError):
+                self._write_entries()
         return dropped, freed
+
+    def end(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits, or only the versions before the first that a reader has pinned."""
+        numbers = self.numbers()
+        with contextlib.ExitStack() as stack:
+            pinned = [number for number in numbers if not self._lock_for_drop(number, stack)]
+            if not pinned:
+                return numbers, self._delete_all()
+        return self.drop([number for number in numbers if number < pinned[0]])
+
+    def _delete_all(self) -> int:
+        links = [os.path.join(root, name) for root, _, names in os.walk(self._links) for name in names]
+        freed = sum(self._unlink_size(path) for path in links)
+        discarded = f"{self._sidecar}/{new_staging_name()}"  # A sweep deletes it if this process crashes.
+        os.mkdir(discarded)
+        for directory in (self._versions, self._links):
+            os.rename(directory, f"{discarded}/{os.path.basename(directory)}")
+            self._store.sync_directory(self._sidecar)
+        self._store.remove_tree(discarded)
+        return freed
 
     def _mark_dropped(self, numbers: Sequence[int]) -> list[int]:
         """Hide the oldest versions, up to the first that a reader has pinned. Their links are deleted later."""
@@ -421,8 +478,12 @@ class History(VersionRecords):
 
     def _unlink(self, path: str) -> int:
         """Delete a link, and return the number of bytes that this frees."""
-        status = stat_or_none(path)
+        freed = self._unlink_size(path)
         self._store.remove(path)
+        return freed
+
+    def _unlink_size(self, path: str) -> int:
+        status = stat_or_none(path)
         return status.st_size if status is not None and status.st_nlink == 1 else 0
 
     def finish_drops(self) -> None:
@@ -458,27 +519,6 @@ class History(VersionRecords):
 def new_draft(sidecar: str) -> str:
     """Return a path for a new file that a sweep deletes if its writer crashes."""
     return f"{sidecar}/commit.{uuid.uuid4().hex}.tmp"
-
-
-def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
-    """Yield the paths of files whose links are missing, or whose content changed in place."""
-    for path, kept in files.items():
-        link = location.full(path)
-        status = stat_or_none(link)
-        if status is None or status.st_size != kept.size:
-            yield path
-        elif status.st_mtime_ns != kept.mtime_ns:
-            if not _has_kept_content(link, kept):
-                yield path
-                continue
-            with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
-                os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
-
-
-def _has_kept_content(link: str, kept: KeptFile) -> bool:
-    if kept.crc32 is not None:
-        return read_content(link).crc32 == kept.crc32
-    return read_footer_checksum(link) == kept.footer
 
 
 def _is_any(descriptor: int, *paths: str) -> bool:

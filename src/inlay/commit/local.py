@@ -130,6 +130,10 @@ class LocalJournal:
             raise self._no_links_error(str(error)) from error
         self._store.remove(self._refusal)
 
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        return self.require_history().end()
+
     def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
         try:

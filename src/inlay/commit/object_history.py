@@ -46,6 +46,7 @@ class ObjectHistory(VersionRecords):
         self._copies = f"{directory}/files"
         self._store = store
         self._sizes: dict[str, int] | None = None  # of the objects in `records`
+        self._contents: dict[str, bytes] = {}
         self._objects: tuple[dict[str, FileStat], dict[str, FileStat] | None] | None = None
 
     def forget_objects(self) -> None:
@@ -68,12 +69,14 @@ class ObjectHistory(VersionRecords):
     def _read_bytes(self, path: str) -> bytes:
         if self._name(path) not in self._known_sizes():
             raise FileNotFoundError(path)
-        return self._store.read_bytes(path)
+        if path not in self._contents:  # Records and lists never change.
+            self._contents[path] = self._store.read_bytes(path)
+        return self._contents[path]
 
     def _write(self, path: str, content: bytes) -> None:
-        with self._store.open_write(path) as file:
-            file.write(content)
+        self._store.write_bytes(path, content)
         self._known_sizes()[self._name(path)] = len(content)
+        self._contents[path] = content
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._versions}/")
@@ -121,6 +124,9 @@ class ObjectHistory(VersionRecords):
         found = self._find(files)
         return [path for path in files if path not in found]
 
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        return {name for name, (path, kept) in links.items() if not self._find({path: kept})}
+
     def has_lost(self, record: Record) -> bool:
         """Return whether an object of a version has been deleted or overwritten meanwhile."""
         self.forget_objects()
@@ -165,7 +171,7 @@ class ObjectHistory(VersionRecords):
     def stage(self, location: Location, files: KeptFiles, staged: Mapping[str, str]) -> None:
         """Copy files of a version to staging paths."""
         copies = [(location.full(path), target, files[path].size) for path, target in staged.items()]
-        if None in cast(ObjectStore, location.store).copy_all(copies):
+        if not all(cast(ObjectStore, location.store).copy_all(copies)):
             raise FileNotFoundError("An object of the version was deleted meanwhile.")
 
     # --------------------------------------------------------------------------------------------------- recording
@@ -207,18 +213,23 @@ class ObjectHistory(VersionRecords):
                 [(self._location.full(path), self._copy(path, link), size) for path, link, size in record.replaced]
             )
 
-    def complete(self, record: Record, tags: Mapping[str, str], expired: Sequence[int]) -> None:
-        """Write the record of a version, whose objects are complete. `tags` are those of new objects, if known."""
-        puts = [put._replace(mtime_ns=_number(self._tag(put, tags))) if put.staged else put for put in record.puts]
+    def complete(self, record: Record, expired: Sequence[int]) -> None:
+        """Write the record of a version, whose objects are complete."""
+        puts = record.puts
+        if not record.change.is_external:
+            tags = self.placed_tags(puts)
+            puts = [put._replace(mtime_ns=_number(tags.get(put.target, ""))) for put in puts]
         self._write(self._path(record.version or 0), replace(record, puts=puts).dump())
         with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)
 
-    def _tag(self, put: Put, tags: Mapping[str, str]) -> str:
-        if tag := tags.get(put.target):
-            return tag
-        found = self._store.stat(self._location.full(put.target))
-        return "" if found is None else str(found.tag)
+    def placed_tags(self, puts: Sequence[Put]) -> dict[str, str]:
+        """Return the ETags of the new objects of a commit that are already in the dataset, by path."""
+        sizes = {put.target: put.size for put in puts}
+        if not sizes:
+            return {}
+        present = self._store.walk(self._location.path, lambda _: True)
+        return {file.path: str(file.tag) for file in present if sizes.get(file.path) == file.size}
 
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:
@@ -231,16 +242,26 @@ class ObjectHistory(VersionRecords):
         self._write(self._path(max(numbers), "drop"), json.dumps(copies).encode() if copies else b"")
         return sorted(numbers), self.finish_drops()
 
+    def size_of_copies(self) -> int:
+        return sum(self._store.walk(self._copies, lambda _: True).sizes)
+
     def _replaced_by(self, number: int) -> Sequence[tuple[str, str, int]]:
         record = self._read_any(number, "json")
         return record.replaced if record is not None else []
+
+    def _copies_in(self, path: str) -> list[tuple[str, int]]:
+        """Return the copies that are being deleted, unless another process has already deleted them."""
+        with contextlib.suppress(FileNotFoundError):
+            content = self._contents.get(path) or self._store.read_bytes(path)
+            return [(name, size) for name, size in json.loads(content or b"[]")]
+        return []
 
     def finish_drops(self) -> int:
         """Delete the copies that only dropped versions need, and the records that no version needs."""
         freed, markers = 0, sorted(self._numbers("drop"))
         for path in (self._path(number, "drop") for number in markers):
             if self._known_sizes()[self._name(path)]:
-                copies = json.loads(self._store.read_bytes(path))
+                copies = self._copies_in(path)
                 self._store.remove_all([f"{self._copies}/{name}" for name, _ in copies])
                 self._write(path, b"")
                 freed += sum(size for _, size in copies)

@@ -70,7 +70,7 @@ __all__ = ["ObjectJournal"]
 
 
 _KEPT_ENTRIES = 10
-_LEDGER_KIND, _HISTORY_KIND = "tokens_", "versions_"
+_LEDGER_KIND, _HISTORY_KIND, _ENDED_KIND = "tokens_", "versions_", "ended_"
 # A store answers "conflict" while another request creates the entry, which may still fail.
 _CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
@@ -128,12 +128,25 @@ class ObjectJournal:
                 "Move the dataset to a prefix in the bucket.",
             )
         history = self.history
-        if history is None:
-            self._store.remove_tree(self._histories)  # Someone has ended an earlier history.
         id_ = uuid.uuid4().hex if history is None else history.id
-        with self._store.open_write(self._entry(0, f"{_HISTORY_KIND}{id_}")) as marker:
-            marker.write(retention.dump().encode())
+        self._store.write_bytes(self._entry(0, f"{_HISTORY_KIND}{id_}"), retention.dump().encode())
         self._list()
+
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        history = self.require_history()
+        numbers, freed = history.numbers(), history.size_of_copies()
+        for id_ in self._list().histories:
+            self._create_surely(self._entry(0, f"{_ENDED_KIND}{id_}"), b"")
+            self._store.remove(self._entry(0, f"{_HISTORY_KIND}{id_}"))
+        self._delete_ended(self._list())
+        return numbers, freed
+
+    def _delete_ended(self, log: _Log) -> None:
+        """Delete histories that have ended. If the process crashes, the next writer continues."""
+        for id_ in log.ended:
+            self._store.remove_tree(f"{self._histories}/{id_}")
+            self._store.remove(self._entry(0, f"{_ENDED_KIND}{id_}"))
 
     def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
@@ -327,22 +340,23 @@ class ObjectJournal:
         except Exception as error:
             raise commit_pending_error(self.location, record, error) from error
 
-    def roll_forward(self, number: int, record: Record) -> None:
+    def roll_forward(self, number: int, record: Record, *, resumed: bool = False) -> None:
         history = self._history_of(record)
         expired = [] if history is None else history.expired(record)
         puts = [] if record.change.is_external else record.puts
-        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in puts]
-        tags: dict[str, str] = {}
-        for put, tag in zip(puts, self._store.copy_all(staged), strict=True):
-            tags[put.target] = tag or ""
-            if tag is None:
+        # Copying an object again can change its ETag, which its version records.
+        placed = history.placed_tags(puts) if history is not None and resumed else {}
+        missing = [put for put in puts if put.target not in placed]
+        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in missing]
+        for put, was_staged in zip(missing, self._store.copy_all(staged), strict=True):
+            if not was_staged:
                 if self._is_done(number):  # Another process has completed this commit.
                     self._undo_if_late(number, record, self._list().entries)
                     return
                 self._require_placed(put, number)
         if history is not None:  # No version is listed without its objects, so it changes before they are deleted.
             history.keep_replaced(record, expired)
-            history.complete(record, tags, expired)
+            history.complete(record, expired)
         if not record.change.is_external:
             self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
@@ -463,12 +477,13 @@ class ObjectJournal:
             report.files = record.display_files(self.location)
         if sweep:
             report.swept = self._sweep(files)
+            self._delete_ended(log)
         return report
 
     def _finish(self, number: int, record: Record) -> None:
         """Complete another writer's commit."""
         try:
-            self.roll_forward(number, record)
+            self.roll_forward(number, record, resumed=True)
         except CorruptJournalError:
             raise
         except Exception as error:
@@ -506,6 +521,7 @@ class _Log(NamedTuple):
     done: set[int]
     ledgers: dict[int, str]
     histories: list[str]
+    ended: list[str]  # histories that are being deleted
 
     @property
     def head(self) -> tuple[int, bool]:
@@ -526,5 +542,7 @@ def _parse_names(names: Iterable[str]) -> _Log:
     found = [(int(number), kind) for number, _, kind in (name.partition(".") for name in names)]
     entries, done = ({number for number, kind in found if kind == wanted} for wanted in ("json", "done"))
     ledgers = {number: kind[len(_LEDGER_KIND) :] for number, kind in found if kind.startswith(_LEDGER_KIND)}
-    histories = [kind[len(_HISTORY_KIND) :] for _, kind in found if kind.startswith(_HISTORY_KIND)]
-    return _Log(entries, done, ledgers, histories)
+    histories, ended = (
+        [kind[len(wanted) :] for _, kind in found if kind.startswith(wanted)] for wanted in (_HISTORY_KIND, _ENDED_KIND)
+    )
+    return _Log(entries, done, ledgers, histories, ended)

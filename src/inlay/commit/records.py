@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from inlay.commit.kept import FileList, KeptFiles, files_of
+from inlay.commit.entries import Entry
+from inlay.commit.kept import FileList, KeptFile, KeptFiles, files_of
 from inlay.commit.retention import Retention
 from inlay.commit.sidecar import Record
 from inlay.errors import CorruptJournalError, DamagedVersionError, NotFoundError
@@ -23,6 +24,7 @@ __all__ = ["MIN_CHANGES", "READ_ATTEMPTS", "VersionRecords"]
 T = TypeVar("T")
 
 READ_ATTEMPTS = 50
+_NUMBER = re.compile(r"[0-9]{8,}")
 # A list of all files is written again after this many records, more for datasets of many files, or this many changes.
 _FEW_RECORDS, _MAX_RECORDS = 8, 64
 MIN_CHANGES = 64
@@ -54,6 +56,10 @@ class VersionRecords(ABC):
     def damaged(self, files: KeptFiles) -> list[str]:
         """Return the paths of files of a version that are lost, or whose content changed."""
 
+    @abstractmethod
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        """Return the links, each with the path of its file, whose files are lost or have changed."""
+
     def require_intact(self, record: Record, files: KeptFiles) -> None:
         """Reject a version that cannot be read as it was."""
         damaged = self.damaged(files)
@@ -74,7 +80,9 @@ class VersionRecords(ABC):
         return sorted(self._numbers("json"))
 
     def _numbers(self, kind: str) -> list[int]:
-        return [int(name.split(".")[0]) for name in self._names() if re.fullmatch(rf"[0-9]{{8,}}\.{kind}", name)]
+        suffix = f".{kind}"
+        numbers = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
+        return [int(number) for number in numbers if _NUMBER.fullmatch(number)]
 
     def _path(self, number: int, kind: str = "json") -> str:
         return f"{self._versions}/{number:08d}.{kind}"
@@ -94,6 +102,26 @@ class VersionRecords(ABC):
             f"Version {number} of {self._location.uri!r} does not exist or is no longer kept. {kept}.",
             hint="Run `inlay history DATASET` to list the versions.",
         )
+
+    def entries(self) -> list[Entry]:
+        """Return the entries of the kept versions, oldest first."""
+        found = map(self._read_entry, self.numbers())
+        return [entry for entry in found if entry is not None]
+
+    def _read_entry(self, number: int) -> Entry | None:
+        """Return the entry of a version, or None if a writer drops it at the same time."""
+        record = self._read_any(number, "json")
+        return None if record is None else Entry.of(record)
+
+    def first_files(self, number: int) -> KeptFiles:
+        """Return the files of the oldest kept version, although a writer may drop it at the same time."""
+        try:
+            record = self._read_any(number, "json", "drop", "past")
+            return {} if record is None else self.files(record)
+        except CorruptJournalError:
+            if number in self.numbers():
+                raise
+            return {}
 
     def head(self) -> Record | None:
         """Return the record of the newest version. Only a caller with the lock knows that it stays the newest."""

@@ -37,6 +37,7 @@ from inlay.storage import Content, LocalStore, Location
 
 __all__ = [
     "ABANDONED_SECONDS",
+    "EXTERNAL_OPERATIONS",
     "STAGING_PREFIX",
     "Change",
     "Put",
@@ -299,6 +300,10 @@ class Put(NamedTuple):
     footer: int | None = None  # the CRC-32 of the footer of a file that another program wrote
 
 
+# Operations of other programs, whose files are in place before the commit.
+EXTERNAL_OPERATIONS = ("external", "found")
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a commit means: the operation, and its counts of rows."""
@@ -315,7 +320,7 @@ class Change:
     @property
     def is_external(self) -> bool:
         """Whether another program has made the change, so that its files are in place."""
-        return self.operation in ("external", "found")
+        return self.operation in EXTERNAL_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)

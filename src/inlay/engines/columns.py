@@ -18,10 +18,11 @@ __all__ = [
     "bit_equal",
     "cast_rows",
     "comparable",
+    "filter_rows",
+    "filter_used",
     "list_items",
     "replace_rows",
     "take_rows",
-    "take_used",
     "take_values",
 ]
 
@@ -47,6 +48,24 @@ def take_values(array: pa.Array, rows: RowNumbers) -> pa.Array:
     return array.take(from_numpy(rows))
 
 
+def filter_rows(table: pa.Table, mask: Mask) -> pa.Table:
+    """Keep the rows that `mask` marks, of a table that may have columns of view types."""
+    columns = [_filter_values(contiguous(column), mask) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def filter_used(array: pa.Array, mask: Mask) -> pa.Array:
+    """Keep the rows that `mask` marks, without the values of a dictionary that no row has."""
+    kept = _filter_values(array, mask)
+    return _without_unused_values(kept) if pa.types.is_dictionary(array.type) else kept
+
+
+def _filter_values(array: pa.Array, mask: Mask) -> pa.Array:
+    if array.type in _TAKEABLE:
+        return array.cast(_TAKEABLE[array.type]).filter(from_numpy(mask)).cast(array.type)
+    return array.filter(from_numpy(mask))
+
+
 def replace_rows(column: pa.ChunkedArray, positions: RowNumbers, values: pa.ChunkedArray) -> pa.Array:
     """Replace the rows at ascending `positions` with `values`, for every type."""
     array, fresh = contiguous(column), contiguous(values)
@@ -56,10 +75,10 @@ def replace_rows(column: pa.ChunkedArray, positions: RowNumbers, values: pa.Chun
         return pc.replace_with_mask(array, from_numpy(mask), fresh)
     rows = np.arange(len(array))
     rows[positions] = np.arange(len(array), len(array) + len(positions))
-    return take_used(contiguous(pa.chunked_array([array, fresh])), rows)
+    return _take_used(contiguous(pa.chunked_array([array, fresh])), rows)
 
 
-def take_used(array: pa.Array, rows: RowNumbers) -> pa.Array:
+def _take_used(array: pa.Array, rows: RowNumbers) -> pa.Array:
     """Take rows, without the values of a dictionary that no row has."""
     taken = take_values(array, rows)
     return _without_unused_values(taken) if pa.types.is_dictionary(array.type) else taken
@@ -107,6 +126,8 @@ def bit_equal(left: pa.Array, right: pa.Array) -> Mask:
     left, right = comparable(left), comparable(right)
     if not pa.types.is_nested(left.type) and left.equals(right):  # the most frequent case, and the fastest
         return np.ones(len(left), np.bool_)
+    if not left.null_count and not right.null_count:
+        return _equal_values(left, right)
     nulls = to_numpy(left.is_null()), to_numpy(right.is_null())
     same: Mask = nulls[0] == nulls[1]
     both = same & ~nulls[0]

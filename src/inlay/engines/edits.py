@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -18,13 +19,14 @@ from inlay.engines.columns import (
     all_bits_equal,
     bit_equal,
     cast_rows,
+    filter_rows,
+    filter_used,
     replace_rows,
     take_rows,
-    take_used,
     take_values,
 )
 from inlay.engines.keys import contiguous
-from inlay.engines.open_file import OpenFile, file_size
+from inlay.engines.open_file import OpenFile, OpenGroup, file_size
 from inlay.parquet.reshape import Shape, reshape
 from inlay.parquet.splice import ParquetBytes, Splicer, SpliceRefused
 from inlay.parquet.writer import StreamingParquetWriter, WriterSettings, encode_row_group
@@ -175,28 +177,27 @@ def _edit_group(
     names = set(file.schema.names)
     missing = (names if keeps_rows else set()) if new is None else names - set(new.column_names)
     without = {*missing, *(equal if edit.keep_others else [])} - set(file.widened)
+    texts = file.small_dictionaries(raw, edit.group)
+    # Few rows are faster to replace in a dictionary, and many in the text.
+    open_group = partial(file.open_group, edit.group, texts, as_text=2 * len(edit.positions) > before)
     if dry_run:
-        differing, same = _compare(file, edit, new, without)
+        differing, same = _compare(file, open_group, edit, new, without)
         differing = list(dict.fromkeys([*differing, *file.widened]))
         first = np.flatnonzero(~same)[:MAX_DIFFERING]
         return EditedGroup(edit.group, left, int(same.sum()), differing if keeps_rows else None, [], first)
-    settings = None
-    as_dictionaries: Collection[str] = ()
-    if len(edit.positions) < before:
-        settings = WriterSettings.like(raw, edit.group, file.parquet_schema, before)
-        as_dictionaries = settings.small_dictionaries
     same = np.ones(len(edit.positions), np.bool_)
     changed: list[str] = []
     pieces = []
-    for batch in file.column_batches(edit.group, without) if keeps_rows else [None]:
-        old = file.read_group(edit.group, batch, as_dictionaries)
-        edited = _edit(old, edit, new)
-        same &= edited.same
-        encoded = [name for name in old.column_names if name in {*edited.changed, *file.widened}]
-        changed += encoded
-        if encoded:
-            settings = settings or WriterSettings.like(raw, edit.group, file.parquet_schema, before)
-            pieces.append((encode_row_group(edited.table.select(encoded), settings), encoded))
+    with open_group() as opened:
+        for batch in file.column_batches(edit.group, without) if keeps_rows else [None]:
+            old = opened.read(batch)
+            edited = _edit(old, edit, new)
+            same &= edited.same
+            encoded = [name for name in old.column_names if name in {*edited.changed, *file.widened}]
+            changed += encoded
+            if encoded:
+                settings = WriterSettings.like(raw, edit.group, file.parquet_schema, before)
+                pieces.append((encode_row_group(edited.table.select(encoded), settings), encoded))
     return EditedGroup(
         edit.group,
         left,
@@ -207,7 +208,13 @@ def _edit_group(
     )
 
 
-def _compare(file: OpenFile, edit: GroupEdit, new: pa.Table | None, without: Collection[str]) -> tuple[list[str], Mask]:
+def _compare(
+    file: OpenFile,
+    open_group: Callable[[], OpenGroup],
+    edit: GroupEdit,
+    new: pa.Table | None,
+    without: Collection[str],
+) -> tuple[list[str], Mask]:
     """Return which columns differ in the replaced rows, and which of these rows are equal in all columns.
 
     Once every row differs in some column, a further column is only decoded up to its first difference.
@@ -216,29 +223,37 @@ def _compare(file: OpenFile, edit: GroupEdit, new: pa.Table | None, without: Col
     changed: list[str] = []
     if new is None:
         return changed, same
-    for names in file.columns_to_compare(edit.group, without):
-        if names is None or len(names) > 1 or same.any():
-            old = _rows_at(file.read_group(edit.group, names), edit.positions)
-            changed += _compare_columns(old, replacement_rows(old, new), same)
-        elif _differs(file, edit, names, new):
-            changed += names
+    with open_group() as opened:
+        for names in file.columns_to_compare(edit.group, without):
+            if names is None or len(names) > 1 or same.any():
+                old = _rows_at(opened.read(names), edit.positions)
+                changed += _compare_columns(old, replacement_rows(old, new), same)
+            elif _differs(opened, edit, names, new):
+                changed += names
     return changed, same
 
 
-def _differs(file: OpenFile, edit: GroupEdit, names: list[str], new: pa.Table) -> bool:
+def _differs(opened: OpenGroup, edit: GroupEdit, names: list[str], new: pa.Table) -> bool:
     first = 0
-    for old in file.read_batches(edit.group, names):
+    for old in opened.batches(names):
         low, high = np.searchsorted(edit.positions, [first, first + old.num_rows])
-        found = _rows_at(old, edit.positions[low:high] - first)
-        fresh = replacement_rows(found, new.slice(low, high - low))
-        if _compare_columns(found, fresh, np.zeros(high - low, np.bool_)):
-            return True
+        if low < high:
+            found = _rows_at(old, edit.positions[low:high] - first)
+            fresh = replacement_rows(found, new.slice(low, high - low))
+            if _compare_columns(found, fresh, np.zeros(high - low, np.bool_)):
+                return True
         first += old.num_rows
     return False
 
 
 def _rows_at(table: pa.Table, positions: RowNumbers) -> pa.Table:
-    return table if len(positions) == table.num_rows else take_rows(table, positions)
+    if len(positions) == table.num_rows:
+        return table
+    if 2 * len(positions) < table.num_rows:
+        return take_rows(table, positions)
+    mask = np.zeros(table.num_rows, np.bool_)
+    mask[positions] = True
+    return filter_rows(table, mask)
 
 
 def replacement_rows(old: pa.Table, new: pa.Table) -> pa.Table:
@@ -304,8 +319,9 @@ def _edit(old: pa.Table, edit: GroupEdit, rows: pa.Table | None) -> _EditedTable
             for name, column, values in zip(old.column_names, old.columns, new.columns, strict=True)
         ]
         if len(edit.deleted):
-            kept = np.delete(np.arange(old.num_rows), edit.deleted)
-            columns = [take_used(column, kept) for column in columns]
+            kept = np.ones(old.num_rows, np.bool_)
+            kept[edit.deleted] = False
+            columns = [filter_used(column, kept) for column in columns]
     if left < old.num_rows:
         changed = list(old.column_names)
     return _EditedTable(pa.Table.from_arrays(columns, schema=old.schema), changed, same)

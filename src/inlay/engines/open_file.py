@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
 from inlay.engines.base import GroupEdit
-from inlay.parquet.footers import open_parquet, read_batches, read_row_group, read_small_file
+from inlay.parquet.footers import RowGroupReader, open_parquet, read_small_file
 from inlay.parquet.reshape import Shape
-from inlay.parquet.splice import ParquetBytes, SpliceRefused
+from inlay.parquet.splice import ChunkSettings, ParquetBytes, SpliceRefused
 from inlay.parquet.writer import WriterSettings
 from inlay.schema import widen_column
 from inlay.storage import Location
@@ -22,7 +22,13 @@ __all__ = ["OpenFile", "file_settings", "file_size"]
 # request, so these reads are larger.
 _DECODE_BYTES = {True: 8 << 20, False: 32 << 20}
 _TEXT = frozenset((pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()))
+_MAX_SMALL_SHARE = 0.1  # Above it, combining two dictionaries takes longer than decoding the values.
 _READ_AT_ONCE = 16 << 20  # Smaller files are read at once to be rewritten.
+
+
+def _has_small_dictionary(chunk: ChunkSettings) -> bool:
+    text = chunk.dictionary and chunk.physical_type == "BYTE_ARRAY" and not chunk.bloom_filter_bytes
+    return text and chunk.distinct_share <= _MAX_SMALL_SHARE
 
 
 class OpenFile:
@@ -77,18 +83,31 @@ class OpenFile:
             sizes[chunk.path_in_schema.split(".", 1)[0]] += chunk.total_uncompressed_size
         return sizes
 
-    def read_group(
-        self, group: int, columns: list[str] | None = None, dictionaries: Collection[str] = frozenset()
-    ) -> pa.Table:
-        """Decode a row group, or some of its columns, and the text columns in `dictionaries` as dictionaries."""
-        names = [name for name in columns or () if name in dictionaries and self.schema.field(name).type in _TEXT]
-        return self._widen(read_row_group(self.location, self.path, self.metadata, group, columns, self.data, names))
+    def small_dictionaries(self, raw: ParquetBytes, group: int) -> list[str]:
+        """Return the text columns of a row group that are faster to decode, and to edit, as dictionaries."""
+        if not self.has_plain_names:
+            return []
+        try:
+            found = {chunk.path for chunk in raw.chunk_settings(group) if _has_small_dictionary(chunk)}
+        except SpliceRefused:
+            return []
+        return [field.name for field in self.schema if field.name in found and field.type in _TEXT]
 
-    def read_batches(self, group: int, columns: list[str]) -> Iterator[pa.Table]:
-        """Decode some columns of a row group in small pieces."""
-        return map(self._widen, read_batches(self.location, self.path, self.metadata, group, columns, self.data))
+    def read_group(self, group: int, columns: list[str] | None = None) -> pa.Table:
+        """Decode a row group, or some of its columns."""
+        with self.open_group(group) as opened:
+            return opened.read(columns)
 
-    def _widen(self, table: pa.Table) -> pa.Table:
+    def open_group(self, group: int, dictionaries: Sequence[str] = (), *, as_text: bool = False) -> OpenGroup:
+        """Open a row group, whose text columns in `dictionaries` are decoded as dictionaries.
+
+        With `as_text`, these columns become text afterwards, which is faster than decoding them as text.
+        """
+        reader = RowGroupReader(self.location, self.path, self.metadata, group, self.data, dictionaries)
+        return OpenGroup(self, reader, dictionaries if as_text else ())
+
+    def widen(self, table: pa.Table) -> pa.Table:
+        """Convert columns to the wider types of `shape`."""
         for at, name in enumerate(table.column_names if self.shape is not None else ()):
             if self.shape is not None and name in self.shape.encoded:
                 wide = self.shape.after.field(name)
@@ -116,6 +135,36 @@ class OpenFile:
         except SpliceRefused:
             pass
         return WriterSettings(row_group_size=max(1, rows))
+
+
+class OpenGroup:
+    """An opened row group of a data file. `texts` are decoded as dictionaries, and become text."""
+
+    def __init__(self, file: OpenFile, reader: RowGroupReader, texts: Sequence[str]) -> None:
+        self._file, self._reader, self._texts = file, reader, texts
+
+    def __enter__(self) -> OpenGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.__exit__()
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        """Decode some columns, or all."""
+        return self._file.widen(self._as_text(self._reader.read(columns)))
+
+    def batches(self, columns: list[str]) -> Iterator[pa.Table]:
+        """Decode some columns in small pieces."""
+        return map(self._file.widen, map(self._as_text, self._reader.batches(columns)))
+
+    def _as_text(self, table: pa.Table) -> pa.Table:
+        for at, name in enumerate(table.column_names if self._texts else ()):
+            if name in self._texts:
+                field = self._file.schema.field(name)
+                # pyarrow reads dictionaries of large text as dictionaries of text.
+                chunks = [chunk.dictionary_decode().cast(field.type) for chunk in table.column(at).chunks]
+                table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
+        return table
 
 
 def file_settings(location: Location, path: str) -> tuple[WriterSettings, int]:

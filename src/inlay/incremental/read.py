@@ -100,7 +100,8 @@ def open_dataset(
 
     Use it as a context manager. On a local disk, writers can commit inside the block, and the dataset keeps its old
     rows: hard links in the sidecar hold the replaced files until the block ends. Nobody waits for a lock. On an object
-    store, a commit inside the block raises an error at its end.
+    store, this works if `keep` has turned the history on; otherwise, a commit inside the block raises an error at its
+    end.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.

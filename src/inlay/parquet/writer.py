@@ -35,7 +35,6 @@ MANAGED_ROW_GROUP_SIZE = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _MAX_DISTINCT_SHARE = 0.5
-_MAX_SMALL_SHARE = 0.1  # Above it, combining two dictionaries takes longer than decoding the values.
 
 
 def _is_stored_as_integer(type_: pa.DataType) -> bool:
@@ -68,7 +67,6 @@ class WriterSettings:
     )
     # columns whose timestamps are INT96, and the types that the Arrow schema of their file declares
     int96: Mapping[str, pa.DataType | None] = field(default_factory=dict)
-    small_dictionaries: frozenset[str] = frozenset()  # text columns that are faster to edit as dictionaries
     packs_integers: bool = False  # Delta-encode integers without a dictionary: smaller, and five times as fast.
 
     @classmethod
@@ -97,9 +95,8 @@ class WriterSettings:
         }
         columns = {chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96"}
         int96 = {name: file.schema.arrow_types.get(name) for name in columns}
-        small = frozenset(chunk.path for chunk in chunks if _has_small_dictionary(chunk))
         known = tuple(chunk.path for chunk in chunks)
-        return cls(options, max(1, row_group_size), known, int96=int96, small_dictionaries=small)
+        return cls(options, max(1, row_group_size), known, int96=int96)
 
     @classmethod
     def managed(cls) -> WriterSettings:
@@ -172,12 +169,6 @@ class WriterSettings:
 def _has_useful_dictionary(chunk: ChunkSettings) -> bool:
     """Return False for a dictionary of mostly distinct values: it costs time and saves no space."""
     return chunk.dictionary and chunk.distinct_share <= _MAX_DISTINCT_SHARE
-
-
-def _has_small_dictionary(chunk: ChunkSettings) -> bool:
-    """Return whether to edit the dictionary indices of a text column."""
-    text = chunk.dictionary and chunk.physical_type == "BYTE_ARRAY" and not chunk.bloom_filter_bytes
-    return text and chunk.distinct_share <= _MAX_SMALL_SHARE
 
 
 def _supported(encodings: Mapping[str, str], schema: pa.Schema) -> dict[str, str]:

@@ -60,9 +60,9 @@ class FallbackStore(ObjectStore):
 
         return pa.PythonFile(self.open_read(path), mode="r")
 
-    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[str | None]:
+    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[bool]:
         found = self._store.copy_all(copies)
-        if None in found:
+        if not all(found):
             others = [(self._others.get(source, source), target, size) for source, target, size in copies]
             return self._store.copy_all(others)
         return found

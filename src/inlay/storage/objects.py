@@ -199,22 +199,23 @@ class ObjectStore:
                 raise FileExistsError(errno.EEXIST, "exists", path) from error
             raise
 
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Create or replace an object, as a whole."""
+        self._create(path, data, replace=True)
+
     def _create(self, path: str, data: bytes, *, replace: bool) -> None:
         self._client.pipe_file(path, data, **({} if replace else {"mode": "create"}))
 
-    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[str | None]:
-        """Copy objects from tuples of source, target and size.
-
-        Returns the ETag of each copy: "" if the response does not tell it, and None if the source does not exist.
-        """
+    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[bool]:
+        """Copy objects from tuples of source, target and size. Returns for each one whether its source exists."""
         return [self._copy(*copy) for copy in copies]
 
-    def _copy(self, source: str, target: str, size: int) -> str | None:
+    def _copy(self, source: str, target: str, size: int) -> bool:
         try:
             self.move(source, target, size)
         except FileNotFoundError:
-            return None
-        return ""
+            return False
+        return True
 
     def read_ahead(self, files: Sequence[FileStat]) -> None:
         """Begin to read small objects, or the ends of large ones."""

@@ -7,9 +7,7 @@ import contextlib
 import errno
 import functools
 import hashlib
-import html
 import io
-import re
 import threading
 import zlib
 from bisect import bisect_left
@@ -36,7 +34,6 @@ _MAX_LISTINGS = 16  # that a store remembers
 _READ_AHEAD = 4 << 20
 _MAX_READ = 32 << 20  # bytes in one request, which has a time limit
 _COPY_SOURCE = "x-amz-copy-source"
-_COPY_TAG = re.compile(rb"<ETag>([^<]*)</ETag>")
 _K = TypeVar("_K")
 
 
@@ -208,7 +205,7 @@ class S3Store(ObjectStore):
             copied = dict(zip(("Bucket", "Key"), self.filesystem.split_path(source)[:2], strict=True))
             self._client.call_s3("copy_object", Bucket=bucket, Key=key, CopySource=copied)
 
-    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[str | None]:
+    def copy_all(self, copies: Sequence[tuple[str, str, int]]) -> list[bool]:
         for _, target, _ in copies:
             self._forget(target)
         small = [copy for copy in copies if copy[2] <= _MAX_COPIED]
@@ -216,16 +213,13 @@ class S3Store(ObjectStore):
         responses = dict(zip(small, self._requests.send_all(sent), strict=True))
         return [self._finish_copy(responses.get(copy), *copy) for copy in copies]
 
-    def _finish_copy(self, response: Response | Exception | None, source: str, target: str, size: int) -> str | None:
-        """Return the ETag of a copy, or None if there is no source. Copy it with the client if that is necessary."""
+    def _finish_copy(self, response: Response | Exception | None, source: str, target: str, size: int) -> bool:
+        """Return whether the source of a copy exists. Copy it with the client if that is necessary."""
         if isinstance(response, FileNotFoundError):
-            return None
+            return False
         if isinstance(response, Exception):
             raise with_path(response, target) from response
-        if response is None or not _is_copy(response):
-            return self._copy(source, target, size)
-        found = _COPY_TAG.search(response.body)
-        return html.unescape(found[1].decode()) if found else ""
+        return _is_copy(response) or self._copy(source, target, size)
 
     def remove(self, path: str) -> None:
         self._forget(path)

@@ -19,7 +19,7 @@ from inlay.schema import storage_type, unify, without_schema_copies
 from inlay.storage import FileStat, Location
 from inlay.views import DataFile
 
-__all__ = ["MAX_STATISTICS", "Shape", "Statistics", "Value", "partition_values", "read_statistics"]
+__all__ = ["MAX_STATISTICS", "Shape", "Statistics", "Value", "partition_values", "plain_values", "read_statistics"]
 
 MAX_STATISTICS = 32  # columns, as in Delta Lake
 Value: TypeAlias = int | str | decimal.Decimal
@@ -188,7 +188,7 @@ def _bounds(footers: Footers, column: pa.Field) -> list[tuple[Value, Value] | No
     if not (is_text or any(matches(type_) for matches in _BOUNDED)):
         return None
     lows, highs, exact = footers.bounds(column.name, pa.large_string() if is_text else type_)
-    pairs = zip(_values(lows), _values(highs), exact.tolist(), strict=True)
+    pairs = zip(plain_values(lows), plain_values(highs), exact.tolist(), strict=True)
     return [(low, high) if is_exact and low is not None else None for low, high, is_exact in pairs]
 
 
@@ -198,9 +198,10 @@ _BOUNDED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_date32, pa.typ
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
-def _values(bounds: pa.Array) -> list[Any]:
-    if pa.types.is_timestamp(bounds.type):
-        scale = _MICROSECONDS[bounds.type.unit]
-        return [None if value is None else value * scale for value in bounds.view(pa.int64()).to_pylist()]
-    plain = bounds.view(pa.int32()) if pa.types.is_date(bounds.type) else bounds
+def plain_values(array: pa.Array) -> list[Any]:
+    """Return values as Python values, dates and timestamps as days and microseconds since 1970."""
+    if pa.types.is_timestamp(array.type):
+        scale = _MICROSECONDS[array.type.unit]
+        return [None if value is None else value * scale for value in array.view(pa.int64()).to_pylist()]
+    plain = array.view(pa.int32()) if pa.types.is_date32(array.type) else array
     return list(plain.to_pylist())

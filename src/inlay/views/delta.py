@@ -1,12 +1,12 @@
 """A view as a table of Delta Lake: a log of JSON files, of which number n describes version n of the dataset.
 
-    _delta_log/<n>.json                     the files that version n adds and removes; in the first one, all files
-    _delta_log/<n>.checkpoint.<id>.json     all files of version n, if the log begins with it
+    _delta_log/<n>.json     the files that version n adds and removes
 
-The log begins with the oldest kept version. Delta Lake allows that only behind a checkpoint. Checkpoints are JSON
-files, because files whose names end in `.parquet` would look like data to readers of the parent directory. The first
-entry repeats all files of its version, for readers that do not know such checkpoints. An unknown writer feature keeps
-other programs from writing to the table.
+The log begins with the oldest kept version, whose entry has all files. Delta Lake counts from 0, and checkpoints, which
+could replace older entries, are either files whose names end in `.parquet`, so that they look like data to readers of
+the parent directory, or a feature that polars does not know. So empty entries stand for older versions: their table
+has one file that does not exist, so that no reader takes them for data. An unknown writer feature keeps other programs
+from writing to the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -34,8 +34,8 @@ __all__ = ["DeltaView"]
 _LOG = "_delta_log"
 _READ_ONLY = "inlayView"  # No writer knows this feature, so none writes to the table.
 _ENTRY = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.[-0-9a-f]{36}\.json")
-# The entries of dropped versions that the log may contain, before it is written again from a later version.
+_DROPPED = "this-version-is-dropped"  # the file of the versions before the first, which does not exist
+# The dropped versions that the log may contain, before it is written again from a later version.
 _FEW_DROPPED, _MANY_DROPPED, _FILES_PER_DROPPED = 10, 1_000, 10
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _Action = dict[str, Any]
@@ -51,16 +51,15 @@ class DeltaView:
         self._folder = folder
 
     def newest(self) -> int | None:
-        return max(self._numbers(_ENTRY), default=None)
+        head = self._read_newest()
+        return None if head is None else head.version
 
-    def _numbers(self, pattern: re.Pattern[str]) -> dict[int, str]:
-        found = (pattern.fullmatch(name) for name in self._folder.names(_LOG))
-        return {int(match[1]): match[0] for match in found if match}
+    def _numbers(self) -> list[int]:
+        return sorted(int(match[1]) for name in self._folder.names(_LOG) if (match := _ENTRY.fullmatch(name)))
 
     def publish(self, versions: Versions, *, exact: bool = False) -> None:
         oldest, last = versions.numbers[0], versions.numbers[-1]
-        newest = self.newest()
-        head = None if newest is None else self._read_head(newest)
+        head = self._read_newest()
         is_other = head is not None and not head.is_of(versions)
         if is_other and not exact:
             raise InvalidArgumentError(
@@ -76,35 +75,44 @@ class DeltaView:
             self._folder.delete(f"{_LOG}/{name}" for name in sorted(self._folder.names(_LOG), reverse=True))
         for entry in entries:
             self._write_entry(versions, entry)
-        self._trim(oldest, exact=exact)
+        self._trim(oldest, exact=exact or any(entry.is_start for entry in entries))
         if exact:
             files = (file for number in versions.numbers for file in _new_files(versions, number))
             self._folder.retain(files, beside=_LOG)
 
-    def _read_head(self, number: int) -> _Head:
-        """Return what the newest entry says about its version."""
+    def _read_newest(self) -> _Head | None:
+        """Return what the newest entry says about its version. An interrupted call may have added empty entries."""
+        heads = (self._read_head(number) for number in reversed(self._numbers()))
+        return next((head for head in heads if head is not None), None)
+
+    def _read_head(self, number: int) -> _Head | None:
+        """Return what an entry says about its version, or None if it is empty."""
         with self._folder.open(_entry(number)) as file:
-            first = json.loads(file.readline())
-        if "inlay" not in first.get("commitInfo", {}):
+            info = json.loads(file.readline()).get("commitInfo", {})
+        if "inlay" not in info:
             raise InvalidArgumentError(
                 f"Another program has written version {number} of the table in {self._folder.path!r}, which is a view"
                 " and follows the dataset only.",
                 hint="Run inlay.unpublish(path), then inlay.publish(path, format) to write the view again.",
             )
-        return _Head.load(first["commitInfo"]["inlay"])
+        return None if info["inlay"] is None else _Head.load(info["inlay"])
 
     def _write_entry(self, versions: Versions, entry: _Entry) -> None:
         version, table = entry.version, entry.table
         definition = [_encode(action) for action in table.definition(entry.head.table, version)]
         is_change = version.operation != "compact"
         adds = [_encode(action) for action in table.adds(versions, entry.files, is_change=is_change)]
-        removed = {"deletionTimestamp": _milliseconds(version.at), "dataChange": is_change}
-        removes = [_encode({"remove": {"path": _quote(file)} | removed}) for file in entry.removed]
         self._folder.add(entry.files)
-        if entry.is_start and version.number:
-            self._write_checkpoint(version.number, version.at, [*definition, *adds])
+        removed = [_quote(file) for file in entry.removed]
+        if entry.is_start:
+            present = self._numbers()
+            for number in range(max(present, default=version.number) + 1, version.number):
+                self._write_empty(number, version.at, [])  # as the version before, until the entry below is complete
+            before = self._replay(0, present[-1]).adds.keys() if present else set()
+            removed = [*(before - set(map(_quote, entry.files))), *([_DROPPED] if version.number else [])]
+        removes = [_encode(_remove(path, version.at, is_change=is_change)) for path in removed]
         info = _encode(_commit_info(version, entry.head))
-        lines = [info, *(definition if entry.is_redefined else []), *adds, *removes]
+        lines = [info, *(definition if entry.is_redefined else []), *removes, *adds]
         self._write(_entry(version.number), lines, version.at)
         if version.number == versions.numbers[0]:
             self._folder.release(entry.removed)
@@ -112,49 +120,77 @@ class DeltaView:
     def _write(self, name: str, lines: Iterable[str], at: str) -> None:
         self._folder.write(name, "".join(f"{line}\n" for line in lines).encode(), at)
 
-    def _write_checkpoint(self, number: int, at: str, lines: Iterable[str]) -> None:
-        name = f"{_LOG}/{number:020d}.checkpoint.{uuid.uuid5(uuid.NAMESPACE_OID, str(number))}.json"
-        unchanged = (line.replace('"dataChange":true', '"dataChange":false', 1) for line in lines)
-        self._write(name, [_encode({"checkpointMetadata": {"version": number}}), *unchanged], at)
+    def _write_empty(self, number: int, at: str, actions: Iterable[str]) -> None:
+        info = {"timestamp": _milliseconds(at), "operation": "DROP", "operationParameters": {}, "inlay": None}
+        self._write(_entry(number), [_encode({"commitInfo": info}), *actions], at)
 
     # --------------------------------------------------------------------------------------------------- trimming
     def _trim(self, oldest: int, *, exact: bool) -> None:
-        """Begin the log with the oldest version, unless so few entries are dropped that it is not worth it."""
-        numbers, checkpoints = self._numbers(_ENTRY), self._numbers(_CHECKPOINT)
-        start = max((number for number in checkpoints if number in numbers), default=min(numbers))
+        """Begin the log with the oldest version, unless so few versions are dropped that it is not worth it."""
+        numbers = self._numbers()
+        start = next(number for number in numbers if self._read_head(number) is not None)
         dropped = oldest - start
         if dropped > 0 and (exact or dropped > _FEW_DROPPED):
-            definition, adds, info = self._replay(start, oldest)
-            if exact or dropped > min(_MANY_DROPPED, len(adds) // _FILES_PER_DROPPED):
-                at = dt.datetime.fromtimestamp(json.loads(info)["commitInfo"]["timestamp"] / 1000, dt.UTC).isoformat()
-                self._write(_entry(oldest), [info, *definition, *adds], at)
-                self._write_checkpoint(oldest, at, [*definition, *adds])
+            state = self._replay(start, oldest)
+            if exact or dropped > min(_MANY_DROPPED, len(state.adds) // _FILES_PER_DROPPED):
+                removes = [_encode(_remove(path, state.at, is_change=False)) for path in state.removed | {_DROPPED}]
+                self._write(_entry(oldest), [state.info, *state.definition, *removes, *state.adds.values()], state.at)
+                # In this order, the first new entry hides all dropped versions, and the others change no state.
+                for number in range(start, oldest):
+                    self._write_empty(number, state.at, [] if number else _dropped_table(state.definition))
                 start = oldest
-        stale = [*(f"{_LOG}/{name}" for number, name in sorted(checkpoints.items()) if number != start)]
-        self._folder.delete([*(_entry(number) for number in sorted(numbers) if number < start), *stale])
+        if start and numbers[0]:  # A new or interrupted log lacks the empty entries.
+            state = self._replay(start, start)
+            for number in reversed(range(numbers[0])):
+                self._write_empty(number, state.at, [] if number else _dropped_table(state.definition))
 
-    def _replay(self, start: int, end: int) -> tuple[list[str], list[str], str]:
-        """Return the lines of the table's definition, of all files of a version, and of its commit information."""
+    def _replay(self, start: int, end: int) -> _State:
+        """Return the state after an entry."""
         definition: dict[str, str] = {}
-        adds: dict[str, str] = {}
-        info = ""
+        state = _State()
         for number in range(start, end + 1):
             for line in self._lines(number):
                 [(kind, action)] = json.loads(line).items()
                 if kind == "add":
-                    adds[action["path"]] = line
+                    state.adds[action["path"]] = line
+                    state.removed.discard(action["path"])
                 elif kind == "remove":
-                    adds.pop(action["path"], None)
+                    state.adds.pop(action["path"], None)
+                    state.removed.add(action["path"])
                 elif kind == "commitInfo":
-                    info = line
+                    state.info = line
+                    state.at = dt.datetime.fromtimestamp(action["timestamp"] / 1000, dt.UTC).isoformat()
                 else:
                     definition[kind] = line
-        return list(definition.values()), list(adds.values()), info
+        state.definition = list(definition.values())
+        return state
 
     def _lines(self, number: int) -> Iterator[str]:
         with self._folder.open(_entry(number)) as file:
             for line in file:
                 yield line.decode().rstrip("\n")
+
+
+@dataclass(slots=True)
+class _State:
+    """The lines of an entry that has the state of a version."""
+
+    adds: dict[str, str] = field(default_factory=dict)  # by path
+    removed: set[str] = field(default_factory=set)
+    definition: list[str] = field(default_factory=list)
+    info: str = ""
+    at: str = ""
+
+
+def _dropped_table(definition: Sequence[str]) -> list[str]:
+    """Return the definition of a table whose only file does not exist."""
+    columns = next(json.loads(line)["metaData"]["partitionColumns"] for line in definition if '"metaData"' in line)
+    add = {"path": _DROPPED, "partitionValues": dict.fromkeys(columns), "size": 1, "modificationTime": 0}
+    return [*definition, _encode({"add": add | {"dataChange": True}})]
+
+
+def _remove(path: str, at: str, *, is_change: bool) -> _Action:
+    return {"remove": {"path": path, "deletionTimestamp": _milliseconds(at), "dataChange": is_change}}
 
 
 def _entry(number: int) -> str:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from inlay.catalog import is_id, upload_directory
+from inlay.catalog import dataset_directory, is_id, upload_directory
 from inlay.commit.sidecar import sidecar_owner
 from inlay.errors import InlayError
+from inlay.storage import Listing
 from inlay.workspace.services import Services
 
 __all__ = ["Maintenance"]
@@ -78,12 +79,17 @@ class Maintenance:
 
     # ------------------------------------------------------------------------------------------------------ orphans
     def collect_orphans(self) -> list[str]:
-        """Remove old files that neither the catalog nor a job refers to. Returns their paths."""
+        """Remove old files that neither the catalog nor a job refers to. Returns their paths.
+
+        The same listing tells which versions are damaged.
+        """
         storage = self._services.storage
+        listed_at, listings = datetime.now(UTC), {top: storage.files_below(top) for top in _TOP_DIRECTORIES}
         before = time.time_ns() - int(self._services.settings.orphan_grace_seconds * 1e9)
         # Files are listed before jobs and versions are read: a file that a job commits meanwhile belongs either to
         # the active job or to a version.
-        old = [path for top in _TOP_DIRECTORIES for path in self._old_files(top, before)]
+        old = [f"{top}/{file.path}" for top, each in listings.items() for file in each if file.mtime_ns < before]
+        self._mark_damaged(listings["datasets"], listed_at)
         empty = [path for top in _TOP_DIRECTORIES for path in storage.empty_directories(top, before)]
         jobs = self._services.catalog.jobs.active()
         files, datasets = self._unknown_in_datasets(old, {job.dataset_id for job in jobs})
@@ -100,8 +106,17 @@ class Maintenance:
                 _try_remove(storage.remove_empty_directory, path)
         return sorted(orphans)
 
-    def _old_files(self, top: str, before: int) -> list[str]:
-        return [f"{top}/{file.path}" for file in self._services.storage.files_below(top) if file.mtime_ns < before]
+    def _mark_damaged(self, listing: Listing, listed_at: datetime) -> None:
+        """Mark the versions that lack a file. A file of another size was changed by another program."""
+        if not listing:  # the disk may not be mounted
+            return
+        sizes: dict[str, dict[str, int]] = {}
+        for file in listing:
+            path = f"datasets/{file.path}"
+            sizes.setdefault(_directory_of(path), {})[path] = file.size
+        versions = self._services.catalog.versions
+        for dataset_id in self._services.catalog.datasets.ids():
+            versions.mark_damaged(dataset_id, sizes.get(dataset_directory(dataset_id), {}), listed_at)
 
     def _unknown_uploads(self, old: Iterable[str]) -> set[str]:
         unknown = self._services.catalog.uploads.unknown(_second_parts(old, "uploads"))
