@@ -131,13 +131,13 @@ coverage: setup setup-test ## Run the tests of merges, and fail if they do not t
 mutants: setup setup-test ## Try thousands of changes to the code of merges, and fail if one is neither noticed nor explained
 	$(BIN)/python -m tests.mutants.run --modules $(COVERED) --tests $(COVERING) $(MUTANT_ARGS)
 
-# Ten tests run in two processes, so that each test gets a fifth of the time.
+# Eleven tests run in two processes, so that each test gets a sixth of the time.
 SOAK_SECONDS ?= 3600
-SOAKED := test_soak.py test_merge_soak.py test_service_kills.py test_service_load.py
+SOAKED := test_soak.py test_version_soak.py test_merge_soak.py test_service_kills.py test_service_load.py
 .PHONY: soak
 soak: setup setup-test ## Inject random faults into all components for an hour: make soak SOAK_SECONDS=600
 	@mkdir -p .cache && rm -f .cache/soak.jsonl
-	INLAY_TEST_LONG=1 INLAY_SOAK_SECONDS=$$(($(SOAK_SECONDS) / 5)) INLAY_FAULT_COUNTS=$(CURDIR)/.cache/soak.jsonl \
+	INLAY_TEST_LONG=1 INLAY_SOAK_SECONDS=$$(($(SOAK_SECONDS) / 6)) INLAY_FAULT_COUNTS=$(CURDIR)/.cache/soak.jsonl \
 		$(PYTEST) -n 2 -rP $(addprefix tests/faults/,$(SOAKED)) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.faults.report .cache/soak.jsonl
 

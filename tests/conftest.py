@@ -31,7 +31,7 @@ ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
 
 # Arrow data is slow to build on a busy machine, so slow examples are no failure.
 _SHARED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=15, **_SHARED)
+hypothesis.settings.register_profile("quick", max_examples=10, **_SHARED)
 hypothesis.settings.register_profile("thorough", max_examples=200, **_SHARED)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "quick")
 
@@ -172,13 +172,9 @@ def _is_long_run() -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`, let one worker run a whole group of tests: a file or a folder."""
-    from xdist.scheduler import LoadFileScheduling
+    from tests.scheduling import GroupScheduling
 
-    class GroupScheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid)
-
-    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+    return GroupScheduling(config, log, _group) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -200,7 +196,26 @@ def _is_long(item: pytest.Item) -> bool:
         item.get_closest_marker("long") is not None
         or (_runs_on_servers(item) and item.get_closest_marker("on_servers") is None)
         or any(_engine(item) in mark.args for mark in item.iter_markers("long_on"))
+        or _repeats_another_engine(item)
     )
+
+
+# Without MERGE, the DuckDB engine only finds keys in another way, so short runs try it with the meaning of merges.
+_WITHOUT_MERGE = (
+    "tests/requirements/",
+    "tests/incremental/test_merge_semantics.py",
+    "tests/incremental/test_merge_properties.py",
+)
+
+
+def _repeats_another_engine(item: pytest.Item) -> bool:
+    """Return whether a test covers code that short runs cover on another engine.
+
+    Tasks of Spark run the kernels of the pyarrow engine, on which short runs merge the files of other tools.
+    """
+    if _engine(item) == "duckdb-union":
+        return not item.nodeid.startswith(_WITHOUT_MERGE)
+    return _engine(item) == "spark" and item.nodeid.startswith("tests/edges/")
 
 
 def _engine(item: pytest.Item) -> object:

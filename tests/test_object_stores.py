@@ -23,7 +23,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import inlay
-from inlay.engines import kernels
+from inlay.engines import edits
 from inlay.errors import (
     ConcurrentModificationError,
     DatasetIOError,
@@ -209,7 +209,7 @@ def test_files_that_surgery_rejects_can_be_planned(place: Place, monkeypatch: py
         raise SpliceRefused("as files of some old writers are")
 
     place.write(TARGET, row_group_size=5)
-    monkeypatch.setattr(kernels, "_splice", refuse)
+    monkeypatch.setattr(edits, "_splice", refuse)
     plan = inlay.plan_merge(SOURCE, place.path, "upsert", ["id"], storage_options=place.options)
     result = place.merge(SOURCE, "upsert", ["id"])
     assert (plan.inserted, plan.updated) == (result.inserted, result.updated) == (2, 3)
@@ -365,7 +365,7 @@ def own_rows(writers: int, turns: int) -> list[int]:
 @pytest.mark.timeout(600)
 def test_concurrent_threads_lose_no_rows(place: Place) -> None:
     place.write({"a.parquet": lake.table(range(20))})
-    writers, turns = 3, 3
+    writers, turns = 3, 2
     failures: list[BaseException] = []
 
     def work(writer: int) -> None:

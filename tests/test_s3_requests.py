@@ -44,6 +44,18 @@ def client(proxy: Proxy, **options: Any) -> Any:
     return fsspec.filesystem("s3", skip_instance_cache=True, endpoint_url=proxy.url, **{**KEYS, **options})
 
 
+@pytest.fixture(scope="module")
+def other_client(proxy: Proxy) -> Any:
+    """A client that writes and reads as other programs do."""
+    return client(proxy)
+
+
+@pytest.fixture(scope="module")
+def shared_store(proxy: Proxy) -> ObjectStore:
+    """A store for tests that neither change the options of its client nor count its requests."""
+    return object_store(client(proxy))
+
+
 @pytest.fixture
 def store(proxy: Proxy) -> ObjectStore:
     return object_store(client(proxy))
@@ -76,19 +88,20 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_objects(proxy: Proxy, store: ObjectStore, root: str, name: str) -> None:
+def test_names_of_objects(other_client: Any, shared_store: ObjectStore, root: str, name: str) -> None:
+    store = shared_store
     path, copy = f"{root}/{name}", f"{root}/copies/{name}"
     store.create(path, b"0123456789")
     with pytest.raises(FileExistsError):
         store.create(path, b"other")
     assert [file.path for file in store.walk(root, lambda _: True)] == [name]
-    assert client(proxy).find(root) == [path]
+    assert other_client.find(root) == [path]
     assert store.read_bytes(path) == b"0123456789"
     assert store.read_range(path, 2, 3) == b"234"
     assert store.read_range(path, 2, 0) == b""
     found, (listed,) = store.stat(path), store.walk(root, lambda _: True)
     assert found is not None
-    assert (found.size, found.tag) == (listed.size, listed.tag) == (10, client(proxy).info(path)["ETag"])
+    assert (found.size, found.tag) == (listed.size, listed.tag) == (10, other_client.info(path)["ETag"])
     store.move(path, copy, 10)
     with store.open_read(copy) as file:
         assert file.read() == b"0123456789"
@@ -100,7 +113,8 @@ def test_names_of_objects(proxy: Proxy, store: ObjectStore, root: str, name: str
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000, 3 << 20])
-def test_objects_of_all_sizes(store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_objects_of_all_sizes(shared_store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    store = shared_store
     monkeypatch.setattr(s3, "_MAX_PUT", 2 << 20)
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     with store.open_write(f"{root}/a") as out:
@@ -412,9 +426,9 @@ def test_content_in_memory_is_forgotten_when_the_object_changes(
     assert [store._confirmed.pop(f"{root}/{name}") for name in "de"] == [None, b"1234"]
 
 
-def test_many_small_objects_are_read_once(proxy: Proxy, store: ObjectStore, root: str) -> None:
-    names = [f"{number:03}" for number in range(300)]
-    client(proxy).pipe({f"{root}/{name}": name.encode() for name in names})
+def test_many_small_objects_are_read_once(proxy: Proxy, other_client: Any, store: ObjectStore, root: str) -> None:
+    names = [f"{number:03}" for number in range(60)]
+    other_client.pipe({f"{root}/{name}": name.encode() for name in names})
     files = [file._replace(path=f"{root}/{file.path}") for file in store.walk(root, lambda _: True)]
     with proxy.answer(lambda *_: None) as plan:
         store.read_ahead(files)
@@ -424,11 +438,12 @@ def test_many_small_objects_are_read_once(proxy: Proxy, store: ObjectStore, root
     assert len(plan.seen) == len(names)
 
 
-def test_old_listings_are_forgotten(store: ObjectStore, root: str) -> None:
-    for number in range(50):
+def test_old_listings_are_forgotten(store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_MAX_LISTINGS", 3)
+    for number in range(5):
         store.walk(f"{root}/{number}", lambda _: True)
     assert isinstance(store, s3.S3Store)
-    assert f"{root}/49" in store._listings
+    assert f"{root}/4" in store._listings
     assert len(store._listings) == s3._MAX_LISTINGS
 
 
@@ -451,15 +466,15 @@ def test_object_of_unknown_size_is_an_error_of_the_store() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ listings
-@pytest.mark.parametrize("partitions", [0, 1, 3, 40, 150])
+# short runs list 40 partitions
+@pytest.mark.parametrize("partitions", [0, 1, 3, 40, pytest.param(150, marks=pytest.mark.long)])
 def test_large_prefixes_are_listed_side_by_side(
-    proxy: Proxy, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch, partitions: int
+    proxy: Proxy, other_client: Any, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     monkeypatch.setitem(s3_requests._LIST, "max-keys", "3")
     names = [f"{number}.parquet" for number in range(5)]
     names += [f"p={number}/x/{file}" for number in range(partitions) for file in range(2 if partitions > 3 else 7)]
-    source = client(proxy)
-    source.pipe({f"{root}/{name}": b"1" for name in names})
+    other_client.pipe({f"{root}/{name}": b"1" for name in names})
     with proxy.answer(lambda *_: None) as plan:
         assert [file.path for file in store.walk(root, lambda _: True)] == sorted(names)
     assert all("list-type=2" in request for request in plan.seen)
@@ -468,11 +483,11 @@ def test_large_prefixes_are_listed_side_by_side(
 
 
 def test_stores_that_ignore_where_a_listing_starts(
-    proxy: Proxy, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch
+    other_client: Any, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(s3_requests._LIST, "max-keys", "3")
     names = sorted(f"p={number}/x" for number in range(20))
-    client(proxy).pipe({f"{root}/{name}": b"1" for name in names})
+    other_client.pipe({f"{root}/{name}": b"1" for name in names})
     page = s3_requests._Listing._page
 
     async def ignore_start(listing: Any, **parameters: str) -> Any:
@@ -484,13 +499,13 @@ def test_stores_that_ignore_where_a_listing_starts(
 
 
 def test_repeated_listings_parse_only_pages_that_changed(
-    proxy: Proxy, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch
+    other_client: Any, store: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(s3_requests._LIST, "max-keys", "3")
     parse, parsed = s3_requests._parse_page, []
     monkeypatch.setattr(s3_requests, "_parse_page", lambda text: parsed.append(text) or parse(text))
     names = [f"p={number}/{file}" for number in range(3) for file in "abcdefgh"]
-    client(proxy).pipe({f"{root}/{name}": b"1" for name in names})
+    other_client.pipe({f"{root}/{name}": b"1" for name in names})
 
     def listing() -> list[FileStat]:
         parsed.clear()
@@ -502,11 +517,11 @@ def test_repeated_listings_parse_only_pages_that_changed(
     store.walk(f"{root}/p=0/a", lambda _: True)  # A short listing between does not count.
     assert listing() == first
     assert parsed == []
-    client(proxy).pipe_file(f"{root}/p=1/e", b"22")
+    other_client.pipe_file(f"{root}/p=1/e", b"22")
     again = listing()
     assert len(parsed) == 1
     assert [(old.path, new.size) for old, new in zip(first, again, strict=True) if old != new] == [("p=1/e", 2)]
-    client(proxy).rm_file(f"{root}/p=0/a")
+    other_client.rm_file(f"{root}/p=0/a")
     assert [file.path for file in listing()] == names[1:]
 
 

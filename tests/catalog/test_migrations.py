@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from hatchling.builders.wheel import WheelBuilder
 
-from inlay.catalog import Catalog, tables
+from inlay.catalog import Catalog, Version, records, tables
 from inlay.catalog.database import LATEST, MIGRATIONS, Database, current_revision, migrate
 from inlay.errors import CatalogUnavailableError, CatalogVersionError
 from tests.catalog import steps
@@ -34,7 +36,10 @@ def empty(backend: Backend) -> Iterator[str]:
 def description(database: Database) -> list[tuple[object, ...]]:
     """Return the schema as the database describes it."""
     queries = {
-        "sqlite": "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name NOT LIKE 'alembic%'",
+        "sqlite": """
+            SELECT type, name, tbl_name, sql, 0 FROM sqlite_master WHERE tbl_name NOT LIKE 'alembic%'
+            UNION ALL SELECT 'column', tbl_name, c.name, NULL, c.cid
+            FROM sqlite_master, pragma_table_info(tbl_name) AS c WHERE tbl_name NOT LIKE 'alembic%'""",
         "postgresql": """
             SELECT 'column', table_name, column_name, data_type || is_nullable || coalesce(column_default, '-'),
                 ordinal_position
@@ -47,7 +52,13 @@ def description(database: Database) -> list[tuple[object, ...]]:
     }
     with database.read() as connection:
         rows = connection.exec_driver_sql(queries[database.dialect]).all()
-    return sorted(tuple(" ".join(str(cell).split()) for cell in row) for row in rows)
+    return sorted(tuple(_in_order(" ".join(str(cell).split())) for cell in row) for row in rows)
+
+
+def _in_order(text: str) -> str:
+    """Sort the parts of a definition: SQLite appends added columns to the constraints, and sorts the columns itself."""
+    name, _, body = text.partition("(")
+    return f"{name}({sorted(re.split(r', ?(?![^()]*[)])', body[:-1]))}" if name.startswith("CREATE TABLE") else text
 
 
 def test_migrations_create_the_tables_of_the_code(backend: Backend, url: str, empty: str) -> None:
@@ -153,6 +164,52 @@ def test_a_version_table_of_another_program_is_reported(empty: str, create: str,
     database.close()
 
 
+OLD_VERSIONS = [
+    # version, operation, strategy, source, then the facts after the migration
+    (1, "create", None, {"type": "inline"}, ("create", [], "token", None)),
+    (2, "load", "append", {"type": "inline"}, ("append", [], None, None)),
+    (3, "load", "replace", {"type": "inline"}, ("overwrite", [], None, None)),
+    (4, "load", "upsert", {"type": "inline", "key_columns": ["id", "day"]}, ("merge", ["id", "day"], None, None)),
+    (5, "load", "delete", {"type": "inline", "key_columns": ["id"]}, ("merge", ["id"], None, None)),
+    (6, "load", "delete", {"type": "condition", "where": "id = 1"}, ("delete", [], None, None)),
+    (7, "restore", None, {"version": 4}, ("restore", [], None, 4)),
+]
+
+
+def test_versions_of_an_older_catalog_get_their_facts(empty: str) -> None:
+    database = Database(empty)
+    migrate(database, latest="0002")
+    job, at = {"id": "job_1", "kind": "create", "state": "succeeded"}, "2026-01-02 03:04:05"
+    counts = dict.fromkeys(("inserted", "updated", "deleted", "row_count", "size_bytes", "file_count"), 1)
+    texts = {"parquet_url": "u", "arrow_schema_json": "{}", "created_at": at}
+    made = {"id": "data_1", "label": "Old", "table_name": "old", "table_key": "old", "source_type": "inline"}
+    with database.write() as connection:
+        _insert(connection, "jobs", job | {
+            "writes": True, "request": "{}", "request_hash": "", "key_scope": "", "idempotency_key": "token",
+            "owner": "", "lease_until": at, "cancel_requested": False, "created_at": at,
+        })  # fmt: skip
+        sizes = {"version": 7, "row_count": 1, "size_bytes": 1}
+        _insert(connection, "datasets", made | texts | sizes | {"source_config": "{}", "updated_at": at})
+        for version, operation, strategy, source, _ in OLD_VERSIONS:
+            row = {"dataset_id": "data_1", "version": version, "operation": operation, "strategy": strategy}
+            more = {"source": json.dumps(source), "rejected_count": 0, "reject_files": "[]", "job_id": f"job_{version}"}
+            _insert(connection, "dataset_versions", row | counts | texts | more)
+    migrate(database)
+    query = records.select(Version, tables.dataset_versions).order_by(tables.dataset_versions.c.version)
+    with database.read() as connection:
+        found = records.every(connection, Version, query)
+    assert [(v.version, v.strategy, v.source) for v in found] == [(n, s, o) for n, _, s, o, _ in OLD_VERSIONS]
+    facts = [(v.operation, v.key_columns, v.transaction, v.restores) for v in found]
+    assert facts == [facts for *_, facts in OLD_VERSIONS]
+    assert not any(version.damaged or version.external for version in found)
+    database.close()
+
+
+def _insert(connection: sa.Connection, table: str, row: dict[str, object]) -> None:
+    target = sa.table(table, *map(sa.column, row))
+    connection.execute(target.insert().values(row))
+
+
 def test_processes_can_migrate_at_the_same_time(empty: str) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(worker("migrate", empty)) for _ in range(4)]
@@ -182,7 +239,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "9999"
-down_revision = "0002"
+down_revision = "0004"
 
 
 def upgrade() -> None:

@@ -31,6 +31,7 @@ from inlay.errors import InlayError, ServiceUnreachableError
 from inlay.server import models
 from inlay.settings import Settings
 from inlay.workspace import Workspace
+from tests import managed
 from tests.cli.answer import Answer
 from tests.service import Api, running
 from tests.spark import cluster
@@ -294,7 +295,7 @@ def test_datasets_lists_all_and_shows_one(cli: Any, service: Api, people: Any) -
     shown = cli("datasets", "People").out
     assert f"people: People ({people['id']})" in shown
     assert re.search(r"^price +double", shown, re.MULTILINE)
-    assert re.search(r"^ +1 +create +3 inserted +3 ", shown, re.MULTILINE)
+    assert re.search(r"^ +1 +\S+ \S+ +create +3, 0, 0 +3 +1 ", shown, re.MULTILINE)
     document = cli("datasets", people["id"], "--json").json
     assert [column["name"] for column in document["schema"]["columns"]] == ["id", "name", "price"]
     assert [version["version"] for version in document["versions"]] == [1]
@@ -319,6 +320,36 @@ def test_restore_creates_a_version_from_an_older_one(cli: Any, service: Api, peo
     assert cli("datasets", "people", "--restore", "2", "--json").json["current_version"] == 4
     assert rows_of(service, "people") == [[9, "z", 1.0]]
     cli("datasets", "people", "--restore", "99", code=5)
+
+
+def test_datasets_compares_two_versions(cli: Any, plain_service: Api, tmp_path: Path) -> None:
+    plain_service.get("/v1/datasets")  # waits until the workspace is open
+    workspace = plain_service.workspace
+    dataset_id = managed.create(workspace, pa.table({"id": [1, 2], "name": ["ann", "bob"]}), label="Compared")
+    changed = pa.table({"id": [2, *range(3, 1500)], "name": ["BOB", *["new"] * 1497]})
+    managed.commit(workspace, dataset_id, changed, key_columns=["id"])
+    shown = cli("datasets", "compared", "--diff", "1", "2", "--limit", "4").out.splitlines()
+    assert [line.split() for line in shown[:5]] == [
+        ["_change", "id", "name"],
+        ["delete", "1", "ann"],
+        ["update_before", "2", "bob"],
+        ["update_after", "2", "BOB"],
+        ["insert", "3", "new"],
+    ]
+    assert shown[5] == "Version 1 to version 2: 1,497 inserted, 1 updated, 1 deleted"
+    assert shown[6].startswith("... and 1,496 more rows")
+    document = cli("datasets", "compared", "--diff", "2", "1", "--limit", "0", "--json").json
+    assert set(document) == set(models.Diff.model_fields)
+    assert (len(document["rows"]), document["deleted"], document["key_columns"]) == (1500, 1497, ["id"])
+    written = cli("datasets", "compared", "--diff", "1", "2", "--output", "changes.arrow")
+    assert "Rows written to changes.arrow (" in written.out
+    assert written.err == "Warning: the file has only the first 1000 rows.\n"  # a limit of this service
+    assert pa.ipc.open_stream(tmp_path / "changes.arrow").read_all().num_rows == 1000
+    assert "has no version 9" in cli("datasets", "compared", "--diff", "1", "9", code=5).err
+    assert "--output requires --diff" in cli("datasets", "compared", "--output", "x.csv", code=2).err
+    assert "x.json" in cli("datasets", "compared", "--diff", "1", "2", "--output", "x.json", code=2).err
+    cli("datasets", "compared", "--diff", "1", "2", "--rejects", code=2)
+    cli("datasets", "compared", "--delete", "--yes")
 
 
 @pytest.mark.spark

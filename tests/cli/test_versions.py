@@ -11,6 +11,7 @@ import pytest
 
 import inlay
 from inlay.cli import run
+from tests.versions import refuse_links
 
 
 @pytest.fixture
@@ -122,3 +123,22 @@ def test_diff_names_bad_output_files_and_versions(prices: str, capsys: pytest.Ca
     assert run(["diff", prices, "1", "2", "--output", f"{prices}-missing/rows.parquet"]) == 2
     assert "Cannot write" in capsys.readouterr().err
     assert run(["diff", prices, "1", "9"]) == 5
+
+
+def test_forget_deletes_a_number_of_versions_or_all(prices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["forget", prices]) == 2
+    assert run(["forget", prices, "--all", "--before", "2"]) == 2
+    assert "--before or --all" in capsys.readouterr().err
+    assert json.loads(output(capsys, "forget", prices, "--all", "--json"))["versions"] == [1, 2]
+    assert json.loads(output(capsys, "history", prices, "--json")) == []
+
+
+def test_keep_names_the_option_that_copies(
+    prices: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(monkeypatch)
+    assert run(["keep", prices, "--versions", "3"]) == 1
+    assert "inlay keep DATASET --versions 10 --copies" in " ".join(capsys.readouterr().err.split())
+    output(capsys, "keep", prices, "--versions", "3", "--copies")
+    inlay.undo(prices)
+    assert len(json.loads(output(capsys, "history", prices, "--json"))) == 3

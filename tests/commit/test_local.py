@@ -516,7 +516,7 @@ remove /.ds.txn/commit.json
 sync /.ds.txn
 """
 _FOUND = """
-remove /.ds.txn/commit.trial.tmp
+remove /.ds.txn/commit.*.tmp
 sync /.ds.txn
 sync /.ds.txn/commit.*.tmp
 sync /.ds.txn
@@ -531,6 +531,7 @@ sync /.ds.txn/.staging_*/1.stage
 sync /.ds.txn/.staging_*/2.stage
 sync /.ds.txn/.staging_*/3.stage
 sync /.ds.txn/.staging_*/4.stage
+remove /.ds.txn/commit.*.tmp
 sync /.ds.txn/versions
 sync /.ds.txn/commit.*.tmp
 sync /.ds.txn/.staging_*

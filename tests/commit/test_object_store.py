@@ -29,19 +29,20 @@ from tests.faults.flaky import KINDS, Flaky, Store, UnconditionalStore
 from tests.faults.objects import ADDED, AFTER, BEFORE, REWRITTEN, Dataset, change, outcome, plain, violation
 from tests.faults.report import record_case
 from tests.faults.scenarios import stage
+from tests.versions import wrong_objects
 
 PATH = "/bucket/ds"
 
 
-def new_dataset() -> tuple[Store, Dataset]:
+def new_dataset(versions: int | None = None) -> tuple[Store, Dataset]:
     store = Store()
-    dataset = Dataset(PATH, store.client())
+    dataset = Dataset(PATH, store.client(), versions)
     dataset.build()
     return store, dataset
 
 
-def count_requests() -> int:
-    store, dataset = new_dataset()
+def count_requests(versions: int | None = None) -> int:
+    store, dataset = new_dataset(versions)
     client = store.client()
     change(dataset.location(client))
     assert dataset.content() == AFTER
@@ -60,23 +61,33 @@ def add(location: Location, name: str, content: bytes = b"x") -> None:
         manager.commit(list(stage(manager, {name: content})))
 
 
-def request_index(condition: Callable[[str], bool]) -> int:
+def request_index(condition: Callable[[str], bool], versions: int | None = None) -> int:
     """Return the number of the first request of a change that meets a condition."""
-    store, dataset = new_dataset()
+    store, dataset = new_dataset(versions)
     client = store.client()
     change(dataset.location(client))
     return next(i for i, request in enumerate(client.requests, 1) if condition(request))
 
 
-COMMIT_POINT = request_index(lambda request: request.startswith("put") and request.endswith("1.json"))
+def commit_point(versions: int | None = None) -> int:
+    entry = 1 if versions is None else 2  # The first entry records the files that the history finds.
+    return request_index(lambda request: request == f"put /bucket/.ds.txn/log/{entry:020d}.json", versions)
 
 
+COMMIT_POINT = commit_point()
+# Without versions, with versions that the next commit drops, and without an earlier version at all.
+VERSIONS = [None, 2, pytest.param(1, marks=pytest.mark.long)]  # The last one is a corner of the second.
+
+
+@pytest.mark.parametrize("versions", VERSIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_fault_at_any_request_leaves_the_state_before_or_after(kind: str, request: pytest.FixtureRequest) -> None:
+def test_fault_at_any_request_leaves_the_state_before_or_after(
+    kind: str, versions: int | None, request: pytest.FixtureRequest
+) -> None:
     violations: list[str] = []
-    requests = count_requests()
+    requests = count_requests(versions)
     for k in range(1, requests + 1):
-        store, dataset = new_dataset()
+        store, dataset = new_dataset(versions)
         client = store.client()
         client.fail(kind, k)
         try:
@@ -89,14 +100,15 @@ def test_fault_at_any_request_leaves_the_state_before_or_after(kind: str, reques
     record_case(request.node.nodeid, f"requests, {kind}", requests, violations)
 
 
+@pytest.mark.parametrize("versions", VERSIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_fault_while_completing_the_commit_of_another_writer(kind: str) -> None:
+def test_fault_while_completing_the_commit_of_another_writer(kind: str, versions: int | None) -> None:
     """Recovery may fail at any request and be retried. It never claims that the caller's own change succeeded."""
-    store, dataset = pending_dataset()
+    store, dataset = pending_dataset(versions)
     client = store.client()
     recover(PATH, filesystem=client)
     for k in range(1, len(client.requests) + 1):
-        store, dataset = pending_dataset()
+        store, dataset = pending_dataset(versions)
         client = store.client()
         client.fail(kind, k)
         try:
@@ -108,6 +120,7 @@ def test_fault_while_completing_the_commit_of_another_writer(kind: str) -> None:
         assert client.fired
         dataset.recover()
         assert dataset.content() == AFTER
+        assert dataset.wrong_versions() == [], client.requests[k - 1]
 
 
 def transact(location: Location) -> bool:
@@ -167,11 +180,11 @@ def test_two_writers_with_one_token_apply_it_once_however_their_requests_interle
         assert dataset.content() == [("a.parquet", b"a one again")]
 
 
-def pending_dataset() -> tuple[Store, Dataset]:
+def pending_dataset(versions: int | None = None) -> tuple[Store, Dataset]:
     """Create a dataset whose writer crashed between the commit point and the first copy."""
-    store, dataset = new_dataset()
+    store, dataset = new_dataset(versions)
     client = store.client()
-    client.fail("response lost, then dead", COMMIT_POINT)
+    client.fail("response lost, then dead", commit_point(versions))
     with pytest.raises(CommitStateUnknownError):
         change(dataset.location(client))
     assert dataset.content() == sorted(BEFORE.items())
@@ -504,10 +517,11 @@ def test_second_of_two_writers_gets_a_conflict(listed: bool) -> None:
     assert dataset.hidden() == []
 
 
-def test_writer_overtaken_at_any_request_commits_or_gets_a_conflict() -> None:
+@pytest.mark.parametrize("versions", [None, 3])
+def test_writer_overtaken_at_any_request_commits_or_gets_a_conflict(versions: int | None) -> None:
     """Another commit happens just before each request of a change. The change succeeds or fails as a whole."""
-    for k in range(1, count_requests() + 1):
-        store, dataset = new_dataset()
+    for k in range(1, count_requests(versions) + 1):
+        store, dataset = new_dataset(versions)
         client = store.client()
         client.before(k, lambda dataset=dataset, store=store: add(dataset.location(store.client()), "other.parquet"))
         result = outcome(dataset.location(client))
@@ -516,41 +530,47 @@ def test_writer_overtaken_at_any_request_commits_or_gets_a_conflict() -> None:
         dataset.recover()
         expected = AFTER if result == "acked" else sorted(BEFORE.items())
         assert dataset.content() == sorted([*expected, ("other.parquet", b"x")]), (k, client.requests[k - 1], result)
+        assert wrong_objects(dataset.location()) == [], (k, client.requests[k - 1], result)
 
 
-def test_recovery_overtaken_at_any_request_does_no_harm() -> None:
+@pytest.mark.parametrize("versions", VERSIONS)
+def test_recovery_overtaken_at_any_request_does_no_harm(versions: int | None) -> None:
     """Before each request of a recovery, another client completes the same commit and changes every file again."""
-    store, dataset = pending_dataset()
+    store, dataset = pending_dataset(versions)
     client = store.client()
     recover(PATH, filesystem=client)
     for k in range(1, len(client.requests) + 1):
-        store, dataset = pending_dataset()
+        store, dataset = pending_dataset(versions)
         client = store.client()
         client.before(k, lambda dataset=dataset, store=store: change(dataset.location(store.client())))
         recover(PATH, filesystem=client)
         assert client.fired
         assert dataset.content() == AFTER, (k, client.requests[k - 1])
+        dataset.recover()
+        assert dataset.wrong_versions() == [], (k, client.requests[k - 1])
 
 
-def copies_of_recovery() -> list[int]:
+def copies_of_recovery(versions: int | None = None) -> list[int]:
     """Return the numbers of the requests of a recovery that copy a file into place."""
-    store, _ = pending_dataset()
+    store, _ = pending_dataset(versions)
     client = store.client()
     recover(PATH, filesystem=client)
     copies = [k for k, request in enumerate(client.requests, 1) if request.startswith("copy")]
-    assert len(copies) == 3
+    assert len(copies) == (3 if versions is None else 6)
     return copies
 
 
-def test_late_copy_of_an_outdated_file_is_undone() -> None:
+@pytest.mark.parametrize("versions", [None, 5])
+def test_late_copy_of_an_outdated_file_is_undone(versions: int | None) -> None:
     """The copy arrives after another client has completed the commit and replaced the file."""
-    for k in copies_of_recovery():
-        store, dataset = pending_dataset()
+    for k in copies_of_recovery(versions):
+        store, dataset = pending_dataset(versions)
         client = store.client()
         client.before(k, lambda dataset=dataset, store=store: change(dataset.location(store.client())), in_flight=True)
         recover(PATH, filesystem=client)
         assert client.fired
         assert dataset.content() == AFTER, k
+        assert dataset.wrong_versions() == []
 
 
 def test_late_copy_is_undone_while_the_next_commit_completes() -> None:

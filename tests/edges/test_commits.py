@@ -25,8 +25,8 @@ from tests.faults.scenarios import failing_moves
 
 ROWS = {"id": [1, 2, 3], "n": [10, 20, 30]}
 DAYS = {"id": [1, 2, 3], "day": ["mon", "tue", "wed"]}
-# The journal, the lock and the sidecar do not depend on the engine: short runs try its commits on two engines.
-on_two_engines = pytest.mark.long_on("duckdb-union", "spark")
+# The journal, the lock and the sidecar do not depend on the engine: short runs try these commits on one engine.
+on_one_engine = pytest.mark.long_on("duckdb", "duckdb-union", "spark")
 
 
 def write(path: Path, engine: Any = "pyarrow", **rows: list[Any]) -> Path:
@@ -90,7 +90,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-@on_two_engines
+@on_one_engine
 def test_writers_through_two_mounts_lose_no_update(tmp_path: Path, engine: Any) -> None:
     path = write(tmp_path / "host/sales")
     inside = in_mount(COUNT, path, tmp_path / "container/data", 100, 130)
@@ -110,7 +110,7 @@ def test_symbolic_links_and_relative_paths_lead_to_one_sidecar(tmp_path: Path, m
         assert LocalJournal(locate(each)).sidecar == str(tmp_path / "data/.sales.txn")
 
 
-@on_two_engines
+@on_one_engine
 def test_a_mount_that_hides_a_pending_commit_refuses_to_read_and_write(tmp_path: Path, engine: Any) -> None:
     path = write(tmp_path / "host/sales", engine)
     interrupt(path, engine)
@@ -142,7 +142,7 @@ def test_a_commit_next_to_the_dataset_is_completed_before_the_sidecar_inside_is_
     assert not (path / ".inlay.pending").exists()
 
 
-@on_two_engines
+@on_one_engine
 def test_a_marker_without_a_commit_is_removed_by_the_next_writer(tmp_path: Path, engine: Any) -> None:
     path = write(tmp_path / "sales", engine)
     (path / ".inlay.pending").mkdir()
@@ -152,7 +152,7 @@ def test_a_marker_without_a_commit_is_removed_by_the_next_writer(tmp_path: Path,
     assert_dataset(path, rows_of(1, 2, 3, 4), engine)
 
 
-@on_two_engines
+@on_one_engine
 def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_filesystem_that_cannot_lock_directories_locks_a_file(
 
 
 # ------------------------------------------------------------------------------------------------- deleted datasets
-@on_two_engines
+@on_one_engine
 @pytest.mark.parametrize("moves", [0, 1])
 def test_a_pending_commit_does_not_resurrect_a_deleted_dataset(tmp_path: Path, engine: Any, moves: int) -> None:
     path = write(tmp_path / "sales", engine)
@@ -202,7 +202,7 @@ def test_a_pending_commit_does_not_touch_a_dataset_that_was_created_again(tmp_pa
     assert [entry.name for entry in (tmp_path / ".sales.txn").iterdir() if entry.name.startswith(".staging_")] == []
 
 
-@on_two_engines
+@on_one_engine
 def test_a_copy_that_lost_the_marker_of_a_partial_commit_is_an_error(tmp_path: Path, engine: Any) -> None:
     path = write(tmp_path / "sales", engine)
     interrupt(path, engine, moves=1)
@@ -268,7 +268,7 @@ def test_a_partition_without_write_permission_changes_nothing(tmp_path: Path) ->
 
 
 # ------------------------------------------------------------------------------------------------------------- undo
-@on_two_engines
+@on_one_engine
 @pytest.mark.parametrize("moves", [0, 1, 2])
 def test_undo_restores_the_files_before_the_commit(tmp_path: Path, engine: Any, moves: int) -> None:
     path = tmp_path / "days"
@@ -296,7 +296,7 @@ def test_a_crash_during_undo_is_completed_by_the_next_reader(tmp_path: Path, eng
     assert_dataset(path, rows_of(1, 2, 3), engine)
 
 
-@on_two_engines
+@on_one_engine
 def test_undo_without_hard_links_is_an_error_that_changes_nothing(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +353,7 @@ def test_the_group_of_the_dataset_can_use_the_sidecar(tmp_path: Path, engine: An
     assert_dataset(path, [{"id": 1, "day": "mon"}], engine)
 
 
-@on_two_engines
+@on_one_engine
 def test_a_no_op_leaves_nothing_behind(tmp_path: Path, engine: Any) -> None:
     inlay.merge(ROWS, tmp_path / "new/sales", "update", "id", engine=engine)
     assert list(tmp_path.iterdir()) == []
@@ -378,7 +378,7 @@ def test_a_call_that_changes_nothing_leaves_nothing_beside_a_foreign_directory(t
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@on_two_engines
+@on_one_engine
 def test_a_rejected_initial_load_leaves_nothing_behind(tmp_path: Path, engine: Any) -> None:
     with pytest.raises(InlayError):
         inlay.merge({"id": [1, 1]}, tmp_path / "new/sales", "upsert", "id", engine=engine)

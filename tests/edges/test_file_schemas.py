@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, list[oracle.Row]]:
     }
 
 
-@pytest.mark.long_on("duckdb-union", "spark")  # all engines rewrite files with the same kernels
+@pytest.mark.long_on("duckdb", "duckdb-union", "spark")  # all engines rewrite files with the same kernels
 @pytest.mark.parametrize("strategy", sorted(oracle.TRUTH))
 @pytest.mark.parametrize("kind", SECOND)
 def test_merges_into_files_with_other_schemas(tmp_path: Path, engine: Any, kind: str, strategy: Any) -> None:

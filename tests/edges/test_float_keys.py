@@ -107,7 +107,8 @@ def spelled(value: float) -> str:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("type_", ["float32", "float64"])
+# short runs draw double precision
+@pytest.mark.parametrize("type_", [pytest.param("float32", marks=pytest.mark.long), "float64"])
 @given(
     files=st.lists(st.lists(st.none() | VALUES, min_size=1, max_size=5), min_size=1, max_size=3),
     keys=st.lists(VALUES, min_size=1, max_size=4, unique_by=spelled),

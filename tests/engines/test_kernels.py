@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.engines import kernels
+from inlay.engines import open_file
 from inlay.engines.base import Append, Combine, FileEdit, GroupEdit
-from inlay.engines.kernels import append_rows, bit_equal, combine_files, file_settings, rewrite_file, take_rows
+from inlay.engines.columns import bit_equal, take_rows
+from inlay.engines.edits import rewrite_file
+from inlay.engines.kernels import append_rows, combine_files
+from inlay.engines.open_file import file_settings
 from inlay.errors import UnreadableFileError
 from inlay.parquet.writer import WriterSettings
 from inlay.storage import locate
@@ -94,7 +97,7 @@ def test_large_row_groups_are_edited_in_batches_of_columns(
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", record)
     for limit in (8 << 20, 200, 1):
-        monkeypatch.setattr(kernels, "_DECODE_BYTES", {True: limit})
+        monkeypatch.setattr(open_file, "_DECODE_BYTES", {True: limit})
         stage = tmp_path / str(limit)
         job = edit(group(0, positions, positions), stage=str(stage))
         written = rewrite_file(locate(tmp_path / "d"), job, lambda rows: take_rows(new, rows), map)

@@ -289,6 +289,30 @@ def test_find_in_ascending_numbers_equal_keys_without_a_search(order: list[int])
     assert not positions.flags.owndata  # a view, because a snapshot matches every row of a dataset
 
 
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        ("int8", -128),
+        ("uint8", 0),
+        ("int16", -200),
+        ("int32", -(1 << 31)),
+        ("int64", -(1 << 63)),
+        ("uint64", (1 << 64) - 256),
+    ],
+)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_find_in_ascending_numbers_consecutive_keys_without_a_search(kind: str, first: int, *, in_order: bool) -> None:
+    values = [first + n for n in range(256)]
+    wanted = [values[3], values[255], values[0]]
+    source = sorted(wanted) if in_order else wanted
+    index = KeyIndex([pa.chunked_array([pa.array(source, kind)])])
+    found = index.find_in_ascending(pa.chunked_array([pa.array(values, kind)]))
+    assert found is not None
+    assert dict(zip(found[0].tolist(), found[1].tolist(), strict=True)) == {
+        values.index(key): source.index(key) for key in source
+    }
+
+
 def test_find_in_ascending_supports_only_single_numeric_keys() -> None:
     for name in ("string", "float64", "decimal128", "binary"):
         keys = canonical(name, sorted(TYPES[name][1][:2]))

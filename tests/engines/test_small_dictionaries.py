@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.engines.base import FileEdit, GroupEdit
-from inlay.engines.kernels import rewrite_file
+from inlay.engines.base import NO_ROWS, FileEdit, GroupEdit
+from inlay.engines.edits import rewrite_file
+from inlay.engines.open_file import OpenFile
 from inlay.parquet.splice import ParquetBytes
-from inlay.parquet.writer import WriterSettings
 from inlay.storage import locate
 from tests.parquet.splicing import READERS, needs_bloom_filters
 
@@ -65,6 +65,31 @@ def test_the_schema_and_the_values_are_those_of_plain_text(tmp_path: Path, type_
     assert pq.read_metadata(staged).metadata == pq.read_metadata(tmp_path / "d/a.parquet").metadata
 
 
+@pytest.mark.parametrize("type_", TEXT.values(), ids=TEXT.keys())
+def test_texts_of_a_row_group_whose_rows_are_all_replaced(tmp_path: Path, type_: pa.DataType) -> None:
+    before = words(type_)
+    write(tmp_path / "d", before)
+    values = [f"n{i % 3}" for i in range(ROWS)]
+    staged = replace(tmp_path / "d", list(range(ROWS)), values)
+    assert pq.read_table(staged)["word"].cast(pa.string()).to_pylist() == values
+    assert pq.read_schema(staged).equals(pq.read_schema(tmp_path / "d/a.parquet"), check_metadata=True)
+
+
+@pytest.mark.parametrize("type_", TEXT.values(), ids=TEXT.keys())
+def test_texts_of_a_row_group_that_loses_rows(tmp_path: Path, type_: pa.DataType) -> None:
+    before = words(type_)
+    write(tmp_path / "d", before)
+    groups = [GroupEdit(0, NO_ROWS, NO_ROWS, deleted=np.array([0, 7, 8]))]
+    stage = tmp_path / "staged.parquet"
+    rewrite_file(locate(tmp_path / "d"), FileEdit("a.parquet", str(stage), groups), before.take, map)
+    expected = [v for i, v in enumerate(before["word"].cast(pa.string()).to_pylist()) if i not in (0, 7, 8)]
+    for name, read in READERS.items():
+        column = read(stage)["word"]
+        assert [v.decode() if isinstance(v, bytes) else v for v in column.to_pylist()] == expected, name
+    assert pq.read_metadata(stage).row_group(0).column(1).statistics.max in ("w3", b"w3")  # the only "zz" is deleted
+    assert pq.read_schema(stage).equals(pq.read_schema(tmp_path / "d/a.parquet"), check_metadata=True)
+
+
 def test_statistics_do_not_count_values_that_only_the_dictionary_holds(tmp_path: Path) -> None:
     write(tmp_path / "d", words(pa.string()))
     staged = replace(tmp_path / "d", [7], ["w1"])  # the only "zz"
@@ -83,16 +108,16 @@ def test_the_dictionary_holds_only_values_of_the_column(tmp_path: Path) -> None:
     assert share == len(["a8", "b8", "w0", "w1", "w2", "w3", "zz"]) / ROWS
 
 
-def small_dictionaries(path: Path) -> frozenset[str]:
-    with path.open("rb") as file:
-        schema = pq.ParquetFile(path).schema
-        return WriterSettings.like(ParquetBytes(file), 0, schema, ROWS).small_dictionaries
+def small_dictionaries(path: Path) -> list[str]:
+    file = OpenFile(locate(path.parent), path.name)
+    with file.raw() as raw:
+        return file.small_dictionaries(raw, 0)
 
 
 def test_only_small_dictionaries_are_chosen(tmp_path: Path) -> None:
     values = pa.array([str(i % 100) for i in range(ROWS)])
     write(tmp_path / "d", words(pa.string()).append_column("many", values).append_column("n", pa.array([1] * ROWS)))
-    assert small_dictionaries(tmp_path / "d/a.parquet") == {"word"}
+    assert small_dictionaries(tmp_path / "d/a.parquet") == ["word"]
 
 
 @needs_bloom_filters

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from inlay.commit.transaction import IncrementalFileManager, recover
+import inlay
+from inlay.commit.transaction import IncrementalFileManager, open_journal, recover
 from inlay.errors import InlayError
 from inlay.storage import Location, locate
 from tests.faults.scenarios import stage
+from tests.versions import wrong_objects
 
 BEFORE = {"a.parquet": b"a one", "day=1/b.parquet": b"b one", "day=2/d.parquet": b"d"}
 REWRITTEN = {"a.parquet": b"a two, longer", "day=1/b.parquet": b"b two"}
@@ -31,10 +33,13 @@ class Dataset:
 
     path: str
     direct: Any  # an fsspec filesystem without faults
+    versions: int | None = None  # how many the dataset keeps
 
     def build(self) -> None:
         for name, content in BEFORE.items():
             self.direct.pipe_file(f"{self.path}/{name}", content)
+        if self.versions is not None:
+            inlay.keep(self.path, versions=self.versions, filesystem=self.direct)
 
     def content(self) -> list[tuple[str, bytes]]:
         """Return the bytes of each data file, under its name before a commit rewrote it."""
@@ -54,6 +59,21 @@ class Dataset:
 
     def recover(self) -> None:
         recover(self.path, filesystem=self.direct)
+
+    def wrong_versions(self) -> list[str]:
+        """Describe versions that are neither the state before nor the state after, and what they have left behind."""
+        location = self.location()
+        history = open_journal(location).history
+        if history is None:
+            return []
+        found = wrong_objects(location)
+        for number in history.numbers():
+            files = history.files(history.read(number))
+            at = history.location_of(files)
+            content = sorted((plain(path), at.store.read_bytes(at.full(path))) for path in files)
+            if content not in (sorted(BEFORE.items()), AFTER):
+                found.append(f"version {number} has other content: {[name for name, _ in content]}")
+        return found
 
 
 def change(location: Location) -> None:
@@ -95,6 +115,8 @@ def violation(result: str, dataset: Dataset) -> str | None:
     state = dataset.content()
     if state not in (before, AFTER):
         return f"the recovered state is neither the state before nor the state after: {[name for name, _ in state]}"
+    if wrong := dataset.wrong_versions():
+        return f"after recovery: {wrong}"
     if result == "commit_pending" and state != AFTER:
         return "reported as committed, but the change is missing"
     if result not in ("acked", "commit_pending", "commit_state_unknown") and state != before:
@@ -102,4 +124,5 @@ def violation(result: str, dataset: Dataset) -> str | None:
     again = outcome(dataset.location())
     if again != "acked" or dataset.content() != AFTER:
         return f"a retry ended with {again!r}"
-    return None
+    dataset.recover()
+    return "; ".join(dataset.wrong_versions()) or None

@@ -88,6 +88,8 @@ class Disk:
     # ---------------------------------------------------------------------------------------------- operations
     def perform(self, operation: Operation) -> None:
         if f"/{operation.path}".endswith(IGNORED):
+            if operation.kind == "link":  # such as the link to the lock that shows whether links are possible
+                self._create(Operation("create", operation.target))
             return
         getattr(self, f"_{operation.kind}")(operation)
 

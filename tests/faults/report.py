@@ -17,6 +17,7 @@ GROUPS = {
     "test_merge_crash.py": "faults at system calls of merges, writes and compaction",
     "test_power_cut.py": "disk states after a power cut",
     "test_soak.py": "acknowledged commits of eight writers under random kills",
+    "test_version_soak.py": "versions of eight writers and a compactor beside eight readers, under random kills",
     "test_s3.py": "faults at S3 requests",
     "test_merge_soak.py": "merges on all engines, with kills, full disks and lost responses",
     "test_service_kills.py": "acknowledged requests to services that were killed, stopped and deprived of resources",

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import inlay
-from inlay.commit.history import damaged_files
+from inlay.commit.damage import damaged_files
 from inlay.commit.local import LocalJournal
 from inlay.commit.transaction import IncrementalFileManager, recover
 from inlay.errors import CommitPendingError, InlayError
@@ -32,6 +32,7 @@ KEPT_IN_SIDECAR = {
     "footers.db-shm",
     "files",
     "versions",
+    "no_history",
     "views.json",
 }
 
@@ -48,6 +49,7 @@ class Scenario:
     apply: Callable[[Path], None]
     read: Callable[[Path], State]
     repeatable: bool = True  # a repeated change has no further effect
+    is_commit: bool = True  # a reported error means that nothing has changed
 
 
 def dataset(root: Path) -> Path:
@@ -262,6 +264,23 @@ def build_versions(root: Path) -> None:
     write_files(root, {"day=1/b.parquet": FOREIGN})
 
 
+def _refuse_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def build_copies(root: Path) -> None:
+    """Build a dataset without hard links, whose next commit drops a version."""
+    build_files(root)
+    with mock.patch("os.link", _refuse_links):
+        inlay.keep(dataset(root), versions=2, copies=True)
+        apply_one_file(root)
+
+
+def apply_copies(root: Path) -> None:
+    with mock.patch("os.link", _refuse_links):
+        apply_files(root)
+
+
 def build_restorable(root: Path) -> None:
     build_files(root)
     apply_files(root)
@@ -271,6 +290,37 @@ def build_restorable(root: Path) -> None:
 def apply_restore(root: Path) -> None:
     if any(content == PUTS["a.parquet"] for content, _ in read_files(root).values()):
         inlay.undo(dataset(root))
+
+
+def build_history(root: Path) -> None:
+    """Build a dataset with three versions that share links."""
+    build_files(root)
+    apply_files(root)
+    inlay.keep(dataset(root), versions=9)
+    change_files(locate(dataset(root)), {"a.parquet": b"a three", "day=2/f.parquet": b"f"}, ["day=1/b.parquet"])
+
+
+def apply_restore_of_a_version(root: Path) -> None:
+    inlay.restore(dataset(root), 1)
+
+
+def apply_forget(root: Path) -> None:
+    inlay.forget(dataset(root), before=1)
+
+
+def apply_keep(root: Path) -> None:
+    inlay.keep(dataset(root), versions=2)
+
+
+def read_files_and_versions(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the files of the dataset and of all kept versions."""
+    found = read_files(root)
+    history = LocalJournal(locate(dataset(root))).history
+    for number in history.numbers() if history is not None else ():
+        files = history.files(history.read(number))
+        at = history.location_of(files)
+        found |= {f"version {number} {path}": (Path(at.full(path)).read_bytes(), 0) for path in files}
+    return found
 
 
 def build_nothing(root: Path) -> None:
@@ -292,7 +342,11 @@ FILES = {
         Scenario("token-initial", build_nothing, apply_with_token, read_files_and_tokens),
         Scenario("token-only", build_files, apply_token_only, read_files_and_tokens),
         Scenario("versions", build_versions, apply_files, read_files),
+        Scenario("copies", build_copies, apply_copies, read_files),
         Scenario("undo", build_restorable, apply_restore, read_files),
+        Scenario("restore", build_history, apply_restore_of_a_version, read_files_and_versions),
+        Scenario("forget", build_history, apply_forget, read_files_and_versions, is_commit=False),
+        Scenario("keep", build_history, apply_keep, read_files_and_versions, is_commit=False),
         Scenario("recovery", build_files, apply_recovery, read_files),
         Scenario("after-recovery", build_files, apply_after_recovery, read_files),
     )

@@ -559,5 +559,5 @@ def needed_files(client: Client, address: Callable[[str], str]) -> set[str]:
         path = f"/v1/datasets/{dataset['id']}"
         for version in client.call("GET", f"{path}/versions?limit=1000", 200)["versions"]:
             detail = client.call("GET", f"{path}?version={version['version']}", 200)
-            needed |= {file["url"] for file in detail["files"]} | {detail["parquet_url"]}
+            needed |= {file["url"] for file in detail["files"]} | {detail["parquet_url"], detail["manifest_url"]}
     return needed

@@ -17,6 +17,7 @@ from inlay.commit.snapshot import read_consistently
 from inlay.commit.transaction import IncrementalFileManager
 from inlay.errors import InlayError
 from inlay.storage import locate
+from tests.faults import version_soak
 from tests.faults.scenarios import dataset, stage
 
 NAMES = ("a.parquet", "day=1/b.parquet", "day=2/c.parquet")
@@ -113,4 +114,10 @@ def read(kind: str, root: Path, name: str) -> None:
         time.sleep(0.002)
 
 
-ROLES = {"write": write, "read": read}
+ROLES = {
+    "write": write,
+    "read": read,
+    "write versions": version_soak.write,
+    "read versions": version_soak.read,
+    "compact versions": version_soak.compact,
+}

@@ -12,8 +12,14 @@ from tests.faults.inject import KINDS, Expectation, Zygote, all_faults, expectat
 pytestmark = pytest.mark.faults
 
 SCENARIOS = (
-    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo"
+    "files", "one-file", "required-methods", "initial", "token", "token-initial", "token-only", "versions", "undo",
+    "restore", "forget", "keep",
+    pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
 )  # fmt: skip
+
+
+# The number of faults of each kind that short runs try, if not 6.
+SAMPLES = {"files": 12, "token": 12, "versions": 12, "token-initial": 3, "token-only": 3, "restore": 3, "keep": 3}
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +47,8 @@ def test_a_fault_at_any_call_leaves_the_state_before_or_after(
 ) -> None:
     case = expected(scenario)
     faults = all_faults(case.counts, (kind,))
-    if not thorough and (scenario, kind) != ("files", "kill"):
-        faults = sample(
-            faults, {"files": 24, "token": 24, "versions": 24, "token-initial": 4, "token-only": 4}.get(scenario, 12)
-        )
+    if not thorough:
+        faults = sample(faults, 40 if (scenario, kind) == ("files", "kill") else SAMPLES.get(scenario, 6))
     found = try_faults(zygote, faults, tmp_path, case)
     tally(f"{scenario}, {kind}", found.tried, found.violations)
 

@@ -88,7 +88,11 @@ class Recording:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"],
+    [
+        *("files", "initial", "required-methods", "token", "token-initial", "token-only", "versions", "undo"),
+        *("restore", "forget", "keep"),
+        pytest.param("copies", marks=pytest.mark.long),  # Only the calls that keep files differ from "versions".
+    ],
 )
 def test_a_power_cut_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, tmp_path: Path, fast: Path, tally: Tally
@@ -133,7 +137,7 @@ def test_a_power_cut_after_a_crash_leaves_the_state_before_or_after(
     FILES["files"].build(counting)
     kills = [f for f in all_faults(count_calls(zygote, "files", counting), ("kill",)) if f.call in TRACED]
     tried, violations = 0, []
-    for number, kill in enumerate(kills if thorough else kills[::10]):
+    for number, kill in enumerate(kills if thorough else kills[::25]):
         recording = Recording(zygote, "files", tmp_path / str(number), killed_at=kill)
         states, found = recording.violations(fast)
         tried += states

@@ -46,8 +46,8 @@ class S3:
         client.retries = retries
         return client
 
-    def dataset(self, direct: Any) -> Dataset:
-        dataset = Dataset(f"bucket/case-{next(_CASES)}/ds", direct)
+    def dataset(self, direct: Any, versions: int | None = None) -> Dataset:
+        dataset = Dataset(f"bucket/case-{next(_CASES)}/ds", direct, versions)
         dataset.build()
         return dataset
 
@@ -78,8 +78,12 @@ def proxied(s3: S3) -> Any:
 
 @pytest.fixture(scope="module")
 def requests(s3: S3, direct: Any, proxied: Any) -> list[str]:
+    return requests_of_change(s3, direct, proxied)
+
+
+def requests_of_change(s3: S3, direct: Any, proxied: Any, versions: int | None = None) -> list[str]:
     """Return the requests of one change without faults."""
-    dataset = s3.dataset(direct)
+    dataset = s3.dataset(direct, versions)
     with s3.proxy.fault(None) as plan:
         assert outcome(dataset.location(proxied)) == "acked"
     assert dataset.content() == AFTER
@@ -114,6 +118,24 @@ def test_a_fault_at_a_request_leaves_the_state_before_or_after(
         if found := violation(result, dataset):
             violations.append(f"{kind} at {k} {plan.seen[k - 1]} (result: {result}): {found}")
     tally(f"S3 requests, {kind}", len(indices), violations)
+
+
+@pytest.mark.long  # The store in memory shows the same at each request, in a fraction of the time.
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_a_request_of_a_commit_with_versions(
+    s3: S3, direct: Any, proxied: Any, kind: str, tally: Tally
+) -> None:
+    violations = []
+    requests = requests_of_change(s3, direct, proxied, versions=2)
+    for k in range(1, len(requests) + 1):
+        dataset = s3.dataset(direct, versions=2)
+        with s3.proxy.fault(kind, k) as plan:
+            result = outcome(dataset.location(proxied))
+        assert plan.fired
+        if found := violation(result, dataset):
+            violations.append(f"{kind} at {k} {plan.seen[k - 1]} (result: {result}): {found}")
+    tally(f"S3 requests with versions, {kind}", len(requests), violations)
 
 
 @pytest.mark.parametrize("kind", ["reset", "lost", "503", "500 though done"])

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from tests.faults.soak import KINDS
 pytestmark = pytest.mark.faults
 Tally = Callable[[str, int, list[str]], None]
 WRITERS, READERS = 8, 2
+ROLES = ["write"] * WRITERS + ["read"] * READERS
 
 
 @dataclass
@@ -61,7 +62,7 @@ class ProcessGroup:
         self.members: list[MemberProcess] = []
 
     def start(self, role: str) -> None:
-        name = f"{role}{next(self._names)}"
+        name = f"{role.split(maxsplit=1)[0]}{next(self._names)}"
         child, link = self._zygote.fork(self._root, kind=self._kind, role=role, name=name)
         self.members.append(MemberProcess(role, os.pidfd_open(child), link))
         link.send(b"!")
@@ -76,12 +77,19 @@ class ProcessGroup:
         assert [member.end() for member in self.members] == [b"ended"] * len(self.members)
 
 
-def soak(zygote: Zygote, kind: str, root: Path, seconds: float, pause: float) -> tuple[int, list[str]]:
-    """Return the number of kills, and all lines that the processes logged."""
+def soak(
+    zygote: Zygote,
+    kind: str,
+    root: Path,
+    seconds: float,
+    pause: float,
+    roles: Sequence[str] = ROLES,
+    watch: Callable[[], None] = lambda: None,
+) -> tuple[int, list[str]]:
+    """Return the number of kills, and all lines that the processes logged. Call `watch` after each kill."""
     rng = random.Random(20)
-    KINDS[kind][0](root)
     group = ProcessGroup(zygote, kind, root)
-    for role in ["write"] * WRITERS + ["read"] * READERS:
+    for role in roles:
         group.start(role)
     deadline, kills = time.monotonic() + seconds, 0
     try:
@@ -89,13 +97,14 @@ def soak(zygote: Zygote, kind: str, root: Path, seconds: float, pause: float) ->
             time.sleep(rng.uniform(0.5, 1.5) * pause)
             group.kill_one(rng)
             kills += 1
+            watch()
     finally:
         group.stop()
     return kills, [line for log in root.glob("log-*") for line in log.read_text().splitlines()]
 
 
-def _seconds(thorough: bool) -> float:
-    return float(os.environ.get("INLAY_SOAK_SECONDS") or (60 if thorough else 8))
+def seconds(thorough: bool, quick: float = 8) -> float:
+    return float(os.environ.get("INLAY_SOAK_SECONDS") or (60 if thorough else quick))
 
 
 def _finish(root: Path, kind: str) -> list[list[str]]:
@@ -107,7 +116,8 @@ def _finish(root: Path, kind: str) -> list[list[str]]:
 
 @pytest.mark.timeout(900)
 def test_concurrent_commits_under_random_kills(zygote: Zygote, tmp_path: Path, tally: Tally, thorough: bool) -> None:
-    kills, lines = soak(zygote, "files", tmp_path, _seconds(thorough), 0.1)
+    KINDS["files"][0](tmp_path)
+    kills, lines = soak(zygote, "files", tmp_path, seconds(thorough), 0.1)
     states = _finish(tmp_path, "files")
     acked = [line.split()[1] for line in lines if line.startswith("acked ")]
     tried = {line.split()[1] for line in lines if line.startswith("tried ")}
@@ -126,7 +136,8 @@ def test_concurrent_commits_under_random_kills(zygote: Zygote, tmp_path: Path, t
 
 @pytest.mark.timeout(900)
 def test_concurrent_merges_under_random_kills(zygote: Zygote, tmp_path: Path, tally: Tally, thorough: bool) -> None:
-    kills, lines = soak(zygote, "merge", tmp_path, _seconds(thorough), 0.25)
+    KINDS["merge"][0](tmp_path)
+    kills, lines = soak(zygote, "merge", tmp_path, seconds(thorough), 0.25)
     states = _finish(tmp_path, "merge")
     violations = [line for line in lines if line.startswith(("mixed ", "failed "))]
     violations += ["a mix in the final state"] * any(state != states[0] for state in states)

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inlay
-from inlay.engines import kernels
-from inlay.engines.kernels import OpenFile
+from inlay.engines import open_file
+from inlay.engines.open_file import OpenFile
 from inlay.engines.row_codes import number_rows
 from inlay.errors import (
     DamagedVersionError,
@@ -32,23 +32,35 @@ from inlay.errors import (
     SchemaMismatchError,
 )
 from tests.oracle import exact_row
+from tests.versions import LOCAL, STORAGES, Dataset
 
 Row = dict[str, Any]
 
 
-def changes(path: Path, old: int, new: int) -> list[Row]:
+def changes(path: Any, old: int, new: int) -> list[Row]:
     rows: list[Row] = inlay.diff(path, old, new).read_all().to_pylist()
     return rows
 
 
-@pytest.fixture
-def sales(tmp_path: Path) -> Path:
+def build(path: Any) -> Any:
     """Version 1 has two rows. Version 2 updates one and inserts one."""
-    path = tmp_path / "ds"
     inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
-    inlay.keep(path, versions=50)
+    inlay.keep(path, versions=50, copies=True)
     inlay.merge({"id": [2, 3], "v": ["B", "C"]}, path, "upsert", "id")
     return path
+
+
+@pytest.fixture
+def sales(tmp_path: Path) -> Any:
+    return build(tmp_path / "ds")
+
+
+@pytest.fixture
+def stored(storage: Dataset) -> Any:
+    return build(storage)
+
+
+everywhere = pytest.mark.parametrize("storage", STORAGES, indirect=True)
 
 
 BEFORE, AFTER = {"id": 2, "v": "b"}, {"id": 2, "v": "B"}
@@ -66,19 +78,21 @@ def test_a_merge_on_each_engine_gives_updates_and_insertions(tmp_path: Path, eng
     ]
 
 
-def test_a_diff_works_in_both_directions(sales: Path) -> None:
-    assert changes(sales, 2, 1) == [
+@everywhere
+def test_a_diff_works_in_both_directions(stored: Any) -> None:
+    assert changes(stored, 2, 1) == [
         {"_change": "delete", "id": 3, "v": "C"},
         {"_change": "update_before"} | AFTER,
         {"_change": "update_after"} | BEFORE,
     ]
-    assert changes(sales, 2, 2) == []
+    assert changes(stored, 2, 2) == []
 
 
-def test_an_undo_pairs_rows_by_the_keys_of_the_change_that_it_reverts(sales: Path) -> None:
-    inlay.undo(sales)
-    assert [row["_change"] for row in changes(sales, 2, 3)] == ["delete", "update_before", "update_after"]
-    assert changes(sales, 1, 3) == []
+@everywhere
+def test_an_undo_pairs_rows_by_the_keys_of_the_change_that_it_reverts(stored: Any) -> None:
+    inlay.undo(stored)
+    assert [row["_change"] for row in changes(stored, 2, 3)] == ["delete", "update_before", "update_after"]
+    assert changes(stored, 1, 3) == []
 
 
 def test_merges_by_different_keys_give_deletions_and_insertions(sales: Path) -> None:
@@ -87,13 +101,14 @@ def test_merges_by_different_keys_give_deletions_and_insertions(sales: Path) -> 
     assert {row["_change"] for row in changes(sales, 1, 3)} == {"delete", "insert"}
 
 
-def test_repeated_rows_are_counted_and_null_keys_are_not_paired(sales: Path) -> None:
-    inlay.write_dataset({"id": [1, 1, None], "v": ["a", "x", "n"]}, sales)
-    inlay.write_dataset({"id": [1, None], "v": ["a", "m"]}, sales, mode="overwrite")
-    assert sorted((row["_change"], row["v"]) for row in changes(sales, 3, 4)) == [
+@everywhere
+def test_repeated_rows_are_counted_and_null_keys_are_not_paired(stored: Any) -> None:
+    inlay.write_dataset({"id": [1, 1, None], "v": ["a", "x", "n"]}, stored)
+    inlay.write_dataset({"id": [1, None], "v": ["a", "m"]}, stored, mode="overwrite")
+    assert sorted((row["_change"], row["v"]) for row in changes(stored, 3, 4)) == [
         ("delete", "B"), ("delete", "C"), ("delete", "a"), ("delete", "n"), ("delete", "x"), ("insert", "m"),
     ]  # fmt: skip
-    assert [(row["id"], row["v"]) for row in changes(sales, 1, 4) if row["_change"] == "insert"] == [(None, "m")]
+    assert [(row["id"], row["v"]) for row in changes(stored, 1, 4) if row["_change"] == "insert"] == [(None, "m")]
 
 
 def test_nan_and_null_equal_themselves_and_the_bits_of_zeros_count(tmp_path: Path) -> None:
@@ -140,14 +155,15 @@ def test_equal_values_of_each_type_have_equal_numbers(values: pa.Array) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- columns
-def test_columns_of_one_version_are_null_in_the_other(sales: Path) -> None:
-    inlay.merge({"id": [3], "v": ["C"], "w": [1]}, sales, "upsert", "id", schema_mode="evolve")
-    assert [(row["_change"], row["id"], row["w"]) for row in changes(sales, 2, 3)] == [
+@everywhere
+def test_columns_of_one_version_are_null_in_the_other(stored: Any) -> None:
+    inlay.merge({"id": [3], "v": ["C"], "w": [1]}, stored, "upsert", "id", schema_mode="evolve")
+    assert [(row["_change"], row["id"], row["w"]) for row in changes(stored, 2, 3)] == [
         ("update_before", 3, None),
         ("update_after", 3, 1),
     ]
-    inlay.alter(sales, drop="v")
-    assert {(row["id"], row["v"]) for row in changes(sales, 3, 4) if row["_change"] == "insert"} == {
+    inlay.alter(stored, drop="v")
+    assert {(row["id"], row["v"]) for row in changes(stored, 3, 4) if row["_change"] == "insert"} == {
         (1, None), (2, None), (3, None),
     }  # fmt: skip
 
@@ -195,7 +211,7 @@ def test_only_differing_files_and_row_groups_are_read(tmp_path: Path, monkeypatc
     write_large(path)
     inlay.merge({"id": [720], "v": [1]}, path, "upsert", "id")
     opened, decoded = [], []
-    open_parquet, read_group = kernels.open_parquet, OpenFile.read_group
+    open_parquet, read_group = open_file.open_parquet, OpenFile.read_group
 
     def count_open(location: Any, name: str, *arguments: Any) -> Any:
         opened.append(name)
@@ -205,7 +221,7 @@ def test_only_differing_files_and_row_groups_are_read(tmp_path: Path, monkeypatc
         decoded.append((self.path, group))
         return read_group(self, group, *arguments)
 
-    monkeypatch.setattr(kernels, "open_parquet", count_open)
+    monkeypatch.setattr(open_file, "open_parquet", count_open)
     monkeypatch.setattr(OpenFile, "read_group", count_read)
     assert [(row["id"], row["v"]) for row in changes(path, 0, 1)] == [(720, 0), (720, 1)]
     assert opened == ["part-1.parquet"] * 2
@@ -278,19 +294,21 @@ def test_an_object_store_has_no_diff(memory: Any) -> None:
         inlay.diff("memory://diff", 1, 2, filesystem=memory)
 
 
-def test_empty_versions_have_differences(sales: Path) -> None:
-    inlay.merge({"id": pa.array([], pa.int64()), "v": pa.array([], pa.string())}, sales, "full_merge", "id")
-    assert {row["_change"] for row in changes(sales, 2, 3)} == {"delete"}
-    for file in sales.glob("*.parquet"):
+@pytest.mark.parametrize("storage", LOCAL, indirect=True)
+def test_empty_versions_have_differences(stored: Any) -> None:
+    inlay.merge({"id": pa.array([], pa.int64()), "v": pa.array([], pa.string())}, stored, "full_merge", "id")
+    assert {row["_change"] for row in changes(stored, 2, 3)} == {"delete"}
+    for file in stored.glob("*.parquet"):
         file.unlink()
-    inlay.write_dataset({"id": [7], "v": ["z"]}, sales)
-    assert changes(sales, 4, 5)[-1] == {"_change": "insert", "id": 7, "v": "z"}
-    assert inlay.diff(sales, 4, 4).read_all().num_columns == 1
+    inlay.write_dataset({"id": [7], "v": ["z"]}, stored)
+    assert changes(stored, 4, 5)[-1] == {"_change": "insert", "id": 7, "v": "z"}
+    assert inlay.diff(stored, 4, 4).read_all().num_columns == 1
 
 
-def test_duckdb_and_polars_read_the_stream(sales: Path) -> None:
-    assert duckdb.from_arrow(inlay.diff(sales, 1, 2)).count("*").fetchall() == [(3,)]
-    assert pl.from_arrow(inlay.diff(sales, 1, 2)).height == 3
+@everywhere
+def test_duckdb_and_polars_read_the_stream(stored: Any) -> None:
+    assert duckdb.from_arrow(inlay.diff(stored, 1, 2)).count("*").fetchall() == [(3,)]
+    assert pl.from_arrow(inlay.diff(stored, 1, 2)).height == 3
 
 
 # --------------------------------------------------------------------------------------------------------- property

@@ -192,7 +192,7 @@ if "decimal32" not in TYPES:
 
 
 # All engines write files with the same kernels. They differ in how they find rows, which the other tests check.
-@pytest.mark.long_on("duckdb-union", "spark")
+@pytest.mark.long_on("duckdb", "duckdb-union", "spark")
 @quiet
 @given(case=cases())
 def test_other_readers_agree_with_pyarrow(engine, case):

@@ -26,14 +26,8 @@ from inlay.incremental import (
     validate_no_null_keys,
     validate_partition_column_immutability,
 )
-from inlay.incremental.validate import (
-    Conformer,
-    check_schema_mode,
-    fit_field,
-    normalize_keys,
-    reject_duplicates,
-    require_columns,
-)
+from inlay.incremental.conformer import Conformer, fit_field
+from inlay.incremental.validate import check_schema_mode, normalize_keys, reject_duplicates, require_columns
 from tests import lake
 
 TWICE = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])

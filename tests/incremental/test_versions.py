@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import polars as pl
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
-from inlay.commit import history as history_module
+from inlay.commit import records as records_module
 from inlay.commit.history import History
 from inlay.commit.kept import FileList
 from inlay.commit.local import LocalJournal
@@ -27,36 +27,62 @@ from inlay.errors import (
     NotFoundError,
 )
 from inlay.storage import locate
-from tests.faults.scenarios import wrong_history
+from tests.faults.scenarios import leftovers
+from tests.versions import (
+    LOCAL,
+    STORAGES,
+    Dataset,
+    dataset_size,
+    hidden_objects,
+    refuse_links,
+    write_file,
+    wrong_versions,
+)
 
 
-def rows(path: Path, version: int | None = None) -> dict[int, str]:
+def rows(path: Dataset, version: int | None = None) -> dict[int, str]:
     table = inlay.read_parquet(path, version=version)
     return dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
 
 
-def upsert(path: Path, **values: str) -> None:
+def upsert(path: Dataset, **values: str) -> None:
     ids = [int(name[1:]) for name in values]
     inlay.merge({"id": ids, "v": list(values.values())}, path, "upsert", "id")
 
 
-@pytest.fixture
-def sales(tmp_path: Path) -> Path:
-    """A dataset with version 1 (two rows) and version 2 (one row updated, one inserted)."""
-    path = tmp_path / "ds"
+def keep(path: Dataset, **limits: Any) -> Any:
+    return inlay.keep(path, **limits, copies=True)  # Only storage without hard links needs it.
+
+
+def build(path: Dataset) -> Any:
+    """Build version 1 (two rows) and version 2 (one row updated, one inserted)."""
     inlay.write_dataset({"id": [1, 2], "v": ["a", "b"]}, path)
-    inlay.keep(path, versions=20)  # By default, versions may not cost more than the dataset, which is tiny.
+    keep(path, versions=20)  # By default, versions may not cost more than the dataset, which is tiny.
     upsert(path, k2="B", k3="C")
     return path
 
 
+@pytest.fixture
+def sales(tmp_path: Path) -> Path:
+    """A dataset with versions, whose files have hard links."""
+    return cast(Path, build(tmp_path / "ds"))
+
+
+@pytest.fixture
+def stored(storage: Dataset) -> Dataset:
+    """A dataset with versions on a local disk, or on the storages of `storage`."""
+    return cast(Dataset, build(storage))
+
+
+everywhere = pytest.mark.parametrize("storage", STORAGES, indirect=True)
+on_disk = pytest.mark.parametrize("storage", LOCAL, indirect=True)
 FIRST, SECOND = {1: "a", 2: "b"}, {1: "a", 2: "B", 3: "C"}
 
 
-def check(path: Path) -> None:
+def check(path: Dataset) -> None:
     """Check that links, records and the dataset agree, after the deletion of dropped versions has finished."""
     inlay.recover(path)
-    assert wrong_history(path.parent) == []
+    assert wrong_versions(path) == []
 
 
 # --------------------------------------------------------------------------------------------------------- history
@@ -72,73 +98,77 @@ def test_a_merge_on_each_engine_makes_a_version_that_stays_readable(tmp_path: Pa
     check(path)
 
 
-def test_history_tells_what_each_commit_did(sales: Path) -> None:
-    inlay.write_dataset({"id": [9], "v": ["z"]}, sales, mode="overwrite")
-    overwrite, merge, append = inlay.history(sales)
+@everywhere
+def test_history_tells_what_each_commit_did(stored: Dataset) -> None:
+    inlay.write_dataset({"id": [9], "v": ["z"]}, stored, mode="overwrite")
+    overwrite, merge, append = inlay.history(stored)
     assert (merge.version, merge.operation, merge.strategy, merge.key_columns) == (2, "merge", "upsert", ["id"])
     assert (merge.inserted, merge.updated, merge.deleted, merge.rows, merge.files) == (1, 1, 0, 3, 2)
     assert (append.version, append.operation, append.inserted, append.rows) == (1, "append", 2, 2)
     assert (overwrite.operation, overwrite.inserted, overwrite.deleted, overwrite.rows) == ("overwrite", 1, 3, 1)
-    assert overwrite.bytes == sum(file.stat().st_size for file in sales.rglob("*.parquet"))
+    assert overwrite.bytes == dataset_size(stored)
     assert not any(entry.external or entry.damaged for entry in (overwrite, merge, append))
 
 
-def test_history_is_a_table_in_terminals_and_notebooks(sales: Path) -> None:
-    inlay.restore(sales, 1)
-    text = repr(inlay.history(sales)).splitlines()
+@everywhere
+def test_history_is_a_table_in_terminals_and_notebooks(stored: Dataset) -> None:
+    inlay.restore(stored, 1)
+    text = repr(inlay.history(stored)).splitlines()
     assert text[0].split() == ["version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows",
                                "files", "bytes"]  # fmt: skip
     assert text[1].startswith("3 ")
     assert "restore to 1" in text[1]
-    assert "<td>upsert</td>" in inlay.history(sales)._repr_html_()
-    assert inlay.history(sales)[0].to_dict()["restores"] == 1
+    assert "<td>upsert</td>" in inlay.history(stored)._repr_html_()
+    assert inlay.history(stored)[0].to_dict()["restores"] == 1
 
 
-def test_the_first_commit_to_a_directory_records_what_it_found_as_version_0(tmp_path: Path) -> None:
-    path = tmp_path / "ds"
-    path.mkdir()
-    pq.write_table(pa.table({"id": [1], "v": ["theirs"]}), path / "a.parquet")
-    assert inlay.history(path) == ()
-    upsert(path, k1="ours")
-    assert [(entry.version, entry.operation, entry.external) for entry in inlay.history(path)] == [
+@everywhere
+def test_the_first_commit_to_a_directory_records_what_it_found_as_version_0(storage: Dataset) -> None:
+    write_file(storage, "a.parquet", pa.table({"id": [1], "v": ["theirs"]}))
+    assert inlay.history(storage) == ()
+    upsert(storage, k1="ours")
+    assert [(entry.version, entry.operation, entry.external) for entry in inlay.history(storage)] == [
         (1, "merge", False),
         (0, "found", True),
     ]
-    assert rows(path, 0) == {1: "theirs"}
-    assert inlay.history(path)[1].rows == 1
-    check(path)
+    assert rows(storage, 0) == {1: "theirs"}
+    assert inlay.history(storage)[1].rows == (1 if isinstance(storage, Path) else None)
+    check(storage)
 
 
-def test_a_call_that_changes_nothing_makes_no_version(sales: Path) -> None:
-    upsert(sales, k1="a")
-    inlay.restore(sales, 2)
-    assert inlay.restore(sales, 2).version == 2
-    assert [entry.version for entry in inlay.history(sales)] == [2, 1]
+@everywhere
+def test_a_call_that_changes_nothing_makes_no_version(stored: Dataset) -> None:
+    upsert(stored, k1="a")
+    inlay.restore(stored, 2)
+    assert inlay.restore(stored, 2).version == 2
+    assert [entry.version for entry in inlay.history(stored)] == [2, 1]
 
 
-def test_a_missing_version_is_named_with_those_that_are_kept(sales: Path) -> None:
+@everywhere
+def test_a_missing_version_is_named_with_those_that_are_kept(stored: Dataset) -> None:
     with pytest.raises(NotFoundError, match=r"Version 7 .* Versions 1 to 2 are kept"):
-        inlay.read_parquet(sales, version=7)
-    with pytest.raises(NotFoundError, match="Version 7"), inlay.open_dataset(sales, 7):
+        inlay.read_parquet(stored, version=7)
+    with pytest.raises(NotFoundError, match="Version 7"), inlay.open_dataset(stored, 7):
         pass
 
 
-def test_other_readers_of_the_parent_directory_see_no_row_twice(sales: Path) -> None:
+@on_disk
+def test_other_readers_of_the_parent_directory_see_no_row_twice(stored: Any) -> None:
     for number in range(3):
-        upsert(sales, k1=f"again {number}")
+        upsert(stored, k1=f"again {number}")
     with duckdb.connect() as connection:
-        [(count,)] = connection.execute(f"SELECT count(*) FROM '{sales.parent}/**/*.parquet'").fetchall()
-    assert count == pl.scan_parquet(f"{sales.parent}/**/*.parquet").select(pl.len()).collect().item() == 3
-    outside = [file for file in sales.parent.rglob("*") if file.suffix == ".parquet" and sales not in file.parents]
+        [(count,)] = connection.execute(f"SELECT count(*) FROM '{stored.parent}/**/*.parquet'").fetchall()
+    assert count == pl.scan_parquet(f"{stored.parent}/**/*.parquet").select(pl.len()).collect().item() == 3
+    outside = [file for file in stored.parent.rglob("*") if file.suffix == ".parquet" and stored not in file.parents]
     assert outside == []
 
 
-def test_polars_and_duckdb_scan_an_open_version_with_its_partition_columns(tmp_path: Path) -> None:
-    path = tmp_path / "ds"
-    inlay.write_dataset({"id": [1, 2, 3], "p": ["007", "a/b 50%", None]}, path, partition_columns="p")
-    inlay.merge({"id": [1], "p": ["007"]}, path, "delete", ["id", "p"])
+@everywhere
+def test_polars_and_duckdb_scan_an_open_version_with_its_partition_columns(storage: Dataset) -> None:
+    inlay.write_dataset({"id": [1, 2, 3], "p": ["007", "a/b 50%", None]}, storage, partition_columns="p")
+    inlay.merge({"id": [1], "p": ["007"]}, storage, "delete", ["id", "p"])
     expected = [(1, "007"), (2, "a/b 50%"), (3, None)]
-    with inlay.open_dataset(path, 1) as dataset:
+    with inlay.open_dataset(storage, 1) as dataset:
         assert sorted(pl.scan_pyarrow_dataset(dataset).collect().rows()) == expected
         assert pl.scan_pyarrow_dataset(dataset).filter(pl.col("p") == "007").collect().rows() == expected[:1]
         assert sorted(duckdb.from_arrow(dataset).fetchall()) == expected
@@ -156,25 +186,27 @@ def test_names_of_255_bytes_are_kept(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- readers' pins
-def test_an_open_version_is_not_dropped(sales: Path) -> None:
-    with inlay.open_dataset(sales, 1) as dataset:
-        report = inlay.forget(sales, before=2)
+@on_disk
+def test_an_open_version_is_not_dropped(stored: Any) -> None:
+    with inlay.open_dataset(stored, 1) as dataset:
+        report = inlay.forget(stored, before=2)
         assert (report.versions, report.pinned) == ([], 1)
         assert dataset.to_table().num_rows == 2
-    assert inlay.forget(sales, before=2).versions == [1]
+    assert inlay.forget(stored, before=2).versions == [1]
     with pytest.raises(NotFoundError):
-        inlay.read_parquet(sales, version=1)
-    check(sales)
+        inlay.read_parquet(stored, version=1)
+    check(stored)
 
 
-def test_the_newest_version_is_pinned_while_commits_go_on(sales: Path) -> None:
-    with inlay.open_dataset(sales) as dataset:
+@on_disk
+def test_the_newest_version_is_pinned_while_commits_go_on(stored: Any) -> None:
+    with inlay.open_dataset(stored) as dataset:
         for number in range(25):
-            upsert(sales, k1=str(number))
+            upsert(stored, k1=str(number))
         assert {row["v"] for row in dataset.to_table().to_pylist()} == {"a", "B", "C"}
-    upsert(sales, k1="last")
-    assert len(inlay.history(sales)) == 20
-    check(sales)
+    upsert(stored, k1="last")
+    assert len(inlay.history(stored)) == 20
+    check(stored)
 
 
 def test_the_pin_of_a_killed_reader_ends(sales: Path) -> None:
@@ -204,20 +236,21 @@ def test_by_default_ten_versions_are_kept_while_they_cost_less_than_the_dataset(
     check(path)
 
 
-def test_keep_replaces_all_limits_and_acts_at_once(sales: Path) -> None:
+@everywhere
+def test_keep_replaces_all_limits_and_acts_at_once(stored: Dataset) -> None:
     for number in range(4):
-        upsert(sales, k1=str(number))
-    inlay.keep(sales, versions=3)
-    assert [entry.version for entry in inlay.history(sales)] == [6, 5, 4]
-    assert inlay.keep(sales, days=1).versions == [], "the limit of three versions no longer applies"
+        upsert(stored, k1=str(number))
+    keep(stored, versions=3)
+    assert [entry.version for entry in inlay.history(stored)] == [6, 5, 4]
+    assert keep(stored, days=1).versions == [], "the limit of three versions no longer applies"
     for number in range(12):
-        upsert(sales, k1=f"more {number}")
-    assert len(inlay.history(sales)) == 15
-    assert inlay.keep(sales, days=0).versions == list(range(4, 18))
-    inlay.keep(sales, bytes=0)
-    upsert(sales, k1="end")
-    assert [entry.version for entry in inlay.history(sales)] == [19]
-    check(sales)
+        upsert(stored, k1=f"more {number}")
+    assert len(inlay.history(stored)) == 15
+    assert keep(stored, days=0).versions == list(range(4, 18))
+    keep(stored, bytes=0)
+    upsert(stored, k1="end")
+    assert [entry.version for entry in inlay.history(stored)] == [19]
+    check(stored)
 
 
 @pytest.mark.parametrize("limit", [{"versions": 0}, {"days": -1}, {"bytes": -1}])
@@ -282,52 +315,94 @@ def test_forget_deletes_links_and_cached_footers_and_reports_the_freed_bytes(sal
         inlay.forget(sales, before=3)
 
 
-def test_long_histories_are_read_from_lists_of_all_files(sales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "_FEW_RECORDS", 3)
-    inlay.keep(sales, versions=30)
-    for number in range(12):
-        upsert(sales, k1=str(number))
-    assert list((sales.parent / ".ds.txn/versions").glob("*.all"))
-    assert rows(sales, 1) == FIRST
-    assert rows(sales, 10) == SECOND | {1: "7"}
-    inlay.forget(sales, before=12)
-    assert rows(sales, 12) == SECOND | {1: "9"}
-    numbers = sorted(int(file.stem) for file in (sales.parent / ".ds.txn/versions").glob("*.past"))
-    assert numbers == [] or numbers[0] > 1, "records that no kept version needs are deleted"
+@everywhere
+def test_forget_without_a_number_deletes_the_history_and_its_limits(stored: Dataset) -> None:
+    report = inlay.forget(stored)
+    assert (report.versions, report.pinned) == ([1, 2], None)
+    assert report.bytes_freed > 0
+    assert rows(stored) == SECOND
+    assert hidden_objects(stored) == []
+    if isinstance(stored, str):
+        with pytest.raises(HistoryUnavailableError):
+            inlay.history(stored)
+    keep(stored, versions=5)
+    upsert(stored, k1="again")
+    assert [(entry.version, entry.operation) for entry in inlay.history(stored)] == [(1, "merge"), (0, "found")]
+    assert rows(stored, 0) == SECOND
+    check(stored)
+
+
+def test_forget_without_a_number_keeps_what_a_reader_reads(sales: Path) -> None:
+    upsert(sales, k1="x")
+    with inlay.open_dataset(sales, 2) as dataset:
+        report = inlay.forget(sales)
+        assert (report.versions, report.pinned) == ([1], 2)
+        assert dataset.to_table().num_rows == 3
+    assert inlay.forget(sales).versions == [2, 3]
+    assert inlay.history(sales) == ()
     check(sales)
+
+
+def test_a_history_whose_records_are_lost_can_be_forgotten(sales: Path) -> None:
+    (sales.parent / ".ds.txn/versions/00000001.json").unlink()
+    with pytest.raises(inlay.InlayError, match="lacks a record"):
+        inlay.read_parquet(sales, version=2)
+    assert inlay.forget(sales).versions == [2]
+    upsert(sales, k1="x")
+    assert [entry.version for entry in inlay.history(sales)] == [1, 0]
+    check(sales)
+
+
+@on_disk
+def test_long_histories_are_read_from_lists_of_all_files(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "_FEW_RECORDS", 3)
+    keep(stored, versions=30)
+    for number in range(12):
+        upsert(stored, k1=str(number))
+    assert list((stored.parent / ".ds.txn/versions").glob("*.all"))
+    assert rows(stored, 1) == FIRST
+    assert rows(stored, 10) == SECOND | {1: "7"}
+    inlay.forget(stored, before=12)
+    assert rows(stored, 12) == SECOND | {1: "9"}
+    numbers = sorted(int(file.stem) for file in (stored.parent / ".ds.txn/versions").glob("*.past"))
+    assert numbers == [] or numbers[0] > 1, "records that no kept version needs are deleted"
+    check(stored)
 
 
 # ------------------------------------------------------------------------------------------------ undo and restore
-def test_undo_reverts_one_change_after_the_other(sales: Path) -> None:
-    upsert(sales, k4="D")
-    assert inlay.undo(sales).restores == 2
-    assert rows(sales) == SECOND
-    assert inlay.undo(sales).restores == 1
-    assert rows(sales) == FIRST
+@everywhere
+def test_undo_reverts_one_change_after_the_other(stored: Dataset) -> None:
+    upsert(stored, k4="D")
+    assert inlay.undo(stored).restores == 2
+    assert rows(stored) == SECOND
+    assert inlay.undo(stored).restores == 1
+    assert rows(stored) == FIRST
     with pytest.raises(NotFoundError, match="Version 0"):
-        inlay.undo(sales)
-    assert rows(sales) == FIRST
-    assert inlay.restore(sales, 3).operation == "restore"
-    assert rows(sales) == SECOND | {4: "D"}
-    assert inlay.undo(sales).restores == 5, "the restore was the newest change"
-    assert rows(sales) == FIRST
-    check(sales)
+        inlay.undo(stored)
+    assert rows(stored) == FIRST
+    assert inlay.restore(stored, 3).operation == "restore"
+    assert rows(stored) == SECOND | {4: "D"}
+    assert inlay.undo(stored).restores == 5, "the restore was the newest change"
+    assert rows(stored) == FIRST
+    check(stored)
 
 
-def test_undo_reverts_a_compaction_with_the_change_before_it(sales: Path) -> None:
-    inlay.compact(sales)
-    assert inlay.history(sales)[0].operation == "compact"
-    assert inlay.undo(sales).restores == 1
-    assert rows(sales) == FIRST
+@everywhere
+def test_undo_reverts_a_compaction_with_the_change_before_it(stored: Dataset) -> None:
+    inlay.compact(stored)
+    assert inlay.history(stored)[0].operation == "compact"
+    assert inlay.undo(stored).restores == 1
+    assert rows(stored) == FIRST
 
 
-def test_a_version_can_be_restored_several_times(sales: Path) -> None:
+@everywhere
+def test_a_version_can_be_restored_several_times(stored: Dataset) -> None:
     for version in (1, 2, 1, 2):
-        inlay.restore(sales, version)
-        assert rows(sales) == (FIRST if version == 1 else SECOND)
-    assert inlay.forget(sales, before=6).versions == [1, 2, 3, 4, 5]
-    assert rows(sales) == SECOND
-    check(sales)
+        inlay.restore(stored, version)
+        assert rows(stored) == (FIRST if version == 1 else SECOND)
+    assert inlay.forget(stored, before=6).versions == [1, 2, 3, 4, 5]
+    assert rows(stored) == SECOND
+    check(stored)
 
 
 def test_restore_encodes_no_rows(sales: Path) -> None:
@@ -338,16 +413,17 @@ def test_restore_encodes_no_rows(sales: Path) -> None:
     assert [file.stat().st_ino for file in sales.rglob("*.parquet")] == [old.stat().st_ino]
 
 
-def test_empty_versions_can_be_restored(sales: Path) -> None:
-    for file in sales.rglob("*.parquet"):
+@on_disk
+def test_empty_versions_can_be_restored(stored: Any) -> None:
+    for file in stored.rglob("*.parquet"):
         file.unlink()
-    inlay.write_dataset({"id": [7], "v": ["new"]}, sales)
-    assert [(entry.operation, entry.files) for entry in inlay.history(sales)[:2]] == [("append", 1), ("external", 0)]
-    inlay.restore(sales, 3)
-    assert list(sales.rglob("*.parquet")) == []
-    inlay.restore(sales, 2)
-    assert rows(sales) == SECOND
-    check(sales)
+    inlay.write_dataset({"id": [7], "v": ["new"]}, stored)
+    assert [(entry.operation, entry.files) for entry in inlay.history(stored)[:2]] == [("append", 1), ("external", 0)]
+    inlay.restore(stored, 3)
+    assert list(stored.rglob("*.parquet")) == []
+    inlay.restore(stored, 2)
+    assert rows(stored) == SECOND
+    check(stored)
 
 
 # --------------------------------------------------------------------------------------------------- other writers
@@ -357,36 +433,38 @@ def replace(path: Path, table: pa.Table) -> None:
     path.with_suffix(".tmp").rename(path)
 
 
+@on_disk
 @pytest.mark.parametrize("foreign", ["added", "replaced", "removed"])
-def test_a_foreign_change_is_read_at_once_and_recorded_by_the_next_write(sales: Path, foreign: str) -> None:
-    first = min(sales.glob("*.parquet"))
+def test_a_foreign_change_is_read_at_once_and_recorded_by_the_next_write(stored: Any, foreign: str) -> None:
+    first = min(stored.glob("*.parquet"))
     table = pq.read_table(first)
     theirs = pa.table({"id": [50], "v": ["theirs"]}, schema=table.schema)
     if foreign == "removed":
         first.unlink()
     else:
-        replace(sales / "foreign.parquet" if foreign == "added" else first, theirs)
-    seen = rows(sales)
-    with inlay.open_dataset(sales) as dataset:
+        replace(stored / "foreign.parquet" if foreign == "added" else first, theirs)
+    seen = rows(stored)
+    with inlay.open_dataset(stored) as dataset:
         assert dataset.to_table().num_rows == len(seen)
     assert seen != SECOND
-    upsert(sales, k99="ours")
-    assert [(entry.version, entry.operation, entry.external) for entry in inlay.history(sales)[:2]] == [
+    upsert(stored, k99="ours")
+    assert [(entry.version, entry.operation, entry.external) for entry in inlay.history(stored)[:2]] == [
         (4, "merge", False),
         (3, "external", True),
     ]
-    assert rows(sales, 2) == SECOND
-    assert rows(sales, 3) == seen
-    assert rows(sales) == seen | {99: "ours"}
-    check(sales)
+    assert rows(stored, 2) == SECOND
+    assert rows(stored, 3) == seen
+    assert rows(stored) == seen | {99: "ours"}
+    check(stored)
 
 
-def test_undo_records_a_foreign_change_and_then_reverts_it(sales: Path) -> None:
-    replace(sales / "foreign.parquet", pa.table({"id": [50], "v": ["theirs"]}))
-    assert inlay.undo(sales).restores == 2
-    assert rows(sales) == SECOND
-    assert rows(sales, 3) == SECOND | {50: "theirs"}
-    check(sales)
+@on_disk
+def test_undo_records_a_foreign_change_and_then_reverts_it(stored: Any) -> None:
+    replace(stored / "foreign.parquet", pa.table({"id": [50], "v": ["theirs"]}))
+    assert inlay.undo(stored).restores == 2
+    assert rows(stored) == SECOND
+    assert rows(stored, 3) == SECOND | {50: "theirs"}
+    check(stored)
 
 
 def write_in_place(path: Path) -> None:
@@ -438,22 +516,34 @@ def test_a_copied_dataset_keeps_its_versions(
 
 
 # ------------------------------------------------------------------------------------------- without hard links
+_KEEP: Any = lambda path: inlay.keep(path, versions=1)  # noqa: E731
+CALLS: list[Any] = [
+    inlay.history,
+    inlay.undo,
+    lambda path: inlay.restore(path, 1),
+    _KEEP,
+    lambda path: inlay.forget(path, before=1),
+    lambda path: inlay.read_parquet(path, version=1),
+    lambda path: inlay.diff(path, 0, 1),
+]
+
+
 def test_without_hard_links_merges_work_and_the_reason_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError("Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+    refuse_links(monkeypatch)
     path = tmp_path / "ds"
     for number in range(3):
         upsert(path, k1=str(number))
     assert rows(path) == {1: "2"}
-    assert inlay.history(path) == ()
-    messages = [record.message for record in caplog.records if record.name == "inlay.commit"]
-    assert messages == [
-        f"inlay keeps no history of {str(path)!r}: it cannot create hard links: Operation not permitted"
-    ]
+    [message] = [record.message for record in caplog.records if record.name == "inlay.commit"]
+    assert f"inlay keeps no history of {str(path)!r}: it cannot create hard links: [Errno 1]" in message
+    assert "inlay keep DATASET --versions 10 --copies" in message
+    for call in CALLS:
+        with pytest.raises(HistoryUnavailableError, match="cannot create hard links") as caught:
+            call(path)
+        assert 'inlay.keep("DATASET", versions=10, copies=True)' in str(caught.value.hint)
+    assert leftovers(tmp_path) == []
     monkeypatch.undo()
     upsert(path, k1="now")
     assert [(entry.version, entry.operation) for entry in inlay.history(path)] == [(1, "merge"), (0, "found")]
@@ -470,21 +560,13 @@ def test_a_dataset_with_the_sidecar_inside_has_no_history(sales: Path) -> None:
         inlay.read_parquet(sales, version=1)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        inlay.history,
-        inlay.undo,
-        lambda path: inlay.restore(path, 1),
-        lambda path: inlay.keep(path, versions=1),
-        lambda path: inlay.forget(path, before=1),
-        lambda path: inlay.read_parquet(path, version=1),
-    ],
-)
-def test_an_object_store_has_no_history(memory: Any, call: Any) -> None:
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("call", [call for call in CALLS if call is not _KEEP])
+def test_an_object_store_has_no_history_until_it_is_turned_on(call: Any) -> None:
     inlay.write_dataset({"id": [1]}, "memory://lake/sales")
-    with pytest.raises(HistoryUnavailableError, match="an object store has no hard links"):
+    with pytest.raises(HistoryUnavailableError, match="their history is off") as caught:
         call("memory://lake/sales")
+    assert 'inlay.keep("DATASET", versions=10)' in str(caught.value.hint)
 
 
 def test_a_missing_dataset_is_not_found(tmp_path: Path) -> None:
@@ -494,11 +576,12 @@ def test_a_missing_dataset_is_not_found(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dataset_that_was_deleted_can_be_restored(sales: Path) -> None:
-    shutil.rmtree(sales)
-    inlay.restore(sales, 2)
-    assert rows(sales) == SECOND
-    check(sales)
+@on_disk
+def test_a_dataset_that_was_deleted_can_be_restored(stored: Any) -> None:
+    shutil.rmtree(stored)
+    inlay.restore(stored, 2)
+    assert rows(stored) == SECOND
+    check(stored)
 
 
 # ------------------------------------------------------------------------------------------------ pending commits

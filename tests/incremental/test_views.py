@@ -513,14 +513,25 @@ def test_unknown_formats_and_missing_datasets_are_named(sales: Path, tmp_path: P
 def test_a_folder_on_another_filesystem_is_refused(sales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inlay.unpublish(sales)
 
-    def fail(*_: Any) -> None:
-        raise OSError(18, "Invalid cross-device link")
+    link = os.link
+
+    def fail(source: str, target: str, **options: Any) -> None:
+        if target.startswith(f"{sales}.delta"):
+            raise OSError(18, "Invalid cross-device link")
+        link(source, target, **options)
 
     monkeypatch.setattr(published.os, "link", fail)
     with pytest.raises(OSError, match=r"cannot have the hard link .*cross-device"):
         inlay.publish(sales, "delta")
     monkeypatch.undo()
     assert inlay.publish(sales, "delta").version == 1
+
+
+def test_a_history_with_views_does_not_end(sales: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is published as delta"):
+        inlay.forget(sales)
+    inlay.unpublish(sales)
+    assert inlay.forget(sales).versions == [1]
 
 
 def test_a_commit_reads_and_writes_only_its_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
-"""Files of 20,000 columns: every value of every type arrives, and only wrong rows are rejected."""
+"""Files of thousands of columns: every value of every type arrives, and only wrong rows are rejected."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from inlay.text.reader import rows_to_sample
 
-COLUMNS = 20_000
+COLUMNS = 20_000 if os.environ.get("INLAY_TEST_LONG") == "1" else 2_000
 NAMES = [f"column_{number}" for number in range(COLUMNS)]
 Value = Callable[[int, int], Any]
 
@@ -66,7 +67,7 @@ def test_json(local_converter: Any, value: Value) -> None:
 @pytest.mark.parametrize("kind", ["csv", pytest.param("json", marks=pytest.mark.long)])
 def test_wrong_cells_reject_their_rows(local_converter: Any, kind: str) -> None:
     rows = _rows(_mixed, 3)
-    rows[1][4] = rows[1][19_999] = "wrong"
+    rows[1][4] = rows[1][-1] = "wrong"
     content = _csv(rows) if kind == "csv" else _json([dict(zip(NAMES, row, strict=True)) for row in rows])
     wanted = _wanted(_mixed, range(3))
     overrides = {name: pa.array(values).type for name, values in wanted.items()}
@@ -74,7 +75,7 @@ def test_wrong_cells_reject_their_rows(local_converter: Any, kind: str) -> None:
     assert local_converter.table(conversion).to_pydict() == {name: values[::2] for name, values in wanted.items()}
     (reject,) = local_converter.rejects(conversion)
     assert (reject["line"], reject["column"], reject["value"]) == (3 if kind == "csv" else 2, "column_4", "wrong")
-    assert "column_19999" in reject["reason"]
+    assert NAMES[-1] in reject["reason"]
 
 
 def test_a_wrong_cell_widens_its_column(local_converter: Any) -> None:
@@ -113,6 +114,6 @@ def test_nulls_and_missing_fields_differ_for_a_dataset(local_converter: Any) -> 
     assert (reject["line"], reject["column"]) == (3, "column_0")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(1, 10_000), (400, 10_000), (COLUMNS, 200), (100_000, 100)])
+@pytest.mark.parametrize(("columns", "rows"), [(1, 10_000), (400, 10_000), (20_000, 200), (100_000, 100)])
 def test_the_sample_of_very_many_columns_has_fewer_rows(columns: int, rows: int) -> None:
     assert rows_to_sample(columns) == rows

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+import inlay
+from inlay.commit.sidecar import Record
+from inlay.incremental.versions import version_of
 from tests.service import Api, expect, expect_problem
 
 BASE = "id,name\n1,ann\n2,bob\n3,cid\n"
@@ -180,7 +185,7 @@ def test_versions_and_restore(api: Api) -> None:
     versions = api.get(f"{url}/versions")
     assert [(v["version"], v["operation"], v["strategy"]) for v in versions["versions"]] == [
         (3, "restore", None),
-        (2, "load", "upsert"),
+        (2, "merge", "upsert"),
         (1, "create", None),
     ]
     load = versions["versions"][1]
@@ -190,6 +195,41 @@ def test_versions_and_restore(api: Api) -> None:
     older = api.get(url, version=2)
     assert (older["version"], older["current_version"], older["row_count"]) == (2, 3, 4)
     assert api.get(url)["files"] == api.get(url, version=1)["files"]
+
+
+@pytest.mark.on_servers
+def test_a_version_has_the_facts_of_the_library(api: Api) -> None:
+    dataset_id = people(api)["id"]
+    api.load(dataset_id, NEW, "upsert", "id", headers={"Idempotency-Key": f"first-{dataset_id}"})
+    api.load(dataset_id, "id,name\n9,zoe\n", "append")
+    expect(api.http.post(f"/v1/datasets/{dataset_id}/deletes", json={"where": "id = 9"}), 201)
+    expect(api.http.post(f"/v1/datasets/{dataset_id}/restore", json={"version": 3}), 201)
+    api.load(dataset_id, "id,name\n1,x\n", "replace")
+    listed = api.get(f"/v1/datasets/{dataset_id}/versions")["versions"]
+    storage, facts = api.workspace.storage, [each.name for each in fields(inlay.Version)]
+    for version in listed:
+        snapshot = api.workspace.dataset(dataset_id, version["version"])
+        path = str(snapshot.version.manifest_path)
+        assert path.endswith(f"/v{version['version']}/manifest.json")
+        manifest = storage.root.store.read_bytes(storage.root.full(path))
+        found = version_of(Record.load(manifest, path))
+        expected = found.to_dict() | {"at": found.at.replace("+00:00", "Z")}
+        assert {name: version[name] for name in facts} == expected
+        assert (version["at"], version["rows"]) == (version["created_at"], version["row_count"])
+        shown = api.get(f"/v1/datasets/{dataset_id}", version=version["version"])
+        files = shown["files"]
+        assert shown["manifest_url"] == storage.address(path)
+        assert json.loads(manifest)["files"] == files
+        assert (len(files), sum(file["bytes"] for file in files)) == (version["files"], version["bytes"])
+    assert [(v["operation"], v["key_columns"], v["restores"], v["rows"]) for v in listed] == [
+        ("overwrite", [], None, 1),
+        ("restore", [], 3, 5),
+        ("delete", [], None, 4),
+        ("append", [], None, 5),
+        ("merge", ["id"], None, 4),
+        ("create", [], None, 3),
+    ]
+    assert [v["transaction"] for v in listed] == [*[None] * 4, f"first-{dataset_id}", None]
 
 
 def test_unknown_versions_are_404(api: Api) -> None:
@@ -204,7 +244,6 @@ def test_unknown_versions_are_404(api: Api) -> None:
     expect_problem(api.try_to_load("data_nope", NEW, "append"), 404, "not_found")
 
 
-@pytest.mark.on_servers
 def test_no_concurrent_load_is_lost(api: Api) -> None:
     dataset = people(api)
 

@@ -159,7 +159,10 @@ def test_equal_rows_are_not_written(spark, tmp_path):
     assert lake.photograph(path) == before
 
 
-@pytest.mark.parametrize("order_by", [None, "x", ["k", "x"]])
+# short runs order by two columns
+@pytest.mark.parametrize(
+    "order_by", [pytest.param(None, marks=pytest.mark.long), pytest.param("x", marks=pytest.mark.long), ["k", "x"]]
+)
 def test_deduplicate_keeps_the_last_row_in_spark_order(spark, tmp_path, order_by):
     ids = np.random.default_rng(3).integers(0, 300, 3_000)
     source = spark.createDataFrame(rows(ids)).repartition(4, "x").sortWithinPartitions("x").persist()
@@ -230,7 +233,8 @@ def test_schema_errors_of_tasks_equal_those_of_the_driver(spark, tmp_path):
     assert not leftovers(path)
 
 
-@pytest.mark.parametrize("keys", [["id"], ["p", "id"]])
+# short runs merge by a key that could move between partitions
+@pytest.mark.parametrize("keys", [["id"], pytest.param(["p", "id"], marks=pytest.mark.long)])
 def test_partitions(spark, tmp_path, keys):
     def day(table):
         return table.append_column("p", pa.array([f"d;{i % 4}" for i in table["id"].to_pylist()]))
@@ -317,7 +321,10 @@ def test_the_size_of_files_is_their_size_in_memory(tmp_path, monkeypatch, stored
     assert not leftovers(path)
 
 
-@pytest.mark.parametrize("phase", ["match", "rewrite", "append"])
+# short runs cancel the longest phase
+@pytest.mark.parametrize(
+    "phase", [pytest.param("match", marks=pytest.mark.long), "rewrite", pytest.param("append", marks=pytest.mark.long)]
+)
 def test_canceling_leaves_no_trace(spark, tmp_path, phase):
     path = target(tmp_path / "d")
     before = lake.photograph(path)
@@ -377,7 +384,11 @@ def files_of(path, table, count=3):
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("named", ["directory", "pattern", "file"])
+# short runs read a directory
+@pytest.mark.parametrize(
+    "named",
+    ["directory", pytest.param("pattern", marks=pytest.mark.long), pytest.param("file", marks=pytest.mark.long)],
+)
 def test_tasks_read_files_without_changing_types(tmp_path, monkeypatch, stored, named):
     monkeypatch.setattr(source_module, "_TASK_BYTES", 10_000)
     source = files_of(tmp_path / "source", exact_rows(np.random.default_rng(5).permutation(3_000) % 30_000 + 200))

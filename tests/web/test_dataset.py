@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -199,7 +200,7 @@ def test_columns_schema_and_snippets(visit: Visit, many: dict[str, Any], service
 
 
 # ------------------------------------------------------------------------------------------------------------ versions
-def test_versions_can_be_viewed_and_restored(
+def test_versions_can_be_compared_viewed_and_restored(
     visit: Visit, open_window: Opener, people: dict[str, Any], service: ServiceProcess
 ) -> None:
     page = visit.go(f"/datasets/{people['id']}?tab=versions")
@@ -212,6 +213,36 @@ def test_versions_can_be_viewed_and_restored(
     link = third.get_by_role("link", name="1 row rejected")
     assert link.get_attribute("href") == f"/datasets/{people['id']}/rejects?version=3"
     visit.shoot("dataset-versions")
+    second.get_by_role("link", name="Changes of version 2").click()
+    page.wait_for_url(re.compile(r"/diff\?old=1&new=2$"))
+    changes = page.get_by_role("region", name="Changes", exact=True)
+    expect(changes.get_by_role("heading", level=2)).to_have_text("2 rows changed from version 1 to version 2")
+    expect(changes.locator("del")).to_have_text("Rome")
+    expect(changes.locator("ins")).to_have_text("Oslo")
+    expect(changes.get_by_role("region", name="New rows")).to_contain_text("Kyiv")
+    visit.shoot("dataset-diff")
+    page.get_by_label("New version").click()
+    page.get_by_role("option", name="Version 3").click()
+    page.wait_for_url(re.compile(r"/diff\?old=1&new=3$"))
+    expect(changes.get_by_role("heading", level=2)).to_have_text("3 rows changed from version 1 to version 3")
+    changes.get_by_role("button", name="Download").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="CSV").click()
+    assert download.value.suggested_filename == f"{people['table_name']}-v1-v3.csv"
+    assert Path(download.value.path()).read_text().splitlines()[-1] == "insert,4,di,Kyiv"
+    [view] = httpx.get(f"{service.url}/v1/datasets/{people['id']}").json()["views"]
+    assert (view["format"], view["version"], view["problem"]) == ("delta", 3, None)
+    visit.go(f"/datasets/{people['id']}?tab=use")
+    shown = page.get_by_role("region", name="Delta Lake view")
+    expect(shown).to_contain_text("The newest version in the table is 3.")
+    expect(shown.locator("pre").first).to_have_text(view["url"])
+    expect(shown.get_by_role("button", name="Copy Delta Lake view")).to_be_visible()
+    assert pl.scan_delta(view["url"]).collect().height == 4
+    visit.go(f"/datasets/{people['id']}/diff?old=2&new=2")
+    expect(changes).to_have_text("Choose two different versions.")
+    visit.go(f"/datasets/{people['id']}/diff?old=2&new=9")
+    expect(page.get_by_role("alert")).to_contain_text("has no version 9")
+    page.get_by_role("link", name="Back to versions").click()
     other = open_window(service.url)  # another visitor opens the same dataset
     other.go(f"/datasets/{people['id']}")
     expect(row(other.page, 4)).to_contain_text("Kyiv")

@@ -464,7 +464,7 @@ def test_every_version_can_be_queried_and_restored(workspace: Workspace) -> None
     job = workspace.restore(dataset.id, 1).wait()
     assert job.result is not None
     assert job.result["version"] == 4
-    assert stored(workspace, dataset) == before
+    assert stored(workspace, dataset) == before | {"v4/manifest.json"}
     assert [content(workspace, dataset, n) for n in (1, 2, 3, 4)] == [
         [row(1, "a")],
         [row(1, "b")],
@@ -472,7 +472,7 @@ def test_every_version_can_be_queried_and_restored(workspace: Workspace) -> None
         [row(1, "a")],
     ]
     operations = [(v.version, v.operation, v.strategy) for v in workspace.versions(dataset.id).items]
-    assert operations == [(4, "restore", None), (3, "load", "append"), (2, "load", "upsert"), (1, "create", None)]
+    assert operations == [(4, "restore", None), (3, "append", "append"), (2, "merge", "upsert"), (1, "create", None)]
     with pytest.raises(NotFoundError, match="no version 9"):
         workspace.restore(dataset.id, 9)
 

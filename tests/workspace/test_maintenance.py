@@ -67,6 +67,23 @@ def upload(workspace: Workspace) -> str:
         return writer.finish().id
 
 
+def test_a_version_with_a_damaged_file_is_marked_until_the_file_is_restored(workspace: Workspace) -> None:
+    damaged, intact = dataset(workspace, "a.parquet", "b.parquet"), dataset(workspace, "data.parquet")
+    path = Path(workspace.storage.address(f"datasets/{damaged.id}/v1/b.parquet"))
+
+    def marked() -> list[bool]:
+        workspace._maintenance.collect_orphans()
+        return [workspace.dataset(each.id).version.damaged for each in (damaged, intact)]
+
+    assert marked() == [False, False]
+    path.write_bytes(b"other data")
+    assert marked() == [True, False]
+    path.unlink()
+    assert marked() == [True, False]
+    path.write_bytes(b"data")
+    assert marked() == [False, False]
+
+
 def test_files_of_versions_and_uploads_are_kept(workspace: Workspace) -> None:
     kept, pending = dataset(workspace, "data.parquet"), upload(workspace)
     age(workspace)

@@ -47,8 +47,8 @@ class Datasets:
             if job.dataset_id is None or job.kind != jobs.CREATE:
                 raise ConflictError(f"The job {job_id!r} does not create a dataset.")
             name = _choose_name(connection, label, table_name)
-            now = self._context.now()
-            first = versions.row_of(version, job.dataset_id) | {"version": 1, "created_at": now, "job_id": job_id}
+            first = versions.commit_values(versions.row_of(version, job.dataset_id), 1, job, self._context)
+            now = first["created_at"]
             dataset = Dataset(
                 id=job.dataset_id,
                 label=label,
@@ -100,6 +100,10 @@ class Datasets:
             count, rows, size = connection.execute(sa.select(sa.func.count(), *sums).select_from(_datasets)).one()
             return int(count), int(rows), int(size)
 
+    def ids(self) -> Sequence[str]:
+        with self._context.read() as connection:
+            return connection.execute(sa.select(_datasets.c.id)).scalars().all()
+
     def table_names(self) -> Sequence[str]:
         with self._context.read() as connection:
             names = sa.select(_datasets.c.table_name).order_by(_datasets.c.table_key)
@@ -143,7 +147,7 @@ class Datasets:
         """Delete a dataset and its versions. Its files are removed after the grace period."""
         with self._context.write() as connection:
             dataset = versions.find_dataset(connection, dataset_id)
-            for table in (tables.version_files, tables.dataset_versions):
+            for table in (tables.views, tables.version_files, tables.dataset_versions):
                 connection.execute(table.delete().where(table.c.dataset_id == dataset.id))
             connection.execute(_datasets.delete().where(_datasets.c.id == dataset.id))
             jobs.cancel_all(connection, dataset.id, self._context)

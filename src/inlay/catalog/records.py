@@ -80,6 +80,8 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Version:
+    """A version of a managed dataset. It has every attribute of `inlay.Version`, with the same meaning."""
+
     dataset_id: str
     version: int
     operation: str
@@ -98,10 +100,35 @@ class Version:
     reject_files: list[str]
     created_at: datetime
     job_id: str
+    key_columns: list[str] = field(default_factory=list)
+    transaction: str | None = None
+    restores: int | None = None
+    damaged: bool = False  # as the last maintenance found the files
 
     @property
     def schema(self) -> pa.Schema:
         return schema_from_json(self.arrow_schema_json)
+
+    @property
+    def at(self) -> datetime:
+        return self.created_at
+
+    @property
+    def rows(self) -> int:
+        return self.row_count
+
+    @property
+    def files(self) -> int:
+        return self.file_count
+
+    @property
+    def bytes(self) -> int:
+        return self.size_bytes
+
+    @property
+    def external(self) -> bool:
+        """Always False: other programs cannot commit to a managed dataset."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +138,27 @@ class Snapshot:
     dataset: Dataset
     version: Version
     files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The state of a published view of a dataset."""
+
+    dataset_id: str
+    format: str
+    version: int | None  # the newest version in the view
+    oldest: int  # of the dataset's versions when the view was written
+    newest: int
+    problem: str | None  # why the view lacks versions: the format has no type for a column
+
+
+@dataclass(frozen=True, slots=True)
+class NewManifest:
+    """The manifest of a version to commit, and the time in it."""
+
+    manifest_path: str  # relative to the storage root
+    parquet_url: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +177,10 @@ class NewVersion:
     rejected_count: int = 0
     reject_files: Sequence[str] = ()
     manifest_path: str | None = None
+    key_columns: Sequence[str] = ()
+    transaction: str | None = None
+    restores: int | None = None
+    at: datetime | None = None  # the time in the manifest. None stands for the time of the commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +191,7 @@ class Job:
     dataset_id: str | None
     upload_id: str | None
     writes: bool
+    idempotency_key: str | None
     request: dict[str, Any]
     progress: dict[str, Any] | None
     result: dict[str, Any] | None

@@ -12,7 +12,17 @@ from sqlalchemy.engine import Connection
 from inlay.catalog import garbage, jobs, records, tables, uploads
 from inlay.catalog.database import Context
 from inlay.catalog.names import dataset_directory, not_found, require_id
-from inlay.catalog.records import DataFile, Dataset, Job, NewVersion, Page, Snapshot, Version, schema_to_json
+from inlay.catalog.records import (
+    DataFile,
+    Dataset,
+    Job,
+    NewManifest,
+    NewVersion,
+    Page,
+    Snapshot,
+    Version,
+    schema_to_json,
+)
 from inlay.errors import ConflictError, InvalidArgumentError, NotFoundError
 from inlay.settings import MAX_KEEP_DAYS
 
@@ -79,17 +89,53 @@ class Versions:
             return _advance(connection, dataset, row_of(new, dataset_id), new.files, job, result, self._context)
 
     def restore(
-        self, dataset_id: str, version: int, *, job_id: str, result: Mapping[str, Any] | None = None
+        self,
+        dataset_id: str,
+        version: int,
+        *,
+        job_id: str,
+        manifest: NewManifest | None = None,
+        result: Mapping[str, Any] | None = None,
     ) -> Version:
         """Commit a new version with the files of an older version. No data is copied."""
         with self._context.write() as connection:
             job, dataset = _require_writer(connection, job_id, dataset_id, self._context)
             old = snapshot(connection, dataset, version)
-            unchanged = {"strategy": None, "inserted": 0, "updated": 0, "deleted": 0}
+            unchanged: dict[str, Any] = {"strategy": None, "inserted": 0, "updated": 0, "deleted": 0, "key_columns": []}
             clean = {"rejected_count": 0, "reject_files": []}
-            origin = {"operation": "restore", "source": {"version": version}}
-            row = records.values(old.version) | unchanged | clean | origin
+            origin = {"operation": "restore", "source": {"version": version}, "restores": version}
+            own = {"transaction": job.idempotency_key, "at": None} | (records.values(manifest) if manifest else {})
+            row = records.values(old.version) | unchanged | clean | origin | own
             return _advance(connection, dataset, row, old.files, job, result, self._context)
+
+    def mark_damaged(self, dataset_id: str, sizes: Mapping[str, int], listed_at: datetime) -> None:
+        """Mark the versions of which a data file is missing or has another size, and no other version.
+
+        Args:
+            dataset_id: The id of the dataset.
+            sizes: The size of each file in the storage.
+            listed_at: When the listing of these files began. Later versions are not checked.
+        """
+        mine = _versions.c.dataset_id == dataset_id
+        joined = _versions.join(_files, (_files.c.dataset_id == dataset_id) & (_files.c.version == _versions.c.version))
+        columns = (_versions.c.version, _versions.c.damaged, _files.c.path, _files.c.bytes)
+        query = sa.select(*columns).select_from(joined).where(mine, _versions.c.created_at < listed_at)
+        with self._context.read() as connection:
+            found = connection.execute(query).all()
+        damaged = {version for version, _, path, size in found if sizes.get(path) != size}
+        marked = {version for version, is_marked, *_ in found if is_marked}
+        for changed, value in ((damaged - marked, True), (marked - damaged, False)):
+            for version in changed:
+                with self._context.write() as connection:
+                    this = mine & (_versions.c.version == version)
+                    connection.execute(_versions.update().where(this).values(damaged=value))
+
+    def key_columns(self, dataset_id: str) -> dict[int, tuple[Sequence[str], int | None]]:
+        """Return the key columns of each version, and the version that it restores."""
+        columns = (_versions.c.version, _versions.c.key_columns, _versions.c.restores)
+        with self._context.read() as connection:
+            found = connection.execute(sa.select(*columns).where(_versions.c.dataset_id == dataset_id))
+            return {version: (keys, restores) for version, keys, restores in found}
 
     def expire(self, *, keep_versions: int = 10, keep_days: float = 30) -> int:
         """Delete versions beyond the last `keep_versions` that are older than `keep_days`."""
@@ -158,12 +204,19 @@ def row_of(new: NewVersion, dataset_id: str) -> dict[str, Any]:
     return row | {
         "dataset_id": dataset_id,
         "source": dict(new.source),
+        "key_columns": list(new.key_columns),
         "reject_files": list(new.reject_files),
         "arrow_schema_json": schema_to_json(new.schema),
         "row_count": sum(file.rows for file in new.files),
         "size_bytes": sum(file.bytes for file in new.files),
         "file_count": len(new.files),
     }
+
+
+def commit_values(row: Mapping[str, Any], number: int, job: Job, context: Context) -> dict[str, Any]:
+    """Return the columns of a version. Its time is that in its manifest, if it has one."""
+    values = {name: value for name, value in row.items() if name != "at"}
+    return values | {"version": number, "created_at": row["at"] or context.now(), "job_id": job.id, "damaged": False}
 
 
 def insert(connection: Connection, row: Mapping[str, Any], files: Sequence[DataFile]) -> None:
@@ -203,11 +256,10 @@ def _advance(
     result: Mapping[str, Any] | None,
     context: Context,
 ) -> Version:
-    now = context.now()
     number = dataset.version + 1
-    values = {**row, "version": number, "created_at": now, "job_id": job.id}
+    values = commit_values(row, number, job, context)
     insert(connection, values, files)
-    current = {name: values[name] for name in CURRENT_COLUMNS} | {"updated_at": now}
+    current = {name: values[name] for name in CURRENT_COLUMNS} | {"updated_at": values["created_at"]}
     connection.execute(_datasets.update().where(_datasets.c.id == dataset.id).values(current))
     finish_job(connection, job, {"dataset_id": dataset.id, "version": number}, result, context)
     return Version(**values)

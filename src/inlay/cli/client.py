@@ -108,23 +108,22 @@ class Client:
     def delete(self, path: str) -> None:
         self._send("DELETE", path)
 
-    def pages(self, path: str, items: str, limit: int = 0) -> dict[str, Any]:
+    def pages(self, path: str, items: str, limit: int = 0, **query: Any) -> dict[str, Any]:
         """Return the first `limit` items of a list as one page; 0 returns all."""
         found: list[Any] = []
         while True:
             size = min(_MAX_PAGE, limit - len(found)) if limit else _MAX_PAGE
-            page = self.get(path, limit=size, offset=len(found))
+            page = self.get(path, limit=size, offset=len(found), **query)
             found += page[items]
             if not page["has_more"] or len(found) == limit:
                 return dict(page) | {items: found, "limit": limit or len(found), "offset": 0}
 
     @contextlib.contextmanager
-    def query(self, body: Mapping[str, Any], media_type: str) -> Iterator[httpx.Response]:
-        """Yield the streamed response of a query. The service, not the client, limits its run time."""
+    def stream(self, method: str, path: str, media_type: str, **arguments: Any) -> Iterator[httpx.Response]:
+        """Yield the streamed response of a query or a diff. The service, not the client, limits its run time."""
         with _reachable(self.url):
-            request = self._http.build_request(
-                "POST", "/v1/query", json=dict(body), headers={"Accept": media_type}, timeout=_no_read_timeout()
-            )
+            headers = {"Accept": media_type}
+            request = self._http.build_request(method, path, headers=headers, timeout=_no_read_timeout(), **arguments)
             response = self._http.send(request, stream=True)
             try:
                 if response.is_error:

@@ -491,6 +491,7 @@ def keep(
     max_bytes: Annotated[
         str | None, typer.Option("--bytes", help="Keep at most this size of replaced files, such as 10GiB.")
     ] = None,
+    copies: Annotated[bool, typer.Option("--copies", help="Keep copies of files that cannot be hard-linked.")] = False,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
@@ -504,6 +505,7 @@ def keep(
         versions=versions,
         days=days,
         bytes=None if max_bytes is None else o.size(max_bytes),
+        copies=copies,
         storage_options=o.storage_options(storage_option),
         lock_timeout=lock_timeout,
     )
@@ -513,7 +515,10 @@ def keep(
 @app.command()
 def forget(
     dataset: o.Dataset,
-    before: Annotated[int, typer.Option(help="The number of the oldest version to keep.")],
+    before: Annotated[int | None, typer.Option(help="The number of the oldest version to keep.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Delete all versions, and the limits of the history.")
+    ] = False,
     storage_option: o.StorageOptions = None,
     lock_timeout: o.LockTimeout = LOCK_TIMEOUT,
     json: o.Json = False,
@@ -522,6 +527,8 @@ def forget(
     """Delete all versions of DATASET before a number, with their files. Keeps versions that a process reads."""
     import inlay
 
+    if (before is None) != everything:
+        raise typer.BadParameter("Pass either --before or --all.")
     storage = o.storage_options(storage_option)
     report = inlay.forget(dataset, before, storage_options=storage, lock_timeout=lock_timeout)
     output.print_json(report.to_dict()) if json else output.forgotten(report)

@@ -65,7 +65,7 @@ def diff(
         summary |= {"output": output_file, "size_bytes": Path(output_file).stat().st_size}
     else:
         summary |= _rows_to_show(rows.schema, first)
-    output.print_json(summary) if json else _print_summary(summary)
+    output.print_json(summary) if json else service_output.diff(summary)
 
 
 def _require_suffix(file: str | None) -> None:
@@ -109,19 +109,3 @@ def _rows_to_show(schema: pa.Schema, batches: list[pa.RecordBatch]) -> dict[str,
         "columns": [{"name": field.name, "type": str(field.type)} for field in schema],
         "rows": [list(row) for row in zip(*columns, strict=True)],
     }
-
-
-def _print_summary(summary: dict[str, Any]) -> None:
-    out = output.console()
-    if summary.get("rows"):
-        service_output.print_rows(out, summary["columns"], summary["rows"])
-    out.print(
-        f"Version {summary['old']} to version {summary['new']}: {summary['inserted']:,} inserted,"
-        f" {summary['updated']:,} updated, {summary['deleted']:,} deleted"
-    )
-    if "output" in summary:
-        out.print(f"Rows written to {summary['output']} ({output.size(summary['size_bytes'])})", soft_wrap=True)
-        return
-    hidden = summary["inserted"] + 2 * summary["updated"] + summary["deleted"] - len(summary["rows"])
-    if hidden:
-        out.print(f"... and {output.counted(hidden, 'more row')}; --output FILE writes all rows")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         PublishedView,
         RecoveryReport,
         Version,
-        VersionHistory,
         WriteResult,
     )
 
@@ -246,7 +245,7 @@ def progress(*, enabled: bool) -> Iterator[Callable[[Progress], object] | None]:
 
 
 # ---------------------------------------------------------------------------------------------------------- versions
-def history(versions: VersionHistory) -> None:
+def history(versions: Sequence[Version]) -> None:
     headers = ["version", "time (UTC)", "operation", "new, updated, deleted", "rows", "files", "size"]
     styles = ["red" if version.damaged else "" for version in versions]
     left = ("operation",)

@@ -224,6 +224,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a confirm
 Rejects = Annotated[
     bool, typer.Option("--rejects", help="Show the rows that the load of the current version rejected.")
 ]
+Diff = Annotated[
+    tuple[int, int] | None,
+    typer.Option("--diff", metavar="OLD NEW", help="Show the rows that differ between two versions."),
+]
+DiffOutput = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="With --diff: write all rows to this .csv, .parquet or .arrow file."
+    ),
+]
 ListLimit = Annotated[
     int, typer.Option("--limit", metavar="N", min=0, help="Maximum number of entries to show; 0 shows all.")
 ]
@@ -291,6 +301,8 @@ def datasets(
     delete: Delete = False,
     yes: Yes = False,
     rejects: Rejects = False,
+    diff: Diff = None,
+    output_file: DiffOutput = None,
     limit: ListLimit = 100,
     url: Url = None,
     api_key: ApiKey = None,
@@ -298,8 +310,10 @@ def datasets(
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """List all datasets, or show, restore or delete one."""
-    flags = [flag for flag, value in (("--restore", restore), ("--delete", delete), ("--rejects", rejects)) if value]
+    """List all datasets, or show, compare, restore or delete one."""
+    chosen = {"--restore": restore, "--delete": delete, "--rejects": rejects, "--diff": diff}
+    flags = [flag for flag, value in chosen.items() if value]
+    form = None if output_file is None else _diff_format(output_file, diff)
     if len(flags) > 1:
         raise InvalidArgumentError(f"{' and '.join(flags)} cannot be combined.", hint="Pass only one of them.")
     if flags and dataset is None:
@@ -317,6 +331,9 @@ def datasets(
         elif rejects:
             page = client.pages(f"/v1/datasets/{found['id']}/rejects", "rejects", limit)
             output.print_json(page) if json else service_output.rejects(page, found["table_name"])
+        elif diff:
+            summary = _diff(client, found, *diff, limit, output_file, form)
+            output.print_json(summary) if json else service_output.diff(summary)
         else:
             _show(client, found, limit, json=json)
 
@@ -339,6 +356,33 @@ def _restore(client: Client, found: Any, version: int, *, json: bool) -> None:
         rows = output.counted(restored["row_count"], "row")
         name, current = restored["table_name"], restored["version"]
         typer.echo(f"Restored version {version} of {name} ({rows}) as version {current}.")
+
+
+def _diff_format(file: str, diff: tuple[int, int] | None) -> ResultFormat:
+    if diff is None:
+        raise InvalidArgumentError("--output requires --diff.", hint="Use `inlay query` to write rows of a dataset.")
+    form = _result_format(None, file, json=False)
+    if form is ResultFormat.json:
+        raise InvalidArgumentError(
+            f"Cannot write a diff to {file!r}.", hint="Choose a name that ends in .csv, .parquet or .arrow."
+        )
+    return form
+
+
+def _diff(
+    client: Client, found: Any, old: int, new: int, limit: int, file: str | None, form: ResultFormat | None
+) -> dict[str, Any]:
+    """Return the counts with the first rows, or with the size of the file that has all rows."""
+    path, versions = f"/v1/datasets/{found['id']}/diff", {"old": old, "new": new}
+    if file is None or form is None:
+        return client.pages(path, "rows", limit, **versions)
+    counts = client.get(path, limit=1, **versions)
+    summary = {name: counts[name] for name in ("old", "new", "key_columns", "inserted", "updated", "deleted")}
+    with client.stream("GET", path, _MEDIA_TYPES[form], params=versions) as response:
+        size = _write_bytes(response.iter_bytes(), Path(file))
+        if response.headers["X-Truncated"] == "true":
+            typer.echo(f"Warning: the file has only the first {response.headers['X-Row-Count']} rows.", err=True)
+    return summary | {"output": file, "size_bytes": size}
 
 
 def _delete(client: Client, found: Any, *, yes: bool, json: bool) -> None:
@@ -448,7 +492,7 @@ def query(
     rows = _TABLE_ROWS if limit is None and form is ResultFormat.table else limit
     with (
         Service(url, api_key, data_dir, debug).connect() as client,
-        client.query({"sql": sql, "limit": rows}, _MEDIA_TYPES[form]) as response,
+        client.stream("POST", "/v1/query", _MEDIA_TYPES[form], json={"sql": sql, "limit": rows}) as response,
     ):
         if form is ResultFormat.table:
             response.read()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from inlay.cli.output import console, counted, note_hidden, plain, size, table
+from inlay.cli.output import console, counted, history, note_hidden, plain, size, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
 
     from inlay.cli.client import Step
 
-__all__ = ["created", "dataset", "datasets", "loaded", "planned", "print_rows", "progress", "query_result", "rejects"]
+__all__ = [
+    "created",
+    "dataset",
+    "datasets",
+    "diff",
+    "loaded",
+    "planned",
+    "print_rows",
+    "progress",
+    "query_result",
+    "rejects",
+]
 
 
 _MIN_WIDTH = 6  # a narrower column of a table is not readable
@@ -53,6 +65,8 @@ def datasets(page: Mapping[str, Any]) -> None:
 
 
 def dataset(found: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+    from inlay.incremental.versions import Version
+
     out = console()
     out.print(f"{found['table_name']}: {plain(found['label'])} ({found['id']})")
     out.print(
@@ -64,17 +78,13 @@ def dataset(found: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
     columns = [(plain(c["name"]), c["type"], "" if c["nullable"] else "not null") for c in found["schema"]["columns"]]
     out.print(table(("column", "type", ""), columns, left=("column", "type", ""), styles=[""] * len(columns)))
     out.print()
-    rows = [_version(each) for each in versions["versions"]]
-    headers = ("version", "by", "changes", "rows", "created (UTC)")
-    out.print(table(headers, rows, left=("by", "changes"), styles=[""] * len(rows)))
-    note_hidden(out, versions["count"] - len(rows), "version")
-
-
-def _version(each: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = {name: each[name] for name in ("inserted", "updated", "deleted")} | {"rejected": each["rejected_count"]}
-    changes = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
-    by = each["strategy"] or each["operation"]
-    return str(each["version"]), by, changes, f"{each['row_count']:,}", _minute(each["created_at"])
+    listed = versions["versions"]
+    names = [each.name for each in fields(Version)]
+    history([Version(**{name: each[name] for name in names}) for each in listed])
+    for each in listed:
+        if each["rejected_count"]:
+            out.print(f"version {each['version']}: {counted(each['rejected_count'], 'row')} rejected", style="yellow")
+    note_hidden(out, versions["count"] - len(listed), "version")
 
 
 def rejects(page: Mapping[str, Any], table_name: str) -> None:
@@ -200,6 +210,23 @@ def _as_lists(out: Console, names: Sequence[str], _: Sequence[bool], rows: Seque
         for name, value in zip(names, row, strict=True):
             table.add_row(name, value)
     out.print(table)
+
+
+def diff(summary: Mapping[str, Any]) -> None:
+    """Print the rows that differ between two versions, and their counts."""
+    out = console()
+    if summary.get("rows"):
+        print_rows(out, summary["columns"], summary["rows"])
+    out.print(
+        f"Version {summary['old']} to version {summary['new']}: {summary['inserted']:,} inserted,"
+        f" {summary['updated']:,} updated, {summary['deleted']:,} deleted"
+    )
+    if "output" in summary:
+        out.print(f"Rows written to {summary['output']} ({size(summary['size_bytes'])})", soft_wrap=True)
+        return
+    hidden = summary["inserted"] + 2 * summary["updated"] + summary["deleted"] - len(summary["rows"])
+    if hidden:
+        out.print(f"... and {counted(hidden, 'more row')}; --output FILE writes all rows")
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

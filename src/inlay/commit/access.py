@@ -20,8 +20,8 @@ def share_access(model: str, directory: str) -> None:
     _copy_attributes(model, directory, ["system.posix_acl_default"])
 
 
-def copy_access(replaced: str, path: str) -> None:
-    """Copy owner, group, mode and ACL of a replaced file to the staged file, as far as permitted."""
+def copy_access(replaced: str | int, path: str) -> None:
+    """Copy owner, group, mode and ACL of a replaced or open file to another file, as far as permitted."""
     try:
         status = os.stat(replaced)
     except (FileNotFoundError, NotADirectoryError):
@@ -35,7 +35,7 @@ def copy_access(replaced: str, path: str) -> None:
         _copy_attributes(replaced, path, os.listxattr(replaced))
 
 
-def _copy_attributes(source: str, target: str, names: Sequence[str]) -> None:
+def _copy_attributes(source: str | int, target: str, names: Sequence[str]) -> None:
     for name in names:
         with contextlib.suppress(OSError):  # The attribute does not exist, or only root may set it.
             os.setxattr(target, name, os.getxattr(source, name))

@@ -6,79 +6,100 @@
         versions/<n>.all                  all files of version n, see `commit/kept.py`; so few records are read
         versions/<n>.drop                 the record of a version whose links are being deleted
         versions/<n>.past                 the record of a dropped version that later versions need
+        versions/entries                  a cache of what `inlay.history` shows, see `commit/entries.py`
 
 A link is durable before the record that names it, and each link belongs to consecutive versions. So readers need no
 lock, a crashed writer leaves at most the links that its draft names, and dropping the oldest version deletes exactly
 the links that its successor replaced.
+
+Where a link is impossible, a clone replaces it on filesystems that share blocks, or a copy if the user allows it.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import fcntl
-import hashlib
-import itertools
 import os
-import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import TypeVar
 
 from inlay.commit.access import share_access
-from inlay.commit.files import link_into, open_directory, read_content, read_footer_checksum, write_durably
-from inlay.commit.kept import LINK_LENGTH, FileList, KeptFile, KeptFiles, apply, link_name
+from inlay.commit.damage import damaged_files
+from inlay.commit.entries import Entry, EntryCache
+from inlay.commit.files import (
+    is_link_refused,
+    keep_file,
+    open_directory,
+    read_content,
+    read_footer_checksum,
+    write_durably,
+)
+from inlay.commit.kept import (
+    LINK_LENGTH,
+    FileList,
+    KeptFile,
+    KeptFiles,
+    apply,
+    is_unchanged,
+    link_name,
+    next_version,
+)
 from inlay.commit.published import PublishedViews
-from inlay.commit.sidecar import Change, Put, Record, stat_or_none, unlock
-from inlay.errors import CorruptJournalError, DamagedVersionError, InlayError, NotFoundError
+from inlay.commit.records import MIN_CHANGES, READ_ATTEMPTS, VersionRecords
+from inlay.commit.retention import Retention
+from inlay.commit.sidecar import Change, Put, Record, new_staging_name, stat_or_none, unlock
+from inlay.errors import InlayError
 from inlay.storage import FileStat, Listing, LocalStore, Location
 
 __all__ = [
     "History",
     "PinnedVersion",
-    "damaged_error",
-    "damaged_files",
-    "require_intact",
 ]
 
-T = TypeVar("T")
 
-# A list of all files is written again after this many records, more for datasets of many files, or this many changes.
-_FEW_RECORDS, _MAX_RECORDS = 8, 64
-_MIN_CHANGES = 64
-_READ_ATTEMPTS = 50
-_VERSION = re.compile(r"([0-9]{8,})\.json")
+_ENTRIES_REWRITTEN = 1024  # versions after which the cache of entries is written again, without dropped versions
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """A version that no writer drops until `descriptor` closes."""
+    """A version that no writer drops until `descriptor` closes. On an object store, it is None."""
 
     record: Record
     files: KeptFiles
-    descriptor: int
+    descriptor: int | None
 
 
-class History:
+class History(VersionRecords):
     """The versions in the sidecar of a dataset. Writers hold the lock of the dataset, and readers hold none."""
 
     def __init__(self, location: Location, sidecar: str) -> None:
-        self._location, self._sidecar = location, sidecar
+        super().__init__(location, f"{sidecar}/versions")
+        self._sidecar, self._links = sidecar, f"{sidecar}/files"
+        self._entries = EntryCache(f"{self._versions}/entries")
         self._store = LocalStore()
-        self._links, self._versions = f"{sidecar}/files", f"{sidecar}/versions"
 
-    def read_retention(self) -> bytes | None:
+    def _read_bytes(self, path: str) -> bytes:
+        return self._store.read_bytes(path)
+
+    @property
+    def retention(self) -> Retention | None:
+        """The limits that a user has set, or None for the default."""
         try:
-            return self._store.read_bytes(f"{self._versions}/retention")
+            return Retention.load(self._store.read_bytes(f"{self._versions}/retention").decode())
         except FileNotFoundError:
             return None
 
-    def write_retention(self, content: bytes) -> None:
-        self._prepare_writing()
+    @property
+    def _copies(self) -> bool:
+        """Whether copies may replace links."""
+        retention = self.retention
+        return retention is not None and retention.copies
+
+    def write_retention(self, retention: Retention) -> None:
+        self._prepare_writing(copies=retention.copies)
         draft = new_draft(self._sidecar)
-        write_durably(draft, content)
+        write_durably(draft, retention.dump().encode())
         os.rename(draft, f"{self._versions}/retention")
         self._store.sync_directory(self._versions)
 
@@ -86,89 +107,42 @@ class History:
     def exists(self) -> bool:
         return stat_or_none(self._versions) is not None
 
-    def numbers(self) -> list[int]:
-        """List the kept versions, oldest first."""
-        return sorted(self._numbers("json"))
-
-    def _numbers(self, kind: str) -> list[int]:
+    def _names(self) -> Iterable[str]:
         try:
-            names = os.listdir(self._versions)
+            return os.listdir(self._versions)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [int(name.split(".")[0]) for name in names if re.fullmatch(rf"[0-9]{{8,}}\.{kind}", name)]
-
-    def _path(self, number: int, kind: str = "json") -> str:
-        return f"{self._versions}/{number:08d}.{kind}"
-
-    def read(self, number: int) -> Record:
-        """Return the record of a kept version."""
-        path = self._path(number)
-        try:
-            return Record.load(self._store.read_bytes(path), path)
-        except FileNotFoundError:
-            raise self._missing(number) from None
-
-    def _missing(self, number: int) -> NotFoundError:
-        numbers = self.numbers()
-        kept = f"Versions {numbers[0]} to {numbers[-1]} are kept" if numbers else "No version is kept"
-        return NotFoundError(
-            f"Version {number} of {self._location.uri!r} does not exist or is no longer kept. {kept}.",
-            hint="Run `inlay history DATASET` to list the versions.",
-        )
-
-    def head(self) -> Record | None:
-        """Return the record of the newest version. Only a caller with the lock knows that it stays the newest."""
-        numbers = self.numbers()
-        return self.read(numbers[-1]) if numbers else None
-
-    def files(self, record: Record, paths: Collection[str] | None = None) -> KeptFiles:
-        """Return the files of the version of a record, which may still be pending: all, or those at some paths."""
-        return _files(*self._read_files(record), paths)
-
-    def _read_files(self, record: Record) -> tuple[FileList | None, list[Record]]:
-        return self._retried(lambda: self._find_list(record))
-
-    def _find_list(self, record: Record) -> tuple[FileList | None, list[Record]]:
-        """Return the nearest list of all files, and the later records up to `record`, newest first."""
-        number, records = record.version or 0, list[Record]()
-        while (found := self._read_list(number)) is None:
-            changes = record if number == record.version else self._read_any(number, "json", "drop", "past")
-            if changes is None:
-                raise FileNotFoundError(self._path(number))
-            records.append(changes)
-            if changes.is_first:
-                return None, records
-            number -= 1
-        return found, records
-
-    def _read_list(self, number: int) -> FileList | None:
-        path = self._path(number, "all")
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return FileList(self._store.read_bytes(path), path)
-        return None
-
-    def _read_any(self, number: int, *kinds: str) -> Record | None:
-        for path in (self._path(number, kind) for kind in kinds):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return Record.load(self._store.read_bytes(path), path)
-        return None
-
-    def _retried(self, read: Callable[[], T]) -> T:
-        """Repeat a read of several records that a writer renames at the same time."""
-        for _ in range(_READ_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
-                return read()
-        raise CorruptJournalError(
-            f"The history of {self._location.uri!r} lacks a record in {self._versions!r}.",
-            operation="read",
-            files=[self._versions],
-            hint="Restore the directory from a backup, or run `inlay forget DATASET` to begin a new history.",
-        )
 
     def location_of(self, files: KeptFiles) -> Location:
         """Return a location that opens the files of a version through their links."""
         objects = {path: link_name(path, kept.link) for path, kept in files.items()}
         return replace(self._location, links=self._links, objects=objects)
+
+    def damaged(self, files: KeptFiles) -> list[str]:
+        return list(damaged_files(self.location_of(files), files))
+
+    def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
+        at = replace(self._location, links=self._links, objects={name: name for name in links})
+        return set(damaged_files(at, {name: kept for name, (_, kept) in links.items()}))
+
+    def entries(self) -> list[Entry]:
+        cached = self._entries.read()
+        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
+        return [entry for entry in found if entry is not None]
+
+    def has_lost(self, record: Record) -> bool:
+        """Return whether a file of a version has been deleted or changed in place."""
+        return bool(self.damaged(self.files(record)))
+
+    def stage(self, location: Location, files: KeptFiles, staged: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Link files of a version to staging paths."""
+        for path, target in staged.items():
+            keep_file(location.full(path), target, copies=True)
+
+    def listing_of(self, location: Location, files: KeptFiles) -> Listing:
+        """List the links of a version as if they were files of the dataset."""
+        stats = ((path, os.stat(location.full(path))) for path in sorted(files))
+        return Listing.of(FileStat(path, each.st_size, each.st_mtime_ns, each.st_ino) for path, each in stats)
 
     @property
     def links_location(self) -> Location:
@@ -194,7 +168,7 @@ class History:
 
         The lock on its record ends with its process.
         """
-        for _ in range(_READ_ATTEMPTS):
+        for _ in range(READ_ATTEMPTS):
             wanted = max(self._numbers("json"), default=None) if number is None else number
             if wanted is None:
                 return None
@@ -222,7 +196,7 @@ class History:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with open(descriptor, "rb", closefd=False) as file:
                 record = Record.load(file.read(), path)
-            if record.version is not None and _is_any(descriptor, path, self._path(record.version)):
+            if record.version is not None and _is_any(descriptor, *self._paths_of(record, path)):
                 return PinnedVersion(record, self.files(record), descriptor)
         except BlockingIOError:
             pass
@@ -232,24 +206,29 @@ class History:
         os.close(descriptor)
         return None
 
+    def _paths_of(self, record: Record, path: str) -> list[str]:
+        """Return where a pinned record, opened at `path`, may be. A copy of a pending record would have no lock."""
+        recorded = self._path(record.version or 0)
+        return [recorded] if record.copied else [recorded, path]
+
     # --------------------------------------------------------------------------------------------------- recording
     def begin(self, record: Record, listing: Sequence[FileStat], count_rows: Callable[[], int | None]) -> Record:
         """Number a commit as the next version. Before that, record what other programs changed in the dataset."""
-        self._prepare_writing()
+        record = replace(record, copied=not self._prepare_writing(copies=self._copies))
         head = self.head()
-        if head is not None and _is_unchanged(head, listing):
+        if head is not None and is_unchanged(head, listing):
             files = self._head_files(head, record.paths)
         else:
             head, files = self.record_external(listing, count_rows)
         link = record.id[:LINK_LENGTH]
         puts = [self._described(put, link) for put in record.puts]
-        return _next_version(replace(record, puts=puts), head, files, listing)
+        return next_version(replace(record, puts=puts), head, files, listing)
 
     def record_external(
         self, listing: Sequence[FileStat], count_rows: Callable[[], int | None]
     ) -> tuple[Record | None, KeptFiles]:
         """Record the changes of other programs as a version, if there are any. Return the newest version."""
-        self._prepare_writing()
+        self._prepare_writing(copies=self._copies)
         head = self.head()
         files = self._head_files(head) if head else {}
         changed = [file for file in listing if not self._is_kept(files.get(file.path), file)]
@@ -261,36 +240,31 @@ class History:
         record = Record(uuid.uuid4().hex, removes=removed, change=Change(operation, rows=count_rows()))
         link = record.id[:LINK_LENGTH]
         record = replace(record, puts=[self._found(file, link) for file in changed])
-        record = _next_version(record, head, files, listing, first=0)
+        record = next_version(record, head, files, listing, first=0)
         self._publish_external(record)
         apply(files, record)
-        if len(record.puts) == len(files) > _MIN_CHANGES:  # A list is read faster than such a record.
+        if len(record.puts) == len(files) > MIN_CHANGES:  # A list is read faster than such a record.
             self._write_list(record, files)
         return record, files
 
-    def _head_files(self, head: Record, paths: Collection[str] | None = None) -> KeptFiles:
-        """Return files of the newest version. Write their list again if that saves time later."""
-        found, records = self._read_files(head)
-        many_records = min(_MAX_RECORDS, _FEW_RECORDS + head.file_count // _MIN_CHANGES)
-        many_changes = max(head.file_count, _MIN_CHANGES)
-        if len(records) <= many_records and sum(len(each.paths) for each in records) <= many_changes:
-            return _files(found, records, paths)
-        files = _files(found, records)
-        self._write_list(head, files)
-        return files
+    def _prepare_writing(self, *, copies: bool) -> bool:
+        """Create the directories of the history, or make what a killed writer left there durable.
 
-    def _prepare_writing(self) -> None:
-        """Create the directories of the history, or make what a killed writer left there durable."""
+        Return whether the filesystem has hard links. Without them, raise OSError unless it has clones, or `copies`.
+        """
+        trial = new_draft(self._sidecar)
+        keep_file(f"{self._sidecar}/lock", trial, copies=copies)
+        is_linked = os.stat(trial).st_nlink > 1
+        os.unlink(trial)
         if self.exists():
             self._store.sync_directory(self._versions)
-            return
-        trial = f"{self._sidecar}/commit.trial.tmp"  # A sweep deletes drafts.
-        os.link(f"{self._sidecar}/lock", trial)
-        os.unlink(trial)
+            return is_linked
+        self._store.remove_tree(self._links)  # A process that deleted the whole history crashed.
         for directory in (self._links, self._versions):
             for made in self._store.make_directories(directory):
                 share_access(self._sidecar, made)
         self._store.sync_directory(self._sidecar)
+        return is_linked
 
     def remove_unused(self) -> None:
         """Remove the directories of a history without versions."""
@@ -298,7 +272,7 @@ class History:
             self._store.remove_empty_directory(directory)
 
     def _described(self, put: Put, link: str) -> Put:
-        path = f"{self._sidecar}/{put.staged}"
+        path = self._staged(put)
         return put._replace(link=link, mtime_ns=os.stat(path).st_mtime_ns, footer=read_footer_checksum(path))
 
     def _found(self, file: FileStat, link: str) -> Put:
@@ -316,8 +290,9 @@ class History:
         try:
             write_durably(draft, record.dump())
             self._store.sync_directory(self._sidecar)
+            copies = self._copies
             with open_directory(self._location.path) as root:
-                self._link_all(record, lambda put, link: link_into(root, put.target, link))
+                self._link_all(record, lambda put, link: keep_file(put.target, link, root=root, copies=copies))
             os.rename(draft, self._path(record.version or 0))
         except BaseException:
             self.discard(record)
@@ -325,11 +300,16 @@ class History:
             raise
         self._store.sync_directory(self._versions)
         self._store.sync_directory(self._sidecar)
+        self._cache_entry(record)
 
     def link_staged(self, record: Record) -> None:
         """Create the durable links of the staged files of a commit whose draft is durable."""
         if record.version is not None:
-            self._link_all(record, lambda put, link: os.link(f"{self._sidecar}/{put.staged}", link))
+            copies = self._copies
+            self._link_all(record, lambda put, link: keep_file(self._staged(put), link, copies=copies))
+
+    def _staged(self, put: Put) -> str:
+        return f"{self._sidecar}/{put.staged}"
 
     def _link_all(self, record: Record, create: Callable[[Put, str], None]) -> None:
         directories = {os.path.dirname(self._full(put.target, put.link)) for put in record.puts}
@@ -348,18 +328,20 @@ class History:
 
     def restage(self, put: Put) -> bool:
         """Link a lost staged file again from its link in the history. Return False if there is no such link."""
-        kept, staged = self._full(put.target, put.link), f"{self._sidecar}/{put.staged}"
+        kept, staged = self._full(put.target, put.link), self._staged(put)
         status = stat_or_none(kept) if put.link else None
         if status is None or read_content(kept) != (put.size, put.crc32):
             return False
         self._store.remove(staged)
         self._store.make_directories(os.path.dirname(staged))
-        os.link(kept, staged)
+        keep_file(kept, staged, copies=True)
         return True
 
     def complete(self, record: Record, path: str, expired: Callable[[], Sequence[int]]) -> None:
         """Make the record at `path`, whose files are in place, the record of its version, and hide expired versions."""
         if record.undone is not None:
+            if self._entries.delete():  # The next version gets the same number.
+                self._store.sync_directory(self._versions)
             self._store.remove(self._path(record.undone))
             self._store.sync_directory(self._versions)
             self._delete_links((path, link) for path, link, _ in record.replaced)
@@ -367,9 +349,34 @@ class History:
             with contextlib.suppress(OSError, InlayError):  # A later commit drops these versions.
                 self.finish_drops()
                 self._mark_dropped(expired())
-            with contextlib.suppress(FileExistsError):  # A crashed process has linked it.
-                os.link(path, self._path(record.version))
+            self._keep_record(path, self._path(record.version))
             self._store.sync_directory(self._versions)
+            self._cache_entry(record)
+
+    def _cache_entry(self, record: Record) -> None:
+        """Add a version to the cache of entries. The cache saves time, so a failure is no error."""
+        with contextlib.suppress(OSError, InlayError):
+            is_added = self._entries.append(Entry.of(record))
+            if not is_added or (record.version or 0) % _ENTRIES_REWRITTEN == 0:
+                self._write_entries()
+
+    def _write_entries(self) -> None:
+        self._entries.write(self.entries(), new_draft(self._sidecar))
+
+    def _keep_record(self, path: str, kept: str) -> None:
+        try:
+            os.link(path, kept)
+        except FileExistsError:  # A crashed process has linked it.
+            pass
+        except OSError as error:
+            if not is_link_refused(error):
+                raise
+            if stat_or_none(kept) is None:  # A reader may have pinned the copy of a crashed process.
+                draft = new_draft(self._sidecar)
+                write_durably(draft, self._store.read_bytes(path))
+                os.rename(draft, kept)
+            # A power cut must not lose the copy after the caller has deleted the original.
+            self._store.sync_directory(self._sidecar)
 
     def discard(self, record: Record) -> None:
         """Delete the links of a commit that did not happen."""
@@ -403,12 +410,37 @@ class History:
     # ---------------------------------------------------------------------------------------------------- dropping
     def drop(self, numbers: Sequence[int]) -> tuple[list[int], int]:
         """Drop the oldest versions, up to the first that a reader has pinned. Return these and the freed bytes."""
+        if numbers:
+            self._entries.delete()  # The paths of a version may be personal data.
         dropped = self._mark_dropped(numbers)
         if dropped:
             self._store.sync_directory(self._versions)
         freed = self.delete_dropped()
         self.finish_drops()
+        if numbers:
+            with contextlib.suppress(OSError, InlayError):
+                self._write_entries()
         return dropped, freed
+
+    def end(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits, or only the versions before the first that a reader has pinned."""
+        numbers = self.numbers()
+        with contextlib.ExitStack() as stack:
+            pinned = [number for number in numbers if not self._lock_for_drop(number, stack)]
+            if not pinned:
+                return numbers, self._delete_all()
+        return self.drop([number for number in numbers if number < pinned[0]])
+
+    def _delete_all(self) -> int:
+        links = [os.path.join(root, name) for root, _, names in os.walk(self._links) for name in names]
+        freed = sum(self._unlink_size(path) for path in links)
+        discarded = f"{self._sidecar}/{new_staging_name()}"  # A sweep deletes it if this process crashes.
+        os.mkdir(discarded)
+        for directory in (self._versions, self._links):
+            os.rename(directory, f"{discarded}/{os.path.basename(directory)}")
+            self._store.sync_directory(self._sidecar)
+        self._store.remove_tree(discarded)
+        return freed
 
     def _mark_dropped(self, numbers: Sequence[int]) -> list[int]:
         """Hide the oldest versions, up to the first that a reader has pinned. Their links are deleted later."""
@@ -446,8 +478,12 @@ class History:
 
     def _unlink(self, path: str) -> int:
         """Delete a link, and return the number of bytes that this frees."""
-        status = stat_or_none(path)
+        freed = self._unlink_size(path)
         self._store.remove(path)
+        return freed
+
+    def _unlink_size(self, path: str) -> int:
+        status = stat_or_none(path)
         return status.st_size if status is not None and status.st_nlink == 1 else 0
 
     def finish_drops(self) -> None:
@@ -483,109 +519,6 @@ class History:
 def new_draft(sidecar: str) -> str:
     """Return a path for a new file that a sweep deletes if its writer crashes."""
     return f"{sidecar}/commit.{uuid.uuid4().hex}.tmp"
-
-
-def require_intact(location: Location, pinned: PinnedVersion) -> None:
-    """Reject a version that cannot be read as it was."""
-    damaged = list(damaged_files(location, pinned.files))
-    if damaged:
-        raise damaged_error(location, pinned.record.version or 0, damaged)
-
-
-def damaged_error(location: Location, version: int, damaged: Sequence[str]) -> DamagedVersionError:
-    names = ", ".join(repr(location.display(path)) for path in damaged[:3])
-    return DamagedVersionError(
-        f"Version {version} of {location.uri!r} is damaged: another program changed {len(damaged)} of its files in"
-        f" place, such as {names}.",
-        operation="read",
-        files=[location.display(path) for path in damaged],
-        hint="Read another version: `inlay history DATASET` lists them. Let other programs write a new file and rename"
-        " it over the old one.",
-    )
-
-
-def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
-    """Yield the paths of files whose links are missing, or whose content changed in place."""
-    for path, kept in files.items():
-        link = location.full(path)
-        status = stat_or_none(link)
-        if status is None or status.st_size != kept.size:
-            yield path
-        elif status.st_mtime_ns != kept.mtime_ns:
-            if not _has_kept_content(link, kept):
-                yield path
-                continue
-            with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
-                os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
-
-
-def _has_kept_content(link: str, kept: KeptFile) -> bool:
-    if kept.crc32 is not None:
-        return read_content(link).crc32 == kept.crc32
-    return read_footer_checksum(link) == kept.footer
-
-
-def _next_version(
-    record: Record, head: Record | None, files: KeptFiles, listing: Sequence[FileStat], first: int = 1
-) -> Record:
-    """Return the record of the version after `head`, with its totals and the links that it replaces.
-
-    `files` has at least those files of `head` that the record changes. `listing` shows all files of `head`.
-    """
-    replaced = [(path, files[path].link, files[path].size) for path in record.paths if path in files]
-    replaced_bytes = sum(size for _, _, size in replaced)
-    before = head or Record("")
-    change = record.change
-    if change.operation == "overwrite" and head is not None:
-        change = replace(change, deleted=head.change.rows)
-    return replace(
-        record,
-        change=change,
-        version=first if head is None else (before.version or 0) + 1,
-        is_first=head is None,
-        at=datetime.now(UTC).isoformat(),
-        file_count=before.file_count + len(record.puts) - len(replaced),
-        total_bytes=before.total_bytes + sum(put.size for put in record.puts) - replaced_bytes,
-        others=_checksum_others(record, listing),
-        replaced=replaced,
-        replaced_bytes=before.replaced_bytes + replaced_bytes,
-    )
-
-
-def _files(found: FileList | None, records: Sequence[Record], paths: Collection[str] | None = None) -> KeptFiles:
-    """Return files of a version: those of a list, changed by the later records, newest first."""
-    files: KeptFiles = {}
-    if found is not None:
-        files = found.all() if paths is None else found.find(paths)
-    for each in reversed(records):
-        apply(files, each)
-    return files if paths is None else {path: files[path] for path in paths if path in files}
-
-
-def _is_unchanged(head: Record, listing: Sequence[FileStat]) -> bool:
-    """Return whether a listing equals the newest version, by its checksum instead of its list of files."""
-    paths, sizes, times, _ = Listing.of(listing).columns
-
-    def found(path: str) -> tuple[int, int] | None:
-        at = bisect.bisect_left(paths, path)
-        return (sizes[at], times[at]) if at < len(paths) and paths[at] == path else None
-
-    return (
-        all(found(put.target) == (put.size, put.mtime_ns) for put in head.puts)
-        and not any(map(found, head.removes))
-        and head.others == _checksum_others(head, listing)
-    )
-
-
-def _checksum_others(record: Record, listing: Sequence[FileStat]) -> str:
-    """Return a checksum of paths, sizes and times of the files in a listing that a commit does not change."""
-    changed = set(record.paths)
-    *columns, _ = Listing.of(listing).columns
-    is_other = [path not in changed for path in columns[0]]
-    paths, sizes, times = (list(itertools.compress(column, is_other)) for column in columns)
-    checksum = hashlib.sha256(os.fsencode("\0".join(paths)))
-    checksum.update(repr((sizes, times)).encode())
-    return checksum.hexdigest()
 
 
 def _is_any(descriptor: int, *paths: str) -> bool:

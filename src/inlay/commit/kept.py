@@ -1,4 +1,4 @@
-"""The files of a version, and the list that holds them.
+"""The files of a version, the list that holds them, and how a version follows from the one before it.
 
 A list is a line of JSON per file, sorted, below a line with the checksum. So a commit finds the files that it replaces
 without reading the others.
@@ -6,15 +6,30 @@ without reading the others.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
 from inlay.commit.sidecar import Put, Record, corrupt_record_error, require_inside
+from inlay.storage import FileStat, Listing
 
-__all__ = ["LINK_LENGTH", "FileList", "KeptFile", "KeptFiles", "apply", "link_name"]
+__all__ = [
+    "LINK_LENGTH",
+    "FileList",
+    "KeptFile",
+    "KeptFiles",
+    "apply",
+    "files_of",
+    "is_unchanged",
+    "link_name",
+    "next_version",
+]
 
 LINK_LENGTH = 12
 _MAX_NAME = 255 - 1 - LINK_LENGTH  # bytes of a file name to which a link can append its end
@@ -102,3 +117,66 @@ class FileList:
 
 def _checksum(lines: bytes) -> bytes:
     return hashlib.sha256(lines).hexdigest().encode()
+
+
+def next_version(
+    record: Record, head: Record | None, files: KeptFiles, listing: Sequence[FileStat], first: int = 1
+) -> Record:
+    """Return the record of the version after `head`, with its totals and the links that it replaces.
+
+    `files` has at least those files of `head` that the record changes. `listing` shows all files of `head`.
+    """
+    replaced = [(path, files[path].link, files[path].size) for path in record.paths if path in files]
+    replaced_bytes = sum(size for _, _, size in replaced)
+    before = head or Record("")
+    change = record.change
+    if change.operation == "overwrite" and head is not None:
+        change = replace(change, deleted=head.change.rows)
+    return replace(
+        record,
+        change=change,
+        version=first if head is None else (before.version or 0) + 1,
+        is_first=head is None,
+        at=datetime.now(UTC).isoformat(),
+        file_count=before.file_count + len(record.puts) - len(replaced),
+        total_bytes=before.total_bytes + sum(put.size for put in record.puts) - replaced_bytes,
+        others=_checksum_others(record, listing),
+        replaced=replaced,
+        replaced_bytes=before.replaced_bytes + replaced_bytes,
+    )
+
+
+def files_of(found: FileList | None, records: Sequence[Record], paths: Collection[str] | None = None) -> KeptFiles:
+    """Return files of a version: those of a list, changed by the later records, newest first."""
+    files: KeptFiles = {}
+    if found is not None:
+        files = found.all() if paths is None else found.find(paths)
+    for each in reversed(records):
+        apply(files, each)
+    return files if paths is None else {path: files[path] for path in paths if path in files}
+
+
+def is_unchanged(head: Record, listing: Sequence[FileStat]) -> bool:
+    """Return whether a listing equals the newest version, by its checksum instead of its list of files."""
+    paths, sizes, times, _ = Listing.of(listing).columns
+
+    def found(path: str) -> tuple[int, int] | None:
+        at = bisect.bisect_left(paths, path)
+        return (sizes[at], times[at]) if at < len(paths) and paths[at] == path else None
+
+    return (
+        all(found(put.target) == (put.size, put.mtime_ns) for put in head.puts)
+        and not any(map(found, head.removes))
+        and head.others == _checksum_others(head, listing)
+    )
+
+
+def _checksum_others(record: Record, listing: Sequence[FileStat]) -> str:
+    """Return a checksum of paths, sizes and times of the files in a listing that a commit does not change."""
+    changed = set(record.paths)
+    *columns, _ = Listing.of(listing).columns
+    is_other = [path not in changed for path in columns[0]]
+    paths, sizes, times = (list(itertools.compress(column, is_other)) for column in columns)
+    checksum = hashlib.sha256(os.fsencode("\0".join(paths)))
+    checksum.update(repr((sizes, times)).encode())
+    return checksum.hexdigest()

@@ -23,10 +23,11 @@ from dataclasses import replace
 from typing import Any
 
 from inlay.commit.access import copy_access, share_access
-from inlay.commit.files import link_into, open_directory, read_content, write_durably
+from inlay.commit.files import is_link_refused, keep_file, open_directory, read_content, write_durably
 from inlay.commit.history import History
+from inlay.commit.kept import KeptFiles
 from inlay.commit.published import PublishedViews
-from inlay.commit.retention import expired_versions
+from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import (
     STAGING_PREFIX,
     Put,
@@ -58,7 +59,14 @@ from inlay.commit.sidecar import (
     unlock,
 )
 from inlay.commit.tokens import LocalTokens, witness_name
-from inlay.errors import CommitStateUnknownError, CorruptJournalError, DatasetIOError, InlayError, LockTimeoutError
+from inlay.errors import (
+    CommitStateUnknownError,
+    CorruptJournalError,
+    DatasetIOError,
+    HistoryUnavailableError,
+    InlayError,
+    LockTimeoutError,
+)
 from inlay.parquet.footer_cache import FooterCache, read_footers
 from inlay.storage import FileStat, LocalStore, Location, discard_tree
 
@@ -69,11 +77,12 @@ _SYNCED_AT_ONCE = 8
 _MAX_NAME = 255  # bytes of a file name
 # Network filesystems that cannot lock a directory fail with one of these errors.
 _NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-# Hard links fail with one of these errors across mounts, on filesystems without them, and on files of other users.
-_NO_LINKS = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 
 log = logging.getLogger("inlay.commit")
-_without_history: set[str] = set()  # datasets for which this process has logged that
+_COPIES_HINT = (
+    'Call inlay.keep("DATASET", versions=10, copies=True), or run `inlay keep DATASET --versions 10 --copies`: inlay'
+    " then keeps a copy of each data file, so the dataset takes more than twice the space."
+)
 
 
 class LocalJournal:
@@ -97,9 +106,45 @@ class LocalJournal:
         return PublishedViews(self.location, self.sidecar)
 
     def require_history(self) -> History:
+        history = self._possible_history()
+        if stat_or_none(self._refusal) is not None and not history.numbers():
+            raise self._no_links_error(self._store.read_bytes(self._refusal).decode())
+        return history
+
+    def _possible_history(self) -> History:
         if self.history is None:
-            raise no_history_error(self.location, "its sidecar is inside the dataset, where other readers see links")
+            raise no_history_error(
+                self.location,
+                "its sidecar is inside the dataset, where other programs read every file",
+                "Move the dataset to a directory whose parent directory you can write to.",
+            )
         return self.history
+
+    def write_retention(self, retention: Retention) -> None:
+        """Set the limits of the history, and whether it may copy files. The caller must hold the lock."""
+        try:
+            self._possible_history().write_retention(retention)
+        except OSError as error:
+            if not is_link_refused(error):
+                raise
+            raise self._no_links_error(str(error)) from error
+        self._store.remove(self._refusal)
+
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        return self.require_history().end()
+
+    def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
+        """Record the changes of other programs as a version, if there are any. Return the newest version."""
+        try:
+            return self._possible_history().record_external(files, lambda: self.count_rows(files))
+        except OSError as error:
+            if not is_link_refused(error):
+                raise
+            raise self._no_links_error(str(error)) from error
+
+    def _no_links_error(self, reason: str) -> HistoryUnavailableError:
+        return no_history_error(self.location, f"inlay cannot create hard links: {reason}", _COPIES_HINT)
 
     def has_sidecar(self) -> bool:
         return stat_or_none(self.sidecar) is not None
@@ -125,6 +170,11 @@ class LocalJournal:
     @property
     def _journal(self) -> str:
         return self._in_sidecar("commit.json")
+
+    @property
+    def _refusal(self) -> str:
+        """The path of a note about why the last commit made no version."""
+        return self._in_sidecar("no_history")
 
     @property
     def _marker(self) -> str:
@@ -195,29 +245,30 @@ class LocalJournal:
         if self.history is not None:
             self.history.remove_unused()
         names = os.listdir(self.sidecar)
-        if all(name.startswith(("lock", "footers.db")) for name in names):
+        if all(name.startswith(("lock", "footers.db", "no_history")) for name in names):
             for name in names:
                 self._store.remove(self._in_sidecar(name))
             self._store.remove_empty_directory(self.sidecar)  # A reader may have created a staging directory meanwhile.
 
     # ------------------------------------------------------------------------------------------------- snapshots
     @contextlib.contextmanager
-    def pin(self, files: Sequence[FileStat]) -> Iterator[Location | None]:
+    def pin(self, files: Sequence[FileStat], source: Location | None = None) -> Iterator[Location | None]:
         """Yield a location of hard links that keep the content of files readable, or None if links are impossible.
 
-        A commit replaces directory entries, not content, so links need no lock.
+        A commit replaces directory entries, not content, so links need no lock. `source` opens the files: the dataset
+        by default, or a version of it.
         """
         with contextlib.ExitStack() as stack:
             pinned = None
             # Only a writer creates a sidecar inside the dataset, because all writers then use it.
             if not self._is_inside or self.has_sidecar():
                 with contextlib.suppress(OSError):
-                    pinned = stack.enter_context(self._link_files(files))
+                    pinned = stack.enter_context(self._link_files(files, source or self.location))
             yield pinned
 
-    def lease_links(self, files: Sequence[FileStat], seconds: float) -> Location | None:
+    def lease_links(self, files: Sequence[FileStat], seconds: float, source: Location | None = None) -> Location | None:
         """Return hard links that every process can read for some time, or None if links are impossible."""
-        with self.pin(files) as pinned:
+        with self.pin(files, source) as pinned:
             if pinned is None or pinned.links is None:
                 return None
             leased = f"{pinned.links}_leased"
@@ -229,15 +280,16 @@ class LocalJournal:
             return replace(pinned, links=leased)
 
     @contextlib.contextmanager
-    def _link_files(self, files: Sequence[FileStat]) -> Iterator[Location]:
+    def _link_files(self, files: Sequence[FileStat], source: Location) -> Iterator[Location]:
         path, descriptor = create_claimed_staging(self._store, self.sidecar)
         try:
             pinned = replace(self.location, links=path)
             for directory in {os.path.dirname(pinned.full(file.path)) for file in files}:
                 os.makedirs(directory, exist_ok=True)
-            with open_directory(self.location.path) as root:
+            with open_directory(source.root) as root:
                 for file in files:
-                    link_into(root, file.path, pinned.full(file.path))
+                    name = source.full(file.path)[len(source.root) + 1 :]
+                    keep_file(name, pinned.full(file.path), root=root)
             yield pinned
         finally:
             discard_tree(self._store, path)
@@ -327,14 +379,24 @@ class LocalJournal:
         if self.history is None or not record.paths:
             return record
         try:
-            return self.history.begin(record, files, lambda: self.count_rows(files))
+            record = self.history.begin(record, files, lambda: self.count_rows(files))
+            if stat_or_none(self._refusal) is not None:
+                self._store.remove(self._refusal)
         except OSError as error:
-            if error.errno not in _NO_LINKS and not isinstance(error, PermissionError):
+            if not is_link_refused(error):
                 raise
-            if self.location.path not in _without_history:
-                _without_history.add(self.location.path)
-                log.warning("inlay keeps no history of %r: it cannot create hard links: %s", self.location.uri, error)
-            return record
+            self._note_refusal(str(error))
+        return record
+
+    def _note_refusal(self, reason: str) -> None:
+        """Log once per dataset that it has no history, and let later calls know why."""
+        if stat_or_none(self._refusal) is None:
+            log.warning(
+                "inlay keeps no history of %r: it cannot create hard links: %s. %s",
+                self.location.uri, reason, _COPIES_HINT,
+            )  # fmt: skip
+        with contextlib.suppress(OSError), open(self._refusal, "wb", buffering=0) as note:
+            note.write(reason.encode())
 
     def count_rows(self, files: Sequence[FileStat]) -> int | None:
         """Count the rows of data files, or return None if a file cannot be read."""
@@ -397,7 +459,7 @@ class LocalJournal:
             for number, name in enumerate(existing):
                 link = f"{staging}/{number}.previous"
                 try:
-                    link_into(root, name, self._in_sidecar(link))
+                    keep_file(name, self._in_sidecar(link), root=root)
                     previous[name] = link
                 except OSError:
                     previous[name] = None

@@ -1,7 +1,9 @@
 """The journal of a dataset on an object store: a log of commit records without a lock.
 
-    <parent>/.<dataset>.txn/      log/<n>.json   log/<n>.done   log/<n>.tokens_<ledger>   .staging_<uuid>/<n>.stage
-    <parent>/.<dataset>.tokens/   <ledger>/<sha256 of the token>
+    <parent>/.<dataset>.txn/        log/<n>.json   log/<n>.done   log/<n>.tokens_<ledger>   log/0.versions_<id>
+                                    .staging_<uuid>/<n>.stage
+    <parent>/.<dataset>.tokens/     <ledger>/<sha256 of the token>
+    <parent>/.<dataset>.versions/   <id>/, see `commit/object_history.py`
 
 The commit point is the conditional create of the next log entry. A writer that read the dataset at entry n commits as
 entry n + 1. If another writer has created that entry, the commit fails and must be retried. Rewritten files get new
@@ -21,8 +23,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
+from inlay.commit.kept import KeptFiles
+from inlay.commit.object_history import ObjectHistory
+from inlay.commit.retention import Retention
 from inlay.commit.sidecar import (
     ABANDONED_SECONDS,
     STAGING_PREFIX,
@@ -32,6 +37,7 @@ from inlay.commit.sidecar import (
     StagedFile,
     commit_pending_error,
     commit_unknown_error,
+    inner_sidecar_path,
     missing_file_error,
     new_staging_name,
     no_history_error,
@@ -40,6 +46,8 @@ from inlay.commit.sidecar import (
 )
 from inlay.commit.tokens import dump_entry, entry_name, expired_entries, is_trim_due, load_entry
 from inlay.errors import (
+    CommitPendingError,
+    CommitStateUnknownError,
     ConcurrentModificationError,
     CorruptJournalError,
     DatasetIOError,
@@ -52,7 +60,7 @@ __all__ = ["ObjectJournal"]
 
 
 _KEPT_ENTRIES = 10
-_LEDGER_KIND = "tokens_"
+_LEDGER_KIND, _HISTORY_KIND, _ENDED_KIND = "tokens_", "versions_", "ended_"
 # A store answers "conflict" while another request creates the entry, which may still fail.
 _CONFLICT_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OWN_NAME = re.compile(r"(-inlay|/part)-[0-9a-f]{12}[^/]*$")  # of the files that inlay writes
@@ -62,7 +70,6 @@ class ObjectJournal:
     """One process's access to the log of a dataset on an object store."""
 
     cache_path = None
-    history = None
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -70,14 +77,86 @@ class ObjectJournal:
         self.sidecar = sidecar_path(location)
         self._base = 0
         self._ledger: str | None = None  # known after `recover`
+        self._log: _Log | None = None  # as it was listed last
+        self._history: ObjectHistory | None = None
         self._writable = True
         self._keep_staged = False  # True while a commit may refer to the staged files
 
-    def require_history(self) -> NoReturn:
-        raise no_history_error(self.location, "an object store has no hard links")
+    # ----------------------------------------------------------------------------------------------------- history
+    @property
+    def history(self) -> ObjectHistory | None:
+        """The versions of the dataset, if a user has begun a history, as of the last listing of the log."""
+        id_ = (self._log or self._list()).history
+        if id_ is None:
+            return None
+        if self._history is None or self._history.id != id_:
+            marker = self._entry(0, f"{_HISTORY_KIND}{id_}")
+            self._history = ObjectHistory(self.location, self._store, id_, f"{self._histories}/{id_}", marker)
+        return self._history
 
-    def count_rows(self, files: Sequence[FileStat]) -> None:
-        """Return nothing: without history, nobody needs the number."""
+    @property
+    def _histories(self) -> str:
+        return f"{self.sidecar.removesuffix('.txn')}.versions"
+
+    def require_history(self) -> ObjectHistory:
+        history = self.history
+        if history is None:
+            raise no_history_error(
+                self.location,
+                "on an object store, versions cost requests, so their history is off",
+                'Call inlay.keep("DATASET", versions=10), or run `inlay keep DATASET --versions 10`: inlay then copies'
+                " each object before a commit replaces it.",
+            )
+        return history
+
+    def write_retention(self, retention: Retention) -> None:
+        """Set the limits of the history. Without one, begin it."""
+        if self.sidecar == inner_sidecar_path(self.location):
+            raise no_history_error(
+                self.location,
+                "it is a whole bucket, where other programs read every object",
+                "Move the dataset to a prefix in the bucket.",
+            )
+        history = self.history
+        id_ = uuid.uuid4().hex if history is None else history.id
+        self._store.write_bytes(self._entry(0, f"{_HISTORY_KIND}{id_}"), retention.dump().encode())
+        self._list()
+
+    def end_history(self) -> tuple[list[int], int]:
+        """Delete all versions and the limits. Return the versions, and the freed bytes."""
+        history = self.require_history()
+        numbers, freed = history.numbers(), history.size_of_copies()
+        for id_ in self._list().histories:
+            self._create_surely(self._entry(0, f"{_ENDED_KIND}{id_}"), b"")
+            self._store.remove(self._entry(0, f"{_HISTORY_KIND}{id_}"))
+        self._delete_ended(self._list())
+        return numbers, freed
+
+    def _delete_ended(self, log: _Log) -> None:
+        """Delete histories that have ended. If the process crashes, the next writer continues."""
+        for id_ in log.ended:
+            self._store.remove_tree(f"{self._histories}/{id_}")
+            self._store.remove(self._entry(0, f"{_ENDED_KIND}{id_}"))
+
+    def record_external(self, files: Sequence[FileStat]) -> tuple[Record | None, KeptFiles]:
+        """Record the changes of other programs as a version, if there are any. Return the newest version."""
+        history = self.require_history()
+        self._commit_external(history, files)
+        head = history.head()
+        return head, {} if head is None else history.files(head)
+
+    def _commit_external(self, history: ObjectHistory, files: Sequence[FileStat]) -> None:
+        record = history.find_external(files)
+        try:
+            if record is not None:
+                self._commit(record)
+        except (CommitPendingError, CommitStateUnknownError) as error:
+            self._keep_staged = False  # No file of the caller's change is in this commit.
+            raise DatasetIOError(
+                f"The history of {self.location.uri!r} cannot record what other programs changed:"
+                f" {error.__cause__ or error}. Nothing changed.",
+                operation="commit",
+            ) from error
 
     def acquire(self, timeout: float) -> None:  # noqa: ARG002  (the log has no lock to wait for)
         try:
@@ -93,7 +172,7 @@ class ObjectJournal:
     def pin(self, files: Sequence[FileStat]) -> Iterator[None]:  # noqa: ARG002  (an object has one name)
         yield None
 
-    def lease_links(self, files: Sequence[FileStat], seconds: float) -> None:
+    def lease_links(self, files: Sequence[FileStat], seconds: float, source: Location | None = None) -> None:
         pass
 
     def is_writable(self) -> bool:
@@ -118,7 +197,8 @@ class ObjectJournal:
         return f"{self.sidecar}/log/{number:020d}.{kind}"
 
     def _list(self) -> _Log:
-        return _parse_names(file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True))
+        self._log = _parse_names(file.path for file in self._store.walk(f"{self.sidecar}/log", lambda _: True))
+        return self._log
 
     def _read(self, number: int) -> Record | None:
         name = self._entry(number)
@@ -141,8 +221,15 @@ class ObjectJournal:
             )
         return [Put(file.stage, file.path, sizes[file.stage]) for file in files]
 
-    def commit(self, record: Record, files: Sequence[FileStat], *, is_new: bool = False) -> Record:  # noqa: ARG002
+    def commit(self, record: Record, files: Sequence[FileStat], *, is_new: bool = False) -> Record:
         """Commit a change. `is_new` means that the dataset has had no data files, and so knows no tokens."""
+        history = self.history
+        if history is not None and record.paths:
+            self._commit_external(history, files)
+            record = history.begin(record, files)
+        return self._commit(record, is_new=is_new)
+
+    def _commit(self, record: Record, *, is_new: bool = False) -> Record:
         if record.token is not None or (is_new and self._ledger is not None):
             begins = is_new or self._ledger is None
             record = replace(record, ledger=uuid.uuid4().hex if begins else self._ledger)
@@ -220,11 +307,11 @@ class ObjectJournal:
     def _require_current(self, number: int) -> None:
         """Detect a paused writer that recreated a log entry which other writers have trimmed."""
         try:
-            entries, done, _ = self._list()
+            log = self._list()
         except Exception as error:
             raise commit_unknown_error(self.location, error) from error
-        trimmed = max(entries, default=0) > self._base + _KEPT_ENTRIES and self._base not in entries
-        if trimmed and number not in done:
+        trimmed = max(log.entries, default=0) > self._base + _KEPT_ENTRIES and self._base not in log.entries
+        if trimmed and number not in log.done:
             overtaken = TimeoutError(f"more than {_KEPT_ENTRIES} other commits happened while this writer was paused")
             raise commit_unknown_error(self.location, overtaken)
 
@@ -243,18 +330,28 @@ class ObjectJournal:
         except Exception as error:
             raise commit_pending_error(self.location, record, error) from error
 
-    def roll_forward(self, number: int, record: Record) -> None:
-        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in record.puts]
-        for put, was_staged in zip(record.puts, self._store.copy_all(staged), strict=True):
+    def roll_forward(self, number: int, record: Record, *, resumed: bool = False) -> None:
+        history = self._history_of(record)
+        expired = [] if history is None else history.expired(record)
+        puts = [] if record.change.is_external else record.puts
+        # Copying an object again can change its ETag, which its version records.
+        placed = history.placed_tags(puts) if history is not None and resumed else {}
+        missing = [put for put in puts if put.target not in placed]
+        staged = [(self.staged_path(put.staged), self.location.full(put.target), put.size) for put in missing]
+        for put, was_staged in zip(missing, self._store.copy_all(staged), strict=True):
             if not was_staged:
                 if self._is_done(number):  # Another process has completed this commit.
                     self._undo_if_late(number, record, self._list().entries)
                     return
                 self._require_placed(put, number)
-        self._store.remove_all([self.location.full(name) for name in record.removes])
+        if history is not None:  # No version is listed without its objects, so it changes before they are deleted.
+            history.keep_replaced(record, expired)
+            history.complete(record, expired)
+        if not record.change.is_external:
+            self._store.remove_all([self.location.full(name) for name in record.removes])
         # Staged objects are deleted before the entry is marked as done. So a slow process that completes the same
         # commit fails to copy, and no writer commits on top of this entry earlier.
-        self._store.remove_all([self.staged_path(put.staged) for put in record.puts])
+        self._store.remove_all([self.staged_path(put.staged) for put in puts])
         self._add_token(number, record)
         self._mark_done(number)
         log = self._list()
@@ -262,14 +359,19 @@ class ObjectJournal:
         self._trim(number, log.entries | log.done)
         self._trim_tokens(record, log)
 
+    def _history_of(self, record: Record) -> ObjectHistory | None:
+        """Return the history that has the version of a commit, unless a user has ended it meanwhile."""
+        history = self.history if record.history is not None else None
+        return history if history is not None and history.id == record.history else None
+
     def _require_placed(self, put: Put, number: int) -> None:
         placed = self._store.stat(self.location.full(put.target))
         if placed is None or placed.size != put.size:
             raise missing_file_error(self.location, put, self._entry(number))
 
     def _is_done(self, number: int) -> bool:
-        entries, done, _ = self._list()
-        return number in done or number < max(entries, default=0)
+        log = self._list()
+        return number in log.done or number < max(log.entries, default=0)
 
     def _mark_done(self, number: int) -> None:
         with contextlib.suppress(FileExistsError):
@@ -337,6 +439,7 @@ class ObjectJournal:
 
     # -------------------------------------------------------------------------------------------------- recovery
     def has_pending_commit(self) -> bool:
+        self._history = None  # Another process may have changed it.
         return not self._list().head[1]
 
     def recover(self, *, sweep: bool, undo: bool = False) -> RecoveryReport:
@@ -348,7 +451,8 @@ class ObjectJournal:
         report = RecoveryReport()
         files = self._store.walk(self.sidecar, lambda _: True)
         logged = (file.path.removeprefix("log/") for file in files if file.path.startswith("log/"))
-        log = _parse_names(logged)
+        self._log = log = _parse_names(logged)
+        self._history = None  # Another process may have changed it.
         self._ledger = log.ledger
         self._base, done = log.head
         record = None if done else self._read(self._base)
@@ -358,12 +462,13 @@ class ObjectJournal:
             report.files = record.display_files(self.location)
         if sweep:
             report.swept = self._sweep(files)
+            self._delete_ended(log)
         return report
 
     def _finish(self, number: int, record: Record) -> None:
         """Complete another writer's commit."""
         try:
-            self.roll_forward(number, record)
+            self.roll_forward(number, record, resumed=True)
         except CorruptJournalError:
             raise
         except Exception as error:
@@ -400,6 +505,8 @@ class _Log(NamedTuple):
     entries: set[int]
     done: set[int]
     ledgers: dict[int, str]
+    histories: list[str]
+    ended: list[str]  # histories that are being deleted
 
     @property
     def head(self) -> tuple[int, bool]:
@@ -411,9 +518,16 @@ class _Log(NamedTuple):
     def ledger(self) -> str | None:
         return self.ledgers[max(self.ledgers)] if self.ledgers else None
 
+    @property
+    def history(self) -> str | None:
+        return min(self.histories, default=None)  # Two users may have begun one at the same time.
+
 
 def _parse_names(names: Iterable[str]) -> _Log:
     found = [(int(number), kind) for number, _, kind in (name.partition(".") for name in names)]
     entries, done = ({number for number, kind in found if kind == wanted} for wanted in ("json", "done"))
     ledgers = {number: kind[len(_LEDGER_KIND) :] for number, kind in found if kind.startswith(_LEDGER_KIND)}
-    return _Log(entries, done, ledgers)
+    histories, ended = (
+        [kind[len(wanted) :] for _, kind in found if kind.startswith(wanted)] for wanted in (_HISTORY_KIND, _ENDED_KIND)
+    )
+    return _Log(entries, done, ledgers, histories, ended)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from inlay.commit.history import History
-from inlay.commit.sidecar import Record
+if TYPE_CHECKING:
+    from inlay.commit.records import VersionRecords
+    from inlay.commit.sidecar import Record
 
-__all__ = ["Retention", "expired_versions", "read_retention", "write_retention"]
+__all__ = ["Retention", "expired_versions"]
 
 _DEFAULT_VERSIONS = 10
 
@@ -21,22 +23,21 @@ class Retention:
     versions: int | None = None  # counts the newest version
     days: float | None = None  # how long a version is kept after it was replaced
     bytes: int | None = None  # of the files that the newest version does not have
+    copies: bool = False  # of files that cannot be linked
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, content: str) -> Retention | None:
+        """Return the limits that a user has set, or None if they are damaged."""
+        try:
+            return cls(**json.loads(content))
+        except (ValueError, TypeError):
+            return None
 
 
-def read_retention(history: History) -> Retention | None:
-    """Return the limits that a user has set, or None for the default."""
-    content = history.read_retention()
-    try:
-        return None if content is None else Retention(**json.loads(content))
-    except (ValueError, TypeError):
-        return None
-
-
-def write_retention(history: History, retention: Retention) -> None:
-    history.write_retention(json.dumps(asdict(retention)).encode())
-
-
-def expired_versions(history: History, newest: Record | None = None) -> list[int]:
+def expired_versions(history: VersionRecords, newest: Record | None = None) -> list[int]:
     """Return the oldest versions, which exceed the limits. `newest` is a version that is about to be added."""
     numbers = history.numbers()
     if newest is not None and newest.version not in numbers:
@@ -44,7 +45,7 @@ def expired_versions(history: History, newest: Record | None = None) -> list[int
     if len(numbers) < 2:
         return []
     newest = newest or history.read(numbers[-1])
-    retention = read_retention(history)
+    retention = history.retention
     # By default, the previous version is always kept, so that a change of a whole dataset can be undone.
     droppable = len(numbers) - (2 if retention is None else 1)
     limits = retention or Retention(versions=_DEFAULT_VERSIONS, bytes=newest.total_bytes)
@@ -52,7 +53,7 @@ def expired_versions(history: History, newest: Record | None = None) -> list[int
     return numbers[: next(expired, droppable)]
 
 
-def _exceeds(history: History, numbers: list[int], newest: Record, limits: Retention) -> bool:
+def _exceeds(history: VersionRecords, numbers: list[int], newest: Record, limits: Retention) -> bool:
     """Return whether keeping these versions exceeds a limit."""
     if limits.versions is not None and len(numbers) > limits.versions:
         return True

@@ -37,6 +37,7 @@ from inlay.storage import Content, LocalStore, Location
 
 __all__ = [
     "ABANDONED_SECONDS",
+    "EXTERNAL_OPERATIONS",
     "STAGING_PREFIX",
     "Change",
     "Put",
@@ -299,6 +300,10 @@ class Put(NamedTuple):
     footer: int | None = None  # the CRC-32 of the footer of a file that another program wrote
 
 
+# Operations of other programs, whose files are in place before the commit.
+EXTERNAL_OPERATIONS = ("external", "found")
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a commit means: the operation, and its counts of rows."""
@@ -311,6 +316,11 @@ class Change:
     deleted: int | None = None
     rows: int | None = None  # in the dataset after the commit
     restores: int | None = None  # the version whose files an undo or a restore puts in place
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another program has made the change, so that its files are in place."""
+        return self.operation in EXTERNAL_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +341,8 @@ class Record:
     ledger: str | None = None  # that gets the token; on object stores also a new ledger of a new dataset
     change: Change = Change()
     version: int | None = None  # None without history
+    history: str | None = None  # on an object store: the id of the history that has the version
+    copied: bool = False  # The filesystem has no hard links, so the record of the version is a copy of this one.
     is_first: bool = False
     at: str = ""
     file_count: int = 0  # in the dataset after the commit, like `total_bytes`
@@ -363,7 +375,7 @@ class Record:
         names += [link for link in self.previous.values() if link is not None]
         names += [name for path, link, _ in self.replaced for name in (path, link)]
         names += [put.link or put.target for put in self.puts]
-        names += [] if self.ledger is None else [self.ledger]
+        names += [each for each in (self.ledger, self.history) if each is not None]
         require_inside(names, [*(put.link for put in self.puts), *(link for _, link, _ in self.replaced)])
 
     @property
@@ -482,12 +494,8 @@ def missing_file_error(location: Location, put: Put, record_path: str) -> Corrup
     )
 
 
-def no_history_error(location: Location, reason: str) -> HistoryUnavailableError:
-    return HistoryUnavailableError(
-        f"{location.uri!r} has no history: {reason}.",
-        operation="read",
-        hint="Copy the dataset to a local disk with hard links, in a directory whose parent you can write to.",
-    )
+def no_history_error(location: Location, reason: str, hint: str) -> HistoryUnavailableError:
+    return HistoryUnavailableError(f"{location.uri!r} has no history: {reason}.", operation="read", hint=hint)
 
 
 def hidden_commit_error(location: Location) -> DatasetIOError:

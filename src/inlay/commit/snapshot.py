@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from inlay.commit.history import require_intact
-from inlay.commit.sidecar import Record, unlock
+from inlay.commit.sidecar import Record, no_history_error, unlock
 from inlay.commit.transaction import Journal, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
 from inlay.errors import ConcurrentModificationError, LockTimeoutError
@@ -40,6 +39,9 @@ class Snapshot:
 
     def has_changed(self) -> bool:
         """Return whether `location` may open other content than that of the snapshot."""
+        if self.record is not None and not self.location.store.is_local:
+            history = self._journal.history
+            return history is None or history.has_lost(self.record)
         if self.location.links is None:
             return _has_changed(self._journal, self.files)
         stats = [self.location.store.stat(self.location.full(file.path)) for file in self.files]
@@ -117,12 +119,22 @@ def hold_snapshot(location: Location, version: int | None = None) -> Iterator[Sn
     raise _no_snapshot(journal)
 
 
-def lease_snapshot(location: Location) -> Snapshot:
+def lease_snapshot(location: Location, version: int | None = None) -> Snapshot:
     """Return one snapshot that other processes can read after this call, for `SNAPSHOT_SECONDS` on a local disk.
 
     If no hard links can keep the files readable, readers must compare the files with those of the snapshot.
     """
     journal = open_journal(location)
+    if version is not None:
+        with hold_snapshot(location, version) as held:
+            leased = journal.lease_links(held.files, SNAPSHOT_SECONDS, held.location)
+        if leased is None:
+            raise no_history_error(
+                location,
+                "processes of Spark need hard links to the files of the version, which cannot be created",
+                "Read the version in one process: `inlay.read_parquet(path, version=...)`.",
+            )
+        return Snapshot(leased, held.files, journal, held.record)
     for attempt in range(_READ_ATTEMPTS):
         with _open_snapshot(journal, attempt, pin=False) as snapshot:
             if snapshot is None:
@@ -192,19 +204,14 @@ def _pinned_version(
         pinned = history.pin_pending(journal.staged_path("commit.json"))
     if history is None or pinned is None:
         return None
-    stack.callback(unlock, pinned.descriptor)
+    if pinned.descriptor is not None:
+        stack.callback(unlock, pinned.descriptor)
     if listing is not None and not history.matches(pinned.files, listing):
         return None
     location = history.location_of(pinned.files)
     if listing is None:
-        require_intact(location, pinned)
-    files = Listing.of(_stat(location, path) for path in sorted(pinned.files))
-    return Snapshot(location, files, journal, pinned.record)
-
-
-def _stat(location: Location, path: str) -> FileStat:
-    status = os.stat(location.full(path))
-    return FileStat(path, status.st_size, status.st_mtime_ns, status.st_ino)
+        history.require_intact(pinned.record, pinned.files)
+    return Snapshot(location, history.listing_of(location, pinned.files), journal, pinned.record)
 
 
 def _no_snapshot(journal: Journal) -> ConcurrentModificationError:

@@ -378,7 +378,7 @@ class IncrementalFileManager:
         prefix = len(journal.staged_path(""))
         prepared = journal.prepare([StagedFile(*put)._replace(stage=put[0][prefix:]) for put in puts])
         is_compared = self._snapshot is not None
-        files = data_files(self.location) if is_compared or self.location.store.is_local else []
+        files = data_files(self.location) if is_compared or journal.history is not None else []
         if is_compared and files != self._snapshot:
             raise self._conflict()
         record = Record(self.id, prepared, list(removes), change=change, token=token, outcome=outcome)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from inlay.engines.base import Alteration, StageResult
-from inlay.engines.kernels import OpenFile
+from inlay.engines.open_file import OpenFile
 from inlay.parquet.raw import ParquetBytes
 from inlay.parquet.reshape import Shape, reshape
 from inlay.parquet.splice import Splicer, SpliceRefused

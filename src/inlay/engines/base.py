@@ -41,6 +41,7 @@ __all__ = [
     "Source",
     "StageResult",
     "StageResults",
+    "TakeRows",
     "Target",
     "TaskProgress",
 ]
@@ -48,6 +49,7 @@ __all__ = [
 Conform = Callable[[pa.Table], pa.Table]  # casts source rows to the dataset's schema
 TaskProgress = Callable[[int, int], None]  # called with (tasks done, tasks in total)
 RowNumbers = npt.NDArray[np.int32 | np.int64]
+TakeRows = Callable[[RowNumbers], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,10 +235,17 @@ class KeyIndex:
         start, end = np.searchsorted(keys, values[0]), np.searchsorted(keys, values[-1], side="right")
         wanted = keys[start:end]
         if np.array_equal(wanted, values):  # as in a snapshot of the dataset
-            return self._numbers[: len(values)], (self._numbers if self._order is None else self._order)[start:end]
+            return self._numbers[: len(values)], self._numbered_rows(start, end)
+        if int(values[-1]) - int(values[0]) == len(values) - 1:  # consecutive integers
+            first = values[:1].astype(np.int64)  # int8 cannot hold all differences of int8; uint64 wraps around twice
+            return wanted.astype(np.int64, copy=False) - first, self._numbered_rows(start, end)
         positions = np.searchsorted(values, wanted)
         hits = np.flatnonzero(values[positions] == wanted)
         return positions[hits], self.rows(start + hits)
+
+    def _numbered_rows(self, start: int, end: int) -> RowNumbers:
+        """Return the source rows of a slice of the sorted keys, as a view."""
+        return (self._numbers if self._order is None else self._order)[start:end]
 
     def matches_lead(self, target: pa.ChunkedArray, span: tuple[int, int]) -> Mask:
         """Return which target values of the leading key column occur in the source."""

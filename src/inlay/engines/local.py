@@ -25,7 +25,8 @@ from inlay.engines.base import (
     Target,
     TaskProgress,
 )
-from inlay.engines.kernels import append_rows, combine_files, pick_rows, rewrite_file
+from inlay.engines.edits import rewrite_file
+from inlay.engines.kernels import append_rows, combine_files, pick_rows
 from inlay.engines.matching import match_files, open_target
 from inlay.engines.selection import Selection, select_rows
 from inlay.engines.source import ArrowSource, load_source

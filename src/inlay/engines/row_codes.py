@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from inlay.arrays import from_numpy, to_numpy
-from inlay.engines.kernels import comparable, list_items
+from inlay.engines.columns import comparable, list_items
 from inlay.engines.keys import contiguous
 
 __all__ = ["count_earlier", "number_rows", "number_tuples"]

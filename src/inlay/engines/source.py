@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from inlay.arrays import from_numpy, to_numpy
 from inlay.engines.base import Conform, RowNumbers
+from inlay.engines.columns import take_rows
 from inlay.engines.files import unreadable_source
-from inlay.engines.kernels import take_rows
 from inlay.engines.keys import (
     KeyIndex,
     NullKeys,

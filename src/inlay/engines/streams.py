@@ -60,7 +60,7 @@ def _open(data: Any) -> pa.Table | pa.RecordBatchReader:
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if type(data).__module__.startswith("pyarrow"):
+    if any(kind.__module__.startswith("pyarrow") for kind in type(data).__mro__):  # `open_dataset` returns a subclass
         return _open_dataset(data)
     return _open_foreign(data)
 

@@ -117,7 +117,7 @@ class DamagedVersionError(DatasetMergeError):
 
 
 class HistoryUnavailableError(DatasetMergeError):
-    """The dataset has no history, because its storage has no hard links."""
+    """The dataset has no history: its storage has no hard links, and nobody has turned copies on."""
 
     code = "history_unavailable"
 

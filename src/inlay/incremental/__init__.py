@@ -1,5 +1,7 @@
 """Merges, writes, compaction and reads of Parquet datasets."""
 
+from typing import TYPE_CHECKING, Any
+
 from inlay.commit.snapshot import list_dataset_files
 from inlay.commit.transaction import IncrementalFileManager, RecoveryReport, recover
 from inlay.incremental.alter import AlterPlan, AlterResult, alter, plan_alter
@@ -44,6 +46,9 @@ from inlay.incremental.versions import (
 from inlay.incremental.write import write_dataset
 from inlay.parquet.layout import parse_hive_partition_path
 
+if TYPE_CHECKING:
+    from inlay.incremental.dataset import SnapshotDataset
+
 __all__ = [
     "STRATEGIES",
     "AlterPlan",
@@ -65,6 +70,7 @@ __all__ = [
     "PublishedView",
     "RecoveryReport",
     "RowGroupMetadata",
+    "SnapshotDataset",
     "Strategy",
     "TableLike",
     "Version",
@@ -99,3 +105,12 @@ __all__ = [
     "validate_partition_column_immutability",
     "write_dataset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SnapshotDataset":
+        raise AttributeError(f"module 'inlay.incremental' has no attribute {name!r}")
+    from inlay.incremental.dataset import SnapshotDataset  # a slow import, because it needs the datasets of pyarrow
+
+    globals()[name] = SnapshotDataset
+    return SnapshotDataset

@@ -22,9 +22,9 @@ from inlay.engines.source import load_source
 from inlay.errors import wrap_errors
 from inlay.incremental.conditions import RowCondition
 from inlay.incremental.display import ProgressCallback, progress_callback
-from inlay.incremental.merge import MergeRun, execute_with_retries
 from inlay.incremental.plan import Decision, Decisions, MergePlan, keep_one_file
 from inlay.incremental.result import MergeResult
+from inlay.incremental.run import MergeRun, execute_with_retries
 from inlay.incremental.strategies import STRATEGIES
 from inlay.incremental.target import Partitions, TargetState
 from inlay.incremental.validate import MergeOptions, check_max_deleted, reject_deletions

@@ -11,33 +11,34 @@ import contextlib
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from inlay.arrays import from_numpy, from_texts, to_numpy
-from inlay.commit.history import History
-from inlay.commit.snapshot import Snapshot, hold_snapshot
+from inlay.commit.snapshot import hold_snapshot
 from inlay.commit.transaction import locate_dataset, open_journal
-from inlay.engines.kernels import OpenFile, cast_rows, take_rows
+from inlay.engines.columns import cast_rows, take_rows
 from inlay.engines.keys import canonical_keys
+from inlay.engines.open_file import OpenFile
 from inlay.engines.row_codes import count_earlier, number_rows, number_tuples
 from inlay.errors import InvalidArgumentError, NotFoundError, SchemaMismatchError, wrap_errors
 from inlay.incremental.target import columns_in_paths, path_values
 from inlay.parquet.raw import ParquetBytes, SpliceRefused, chunk_extent, refuse_invalid
 from inlay.schema import unify
-from inlay.storage import Filesystem, Location
+from inlay.storage import Filesystem, Listing, Location
 
-__all__ = ["CHANGE_COLUMN", "diff"]
+__all__ = ["CHANGE_COLUMN", "Comparison", "VersionFiles", "common_keys", "compare", "diff"]
 
 CHANGE_COLUMN = "_change"
 _BATCH_ROWS = 1 << 16
 
 Integers = npt.NDArray[np.int64]
+VersionKeys: TypeAlias = tuple[Sequence[str], int | None]  # key columns, and the version that a version restores
 
 
 def diff(
@@ -114,16 +115,44 @@ def _read_diff(location: Location, old: int, new: int) -> Iterator[Any]:
         hold_snapshot(location, old) as before,
         hold_snapshot(location, new) as after,
     ):
-        keys = _key_columns(open_journal(location).require_history(), *sorted((old, new)))
-        comparison = _Comparison.of(before, after)
-        schema = pa.schema([pa.field(CHANGE_COLUMN, pa.string(), nullable=False), *comparison.schema])
-        yield schema
-        for change, rows in _classify(*comparison.differing_rows(), keys):
-            columns = [pa.chunked_array([change]), *rows.columns]
-            yield from pa.Table.from_arrays(columns, schema=schema).to_batches(_BATCH_ROWS)
+        history = open_journal(location).require_history()
+
+        def keys_of(number: int) -> VersionKeys:
+            change = history.read(number).change
+            return change.key_columns, change.restores
+
+        comparison = compare(before, after, common_keys(keys_of, old, new))
+        yield comparison.schema
+        yield from comparison.batches()
+
+
+def common_keys(keys_of: Callable[[int], VersionKeys], old: int, new: int) -> list[str]:
+    """Return the key columns of the merges between two versions, or nothing if these differ.
+
+    `keys_of` returns the key columns of a version and the version that it restores, or raises `NotFoundError`.
+    """
+    found = set()
+    oldest, number = sorted((old, new))
+    while number > oldest:
+        with contextlib.suppress(NotFoundError):  # A restore can lead to versions that are no longer kept.
+            keys, restores = keys_of(number)
+            found.add(frozenset(keys))
+            oldest = oldest if restores is None else min(oldest, restores)
+        number -= 1
+    found.discard(frozenset())
+    return sorted(found.pop()) if len(found) == 1 else []
 
 
 # -------------------------------------------------------------------------------------------------- files to compare
+class VersionFiles(Protocol):
+    """The files of a version, and the location that opens them."""
+
+    @property
+    def location(self) -> Location: ...
+    @property
+    def files(self) -> Listing: ...
+
+
 class _Side(NamedTuple):
     """The files of one version that the other version lacks."""
 
@@ -182,13 +211,13 @@ def _describe_group(raw: ParquetBytes, group: int, path: str) -> Hashable:
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _Sides:
     old: _Side
     new: _Side
     schema: pa.Schema
 
     @classmethod
-    def of(cls, before: Snapshot, after: Snapshot) -> _Comparison:
+    def of(cls, before: VersionFiles, after: VersionFiles) -> _Sides:
         same = _same_files(before, after)
         old, new = (_open_side(snapshot, same) for snapshot in (before, after))
         sides = (old, new) if old.files or new.files else (_first_file(before), _first_file(after))
@@ -201,7 +230,7 @@ class _Comparison:
         if CHANGE_COLUMN in schema.names:
             raise SchemaMismatchError(
                 f"{before.location.uri!r} has a column {CHANGE_COLUMN!r}, which a diff adds.",
-                hint="Rename the column with `inlay alter DATASET --rename` before you compare later versions.",
+                hint="Rename the column before you compare later versions.",
             )
         for _, path, each in files:
             each.constants = path_values(path, in_paths)
@@ -222,7 +251,7 @@ class _Comparison:
         return self.schema.empty_table() if file is None else file.read(self.schema)
 
 
-def _same_files(before: Snapshot, after: Snapshot) -> set[str]:
+def _same_files(before: VersionFiles, after: VersionFiles) -> set[str]:
     """Return the paths of the files that both versions have. A restore makes new links to the same content."""
     found = {file.path: file for file in before.files}
     links = [snapshot.location.objects or {} for snapshot in (before, after)]
@@ -233,12 +262,12 @@ def _same_files(before: Snapshot, after: Snapshot) -> set[str]:
     }
 
 
-def _open_side(snapshot: Snapshot, same: set[str]) -> _Side:
+def _open_side(snapshot: VersionFiles, same: set[str]) -> _Side:
     paths = [file.path for file in snapshot.files if file.path not in same]
     return _Side(snapshot.location, {path: _ChangedFile.open(snapshot.location, path) for path in paths})
 
 
-def _first_file(snapshot: Snapshot) -> _Side:
+def _first_file(snapshot: VersionFiles) -> _Side:
     """Return one file, for the schema of versions without differences."""
     paths = snapshot.files.paths[:1]
     return _Side(snapshot.location, {path: _ChangedFile.open(snapshot.location, path) for path in paths})
@@ -275,18 +304,59 @@ def _skip_equal_groups(old: _Side, new: _Side) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ changed rows
-def _key_columns(history: History, old: int, new: int) -> list[str]:
-    """Return the key columns of the merges between two versions, or nothing if these differ."""
-    found = set()
-    number = new
-    while number > old:
-        with contextlib.suppress(NotFoundError):  # A restore can lead to versions that are no longer kept.
-            change = history.read(number).change
-            found.add(frozenset(change.key_columns))
-            old = old if change.restores is None else min(old, change.restores)
-        number -= 1
-    found.discard(frozenset())
-    return sorted(found.pop()) if len(found) == 1 else []
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rows that differ between two versions: first the deletions, then the updates, then the insertions."""
+
+    schema: pa.Schema
+    _old: pa.Table
+    _new: pa.Table
+    _before: Integers  # the positions of updated rows in `_old`, and in `_after` those of the same rows in `_new`
+    _after: Integers
+
+    @property
+    def deleted(self) -> int:
+        return int(self._old.num_rows - len(self._before))
+
+    @property
+    def updated(self) -> int:
+        return len(self._before)
+
+    @property
+    def inserted(self) -> int:
+        return int(self._new.num_rows - len(self._after))
+
+    @property
+    def num_rows(self) -> int:
+        return self.deleted + 2 * self.updated + self.inserted
+
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from position `start` to `stop`."""
+        for change, rows in self._parts(start, self.num_rows if stop is None else stop):
+            table = pa.Table.from_arrays([pa.chunked_array([change]), *rows.columns], schema=self.schema)
+            yield from table.to_batches(_BATCH_ROWS)
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        deleted = np.delete(np.arange(self._old.num_rows), self._before)[start:stop]
+        yield _repeat("delete", deleted.size), take_rows(self._old, deleted)
+        start, stop = max(start - self.deleted, 0), max(stop - self.deleted, 0)
+        pairs = np.stack([self._before, self._after + self._old.num_rows], axis=1).reshape(-1)[start:stop]
+        kinds = from_texts(["update_before", "update_after"])
+        yield kinds.take(from_numpy((np.arange(pairs.size) + start) % 2)), self._take_of_both(pairs)
+        start, stop = max(start - 2 * self.updated, 0), max(stop - 2 * self.updated, 0)
+        inserted = np.delete(np.arange(self._new.num_rows), self._after)[start:stop]
+        yield _repeat("insert", inserted.size), take_rows(self._new, inserted)
+
+    def _take_of_both(self, positions: Integers) -> pa.Table:
+        return take_rows(pa.concat_tables([self._old, self._new]), positions)
+
+
+def compare(before: VersionFiles, after: VersionFiles, key_columns: Sequence[str]) -> Comparison:
+    """Compare two versions. Deleted and inserted rows with the same key are updates."""
+    sides = _Sides.of(before, after)
+    old, new = sides.differing_rows()
+    schema = pa.schema([pa.field(CHANGE_COLUMN, pa.string(), nullable=False), *sides.schema])
+    return Comparison(schema, old, new, *_updates(old, new, key_columns))
 
 
 def _cancel(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -303,19 +373,8 @@ def _surplus(codes: Integers, others: Integers) -> Integers:
     return np.flatnonzero(count_earlier(codes) >= counts[codes])
 
 
-def _classify(old: pa.Table, new: pa.Table, key_columns: Sequence[str]) -> Iterator[tuple[pa.Array, pa.Table]]:
-    """Yield the deleted, the updated and the inserted rows, each with its change."""
-    before, after = _updates(old, new, key_columns)
-    yield _repeat("delete", deleted := take_rows(old, np.delete(np.arange(old.num_rows), before))), deleted
-    updated = np.stack([before, after + old.num_rows], axis=1).reshape(-1)
-    kinds = from_texts(["update_before", "update_after"])
-    both = pa.concat_tables([old, new])
-    yield kinds.take(from_numpy(np.arange(len(updated)) % 2)), take_rows(both, updated)
-    yield _repeat("insert", inserted := take_rows(new, np.delete(np.arange(new.num_rows), after))), inserted
-
-
-def _repeat(change: str, rows: pa.Table) -> pa.Array:
-    return pa.repeat(from_texts([change])[0], rows.num_rows)
+def _repeat(change: str, count: int) -> pa.Array:
+    return pa.repeat(from_texts([change])[0], count)
 
 
 def _updates(old: pa.Table, new: pa.Table, key_columns: Sequence[str]) -> tuple[Integers, Integers]:

@@ -16,9 +16,9 @@ from inlay.engines.base import Engine
 from inlay.errors import wrap_errors
 from inlay.incremental.delete import DeleteRun
 from inlay.incremental.display import ProgressCallback
-from inlay.incremental.merge import MergeRun
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.result import Changes, MergeResult
+from inlay.incremental.run import MergeRun
 from inlay.incremental.validate import MergeOptions
 from inlay.storage import FileStat, LocalStore, Location
 

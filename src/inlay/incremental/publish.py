@@ -119,7 +119,7 @@ def publish(
     if format not in FORMATS:
         raise unknown_format_error(format)
     with open_history(path, filesystem, storage_options, lock_timeout, "publish") as opened:
-        views = _views(opened)
+        views, history = _views(opened)
         entries = views.read()
         entry = _entry(opened.location, views, entries.get(format), format, folder)
         entry = entry._replace(on_commit=entry.on_commit if on_commit is None else on_commit)
@@ -127,19 +127,22 @@ def publish(
         if entries.get(format) != entry:
             views.write(entries | {format: entry})
         try:
-            views.publish(entry, opened.history)
+            views.publish(entry, history)
         except InlayError:
             if format not in entries and views.open(entry).newest() is None:
                 views.remove(format)
             raise
-        return _described(views, entry, opened.history)
+        return _described(views, entry, history)
 
 
-def _views(opened: OpenHistory) -> PublishedViews:
+def _views(opened: OpenHistory) -> tuple[PublishedViews, History]:
     journal = opened.journal
-    if not isinstance(journal, LocalJournal):  # Only a local disk keeps versions.
-        raise TypeError(f"{type(journal).__name__} has no views")
-    return journal.views
+    if not isinstance(journal, LocalJournal):
+        raise InvalidArgumentError(
+            f"{opened.location.uri!r} cannot be published: a view consists of hard links, which need a local disk.",
+            hint="Upload the dataset to a service of inlay, which publishes datasets on object stores.",
+        )
+    return journal.views, journal.require_history()
 
 
 def _entry(
@@ -216,7 +219,7 @@ def unpublish(
     if format is not None and format not in FORMATS:
         raise unknown_format_error(format)
     with open_history(path, filesystem, storage_options, lock_timeout, "unpublish") as opened:
-        views = _views(opened)
+        views, _ = _views(opened)
         entries = views.read()
         if format is not None and format not in entries:
             raise NotFoundError(
@@ -232,8 +235,7 @@ def unpublish(
 def list_views(location: Location) -> list[PublishedView]:
     """Return the published views of a dataset."""
     journal = open_journal(location)
-    history = journal.history
-    if history is None or not isinstance(journal, LocalJournal):
+    if not isinstance(journal, LocalJournal) or (history := journal.history) is None:
         return []
     views = journal.views
     return [_described(views, entry, history) for entry in views.read().values() if not entry.is_removed]

@@ -24,6 +24,8 @@ from inlay.storage import FileStat, Filesystem, Location, ObjectStore
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+    from inlay.incremental.dataset import SnapshotDataset
+
 __all__ = ["Contents", "open_dataset", "open_files", "parquet_dataset", "read_parquet"]
 
 _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((?P<name>.*?)\) in ", re.DOTALL)
@@ -87,19 +89,19 @@ def read_parquet(
         return read_consistently(location, read, version)
 
 
-@contextlib.contextmanager
 def open_dataset(
     path: str | os.PathLike[str],
     version: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[ds.Dataset]:
-    """Open a dataset as a pyarrow Dataset, to scan more rows than fit in memory.
+) -> SnapshotDataset:
+    """Open a snapshot of a dataset, for pyarrow, polars, DuckDB and Spark, which read only what a query needs.
 
     Use it as a context manager. On a local disk, writers can commit inside the block, and the dataset keeps its old
     rows: hard links in the sidecar hold the replaced files until the block ends. Nobody waits for a lock. On an object
-    store, a commit inside the block raises an error at its end.
+    store, this works if `keep` has turned the history on; otherwise, a commit inside the block raises an error at its
+    end.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.
@@ -108,7 +110,7 @@ def open_dataset(
         storage_options: Arguments of the filesystem that the URL names.
 
     Returns:
-        A context manager that yields a `pyarrow.dataset.Dataset`.
+        A `pyarrow.dataset.Dataset` with the methods `scan_polars`, `duckdb` and `spark`.
 
     Raises:
         NotFoundError: There is no Parquet file at `path`, or the version is not kept.
@@ -123,14 +125,17 @@ def open_dataset(
         3
         >>> with inlay.open_dataset("people") as dataset:
         ...     sum(batch.num_rows for batch in dataset.to_batches())
+        ...     dataset.duckdb().filter("id > 1").fetchall()
         3
+        [(2,), (3,)]
     """
+    from inlay.incremental.dataset import SnapshotDataset  # a slow import: see `open_files`
+
     location = locate_dataset(path, filesystem, storage_options)
-    with contextlib.ExitStack() as stack:
-        with wrap_errors("read"):
-            snapshot = stack.enter_context(hold_snapshot(location, version))
-            dataset = _dataset(snapshot.location, snapshot.files)
-        yield dataset  # outside wrap_errors: errors of the caller's block are not inlay's
+    with wrap_errors("read"), contextlib.ExitStack() as stack:
+        snapshot = stack.enter_context(hold_snapshot(location, version))
+        contents = Contents.read(snapshot.location, snapshot.files)
+        return SnapshotDataset._of(snapshot, contents, stack.pop_all())  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from inlay.commit.transaction import StagedFile
 from inlay.engines.base import NO_ROWS, Engine, GroupEdit, Pick, RowNumbers, Source, StageResult
-from inlay.engines.kernels import cast_rows, replacement_rows
+from inlay.engines.columns import cast_rows
+from inlay.engines.edits import replacement_rows
 from inlay.errors import InlayError
 from inlay.incremental.plan import Decision, Decisions, FilePlan, MergePlan
 from inlay.incremental.stage import partition_chunks

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inlay.commit.transaction import StagedFile, Transaction
 from inlay.engines.base import Append, RowNumbers, StageResult
-from inlay.engines.kernels import file_settings
+from inlay.engines.open_file import file_settings
 from inlay.errors import DatasetMergeError
 from inlay.incremental.target import Partitions, TargetState
 from inlay.parquet.writer import DEFAULT_ROW_GROUP_SIZE, WriterSettings

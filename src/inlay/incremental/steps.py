@@ -15,17 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from inlay.engines.base import Target
-from inlay.engines.kernels import bit_equal
+from inlay.engines.columns import bit_equal
 from inlay.engines.keys import KeyIndex, canonical_keys, contiguous, find_null_keys
 from inlay.engines.local import ArrowEngine
 from inlay.engines.source import load_source
 from inlay.errors import SchemaMismatchError
+from inlay.incremental.conformer import Conformer
 from inlay.incremental.metadata import ParquetFileMetadata, ParquetMetadataAnalyzer
 from inlay.incremental.plan import IncrementalRewritePlan
 from inlay.incremental.prune import possible_files
 from inlay.incremental.target import ELSEWHERE, Partitions
 from inlay.incremental.validate import (
-    Conformer,
     moved_error,
     normalize_keys,
     reject_null_keys,

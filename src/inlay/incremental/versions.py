@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.commit.history import History, damaged_error, damaged_files
+from inlay.commit.damage import damaged_versions
+from inlay.commit.entries import Entry
 from inlay.commit.kept import KeptFile, KeptFiles
 from inlay.commit.local import LocalJournal
-from inlay.commit.retention import Retention, expired_versions, write_retention
-from inlay.commit.sidecar import Change, Record, StagedFile
+from inlay.commit.retention import Retention, expired_versions
+from inlay.commit.sidecar import EXTERNAL_OPERATIONS, Change, Record, StagedFile
 from inlay.commit.transaction import IncrementalFileManager, locate_dataset, open_journal
 from inlay.constants import LOCK_TIMEOUT
 from inlay.errors import InlayError, InvalidArgumentError, NotFoundError, wrap_errors
@@ -32,6 +33,7 @@ __all__ = [
     "open_history",
     "restore",
     "undo",
+    "version_of",
 ]
 
 _COLUMNS = ("version", "at", "operation", "strategy", "inserted", "updated", "deleted", "rows", "files", "bytes")
@@ -45,9 +47,9 @@ class Version:
         version: The number of the version.
         at: The time of the commit, in UTC, as ISO 8601 text.
         operation: `"merge"`, `"delete"`, `"append"`, `"overwrite"`, `"alter"`, `"compact"`, `"undo"`, `"restore"`,
-            `"write"` (files of the caller), `"found"` (the files before inlay's first commit) or `"external"` (a
-            change by another program).
-        strategy: The strategy of a merge.
+            `"write"` (files of the caller), `"found"` (the files before inlay's first commit), `"external"` (a
+            change by another program) or `"create"` (the first version of a dataset of the service).
+        strategy: The strategy of a merge, or of a load of the service.
         key_columns: The key columns of a merge.
         inserted: The number of rows added, if known, like `updated`, `deleted` and `rows`.
         updated: The number of rows replaced.
@@ -186,7 +188,7 @@ def history(
 
     Every commit makes a version. The first commit to a directory that inlay has not seen records its files as
     version 0. By default, inlay keeps the last 10 versions as long as their files take less space than the dataset,
-    and always the previous version. `keep` sets other limits.
+    and always the previous version. `keep` sets other limits. On an object store, there is no history until then.
 
     Args:
         path: The directory of the dataset.
@@ -214,44 +216,33 @@ def history(
     location = locate_dataset(path, filesystem, storage_options)
     with wrap_errors("read of the history"):
         kept = open_journal(location).require_history()
-        records = [kept.read(number) for number in kept.numbers()]
-        damaged = _damaged(kept, records)
-    return VersionHistory(_version(record, record.version in damaged) for record in reversed(records))
+        entries = kept.entries()
+        damaged = damaged_versions(kept, entries)
+        if damaged:  # The links of versions that a writer drops at the same time are missing.
+            numbers = set(kept.numbers())
+            entries = [entry for entry in entries if entry.version in numbers]
+    return VersionHistory(version_of(entry, entry.version in damaged) for entry in reversed(entries))
 
 
-def _version(record: Record, damaged: bool = False) -> Version:
-    change = record.change
-    counts = {name: getattr(change, name) for name in ("inserted", "updated", "deleted", "rows", "restores")}
+def version_of(entry: Entry, damaged: bool = False) -> Version:
+    """Return the version that an entry describes."""
     return Version(
-        version=record.version or 0,
-        at=record.at,
-        operation=change.operation,
-        strategy=change.strategy,
-        key_columns=list(change.key_columns),
-        files=record.file_count,
-        bytes=record.total_bytes,
-        transaction=record.token,
-        external=change.operation in ("external", "found"),
-        damaged=damaged,
-        **counts,
+        entry.version,
+        entry.at,
+        entry.operation,
+        entry.strategy,
+        entry.key_columns,
+        entry.inserted,
+        entry.updated,
+        entry.deleted,
+        entry.rows,
+        entry.files,
+        entry.bytes,
+        entry.transaction,
+        entry.operation in EXTERNAL_OPERATIONS,
+        damaged,
+        entry.restores,
     )
-
-
-def _damaged(kept: History, records: Sequence[Record]) -> set[int]:
-    """Return the versions with a damaged file. Check each link once, although several versions have it."""
-    if not records:
-        return set()
-    files = kept.files(records[0])
-    broken = set(damaged_files(kept.location_of(files), files))
-    found = set()
-    for number, record in enumerate(records):
-        if number:
-            broken -= set(record.paths)
-            added = {put.target: KeptFile.of(put) for put in record.puts}
-            broken |= set(damaged_files(kept.location_of(added), added))
-        if broken:
-            found.add(record.version or 0)
-    return found
 
 
 def undo(
@@ -348,6 +339,7 @@ def keep(
     versions: int | None = None,
     days: float | None = None,
     bytes: int | None = None,  # noqa: A002
+    copies: bool = False,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
@@ -357,11 +349,16 @@ def keep(
     The limits replace all earlier ones, and each later commit applies them. A limit that is not passed does not
     apply. A version that a running process reads, and all later ones, are kept until it has finished.
 
+    On an object store, the first call turns the history on, also before the dataset exists: later commits copy the
+    objects that they replace. Readers there do not keep a version from being dropped.
+
     Args:
         path: The directory of the dataset.
         versions: The number of versions to keep, with the newest.
         days: How many days to keep a version after a newer one has replaced it.
         bytes: The maximum size of all files that the newest version does not have.
+        copies: True keeps a copy of each data file that cannot be hard-linked, for example on a USB stick or if another
+            user owns the file. Such a dataset takes more than twice its space.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -384,8 +381,8 @@ def keep(
         [1, 2]
     """
     _check_limits(versions, days, bytes)
-    with open_history(path, filesystem, storage_options, lock_timeout, "keep") as opened:
-        write_retention(opened.history, Retention(versions, days, bytes))
+    retention = Retention(versions, days, bytes, copies)
+    with open_history(path, filesystem, storage_options, lock_timeout, "keep", retention) as opened:
         return opened.drop(expired_versions(opened.history))
 
 
@@ -399,20 +396,21 @@ def _check_limits(versions: int | None, days: float | None, size: int | None) ->
 
 def forget(
     path: str | os.PathLike[str],
-    before: int,
+    before: int | None = None,
     *,
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
     lock_timeout: float = LOCK_TIMEOUT,
 ) -> ForgetReport:
-    """Delete all versions below a number, with their links, staged files and cached footers.
+    """Delete versions below a number, with their links, copies and cached footers.
 
-    A version that a running process reads, and all later ones, are kept: `pinned` in the report names it. The newest
-    version is always kept.
+    On a local disk, a version that a running process reads, and all later ones, are kept: `pinned` in the report names
+    it. The files of the dataset itself do not change.
 
     Args:
         path: The directory of the dataset.
-        before: The number of the oldest version to keep.
+        before: The number of the oldest version to keep. None deletes the whole history and the limits that `keep`
+            has set: the next commit begins a new history, and on an object store there is none until you call `keep`.
         filesystem: An fsspec or pyarrow filesystem that holds `path`. None chooses it by the URL.
         storage_options: Arguments of the filesystem that the URL names.
         lock_timeout: How many seconds to wait for another writer.
@@ -421,7 +419,8 @@ def forget(
         The dropped versions and the freed bytes.
 
     Raises:
-        InvalidArgumentError: `before` is greater than the number of the newest version.
+        InvalidArgumentError: `before` is greater than the number of the newest version, or it is None and the dataset
+            is published as a view.
         NotFoundError: The dataset does not exist.
         HistoryUnavailableError: The storage of the dataset cannot keep versions.
         LockTimeoutError: Another writer holds the lock for longer than `lock_timeout` seconds.
@@ -437,6 +436,8 @@ def forget(
         1
     """
     with open_history(path, filesystem, storage_options, lock_timeout, "forget") as opened:
+        if before is None:
+            return opened.end()
         numbers = opened.history.numbers()
         newest = numbers[-1] if numbers else 0
         if before > newest:
@@ -456,16 +457,20 @@ def open_history(
     storage_options: Mapping[str, Any] | None,
     lock_timeout: float,
     operation: str,
+    retention: Retention | None = None,
 ) -> Iterator[OpenHistory]:
     location = locate_dataset(path, filesystem, storage_options)
     journal = open_journal(location)
-    journal.require_history()
-    if not location.store.is_directory(location.path) and not (
-        isinstance(journal, LocalJournal) and journal.has_sidecar()
-    ):
+    if retention is None:
+        journal.require_history()
+    # On an object store, a user begins the history of a dataset before the first write.
+    is_known = journal.has_sidecar() if isinstance(journal, LocalJournal) else True
+    if not is_known and not location.store.is_directory(location.path):
         raise NotFoundError(f"There is no dataset at {location.uri!r}.")
     with wrap_errors(operation), IncrementalFileManager(lock_timeout=lock_timeout) as files:
         files.open(location)
+        if retention is not None:
+            files.journal.write_retention(retention)
         yield OpenHistory(location, files)
 
 
@@ -492,47 +497,68 @@ class OpenHistory:
                 return (record.version or 0) - 1
 
     def record_external(self, listing: Sequence[FileStat]) -> tuple[Record, KeptFiles]:
-        record, files = self.history.record_external(listing, lambda: self.journal.count_rows(listing))
+        record, files = self.journal.record_external(listing)
         if record is None:
             raise NotFoundError(f"{self.location.uri!r} has no versions, because inlay has not written to it.")
         return record, files
 
     def restore(self, operation: str, number: int) -> Version:
         head, present = self.record_external(self._files.snapshot())
+        if head.change.restores == number:
+            return version_of(Entry.of(head))
         target = self.history.read(number)
         wanted = self.history.files(target)
         changed = {path: kept for path, kept in wanted.items() if not self._is_present(path, kept, present.get(path))}
-        kept_at = self.history.location_of(wanted)
-        if damaged := list(damaged_files(kept_at, changed)):
-            raise damaged_error(self.location, number, damaged)
-        removed = [path for path in present if path not in wanted]
+        self.history.require_intact(target, changed)
+        puts = self._stage(changed)
+        names = {put.path for put in puts}
+        removed = [path for path in present if (path not in wanted or path in changed) and path not in names]
         if not changed and not removed:
-            return _version(head)
-        puts = [self._stage(kept_at.full(path), path, kept) for path, kept in changed.items()]
+            return version_of(Entry.of(head))
         change = Change(operation, rows=target.change.rows, restores=number)
         self._files.commit(puts, [*removed, *summary_files(self.location)], change)
-        return _version(self._files.committed or head)
+        return version_of(Entry.of(self._files.committed or head))
 
     def _is_present(self, path: str, kept: KeptFile, present: KeptFile | None) -> bool:
         """Return whether the dataset has a file of a version. Links that a restore made share the content."""
         if present is None or present[1:] != kept[1:]:
             return False
+        if present.link == kept.link or kept.crc32 is not None or not self.location.store.is_local:
+            return True
         links = self.history.location_of({path: kept}), self.history.location_of({path: present})
-        return present.link == kept.link or os.path.samefile(*(link.full(path) for link in links))
+        return os.path.samefile(*(link.full(path) for link in links))
 
-    def _stage(self, link: str, path: str, kept: KeptFile) -> StagedFile:
-        staged = self._files.stage_path()
-        os.link(link, staged)
-        return StagedFile(staged, path, None if kept.crc32 is None else Content(kept.size, kept.crc32))
+    def _stage(self, files: KeptFiles) -> list[StagedFile]:
+        staged = {path: self._files.stage_path() for path in files}
+        self.history.stage(self.history.location_of(files), files, staged)
+        contents = {
+            path: None if kept.crc32 is None else Content(kept.size, kept.crc32) for path, kept in files.items()
+        }
+        return [StagedFile(staged[path], self._files.replacement_name(path), contents[path]) for path in files]
+
+    def end(self) -> ForgetReport:
+        views = self.journal.views.read() if isinstance(self.journal, LocalJournal) else {}
+        if views:
+            raise InvalidArgumentError(
+                f"{self.location.uri!r} is published as {' and '.join(sorted(views))}, and views need a history.",
+                hint="Run inlay.unpublish(path) first, or pass `before` to keep the newest version.",
+            )
+        versions, freed = self.journal.end_history()
+        self._delete_cache()
+        left = self.journal.history
+        return ForgetReport(versions, freed, min(left.numbers(), default=None) if left is not None else None)
 
     def drop(self, numbers: Sequence[int]) -> ForgetReport:
-        views = self.journal.views if isinstance(self.journal, LocalJournal) and numbers else None
-        if views is not None:  # Views keep the files of versions that they lack.
+        journal = self.journal if isinstance(self.journal, LocalJournal) and numbers else None
+        if journal is not None:  # Views keep the files of versions that they lack.
             with contextlib.suppress(InlayError):  # It may be what the dropped versions contain.
-                views.update_all(self.history, exact=False)
+                journal.views.update_all(journal.require_history(), exact=False)
         versions, freed = self.history.drop(numbers)
-        if views is not None:
-            views.update_all(self.history, exact=True)
+        if journal is not None:
+            journal.views.update_all(journal.require_history(), exact=True)
+        self._delete_cache()
+        return ForgetReport(versions, freed)
+
+    def _delete_cache(self) -> None:
         if self.journal.cache_path is not None:
             FooterCache(self.journal.cache_path).delete()
-        return ForgetReport(versions, freed)

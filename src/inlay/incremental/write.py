@@ -15,11 +15,12 @@ from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
 from inlay.engines.base import Engine, StageResult
 from inlay.errors import unknown, wrap_errors
+from inlay.incremental.conformer import Conformer
 from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.result import MergeFileMetadata, WriteResult
 from inlay.incremental.stage import new_file_settings, plan_appends, verify_staged
 from inlay.incremental.target import Partitions, TargetState
-from inlay.incremental.validate import Conformer, MissingColumns, SchemaMode, check_schema_mode, normalize_keys
+from inlay.incremental.validate import MissingColumns, SchemaMode, check_schema_mode, normalize_keys
 from inlay.parquet.layout import parse_hive_partition_path, summary_files
 from inlay.parquet.writer import check_write_options
 from inlay.storage import FileStat, Filesystem

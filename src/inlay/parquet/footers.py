@@ -29,6 +29,7 @@ __all__ = [
     "Exactness",
     "Footer",
     "ReadMany",
+    "RowGroupReader",
     "bound_arrays",
     "column_ranges",
     "group_ranges",
@@ -39,7 +40,6 @@ __all__ = [
     "merge_ranges",
     "open_parquet",
     "python_range",
-    "read_batches",
     "read_many",
     "read_row_group",
     "read_small_file",
@@ -295,31 +295,55 @@ def read_row_group(
 
     Text columns in `dictionaries` are read as dictionaries.
     """
-    require_readable_timestamps(location, path, metadata, [group], columns)
-    options = {"metadata": metadata, "read_dictionary": list(dictionaries)}
-    with _damage_errors(location, path, group), _open(location, path, data, **options) as parquet:
-        return parquet.read_row_group(group, columns=columns and list(columns), use_threads=False)
+    with RowGroupReader(location, path, metadata, group, data, dictionaries) as reader:
+        return reader.read(columns)
 
 
-def read_batches(
-    location: Location,
-    path: str,
-    metadata: pq.FileMetaData,
-    group: int,
-    columns: Sequence[str],
-    data: pa.Buffer | None = None,
-) -> Iterator[pa.Table]:
-    """Decode some columns of a row group in small pieces, for callers that may not need all of them."""
-    require_readable_timestamps(location, path, metadata, [group], columns)
-    with _damage_errors(location, path, group), _open(location, path, data, metadata=metadata) as parquet:
-        for batch in parquet.iter_batches(_BATCH_ROWS, [group], list(columns), use_threads=False):
-            yield pa.Table.from_batches([batch])
+class RowGroupReader:
+    """Decodes columns of a row group, of a file whose footer is known and that is opened once.
+
+    Text columns in `dictionaries` are read as dictionaries.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        path: str,
+        metadata: pq.FileMetaData,
+        group: int,
+        data: pa.Buffer | None = None,
+        dictionaries: Sequence[str] = (),
+    ) -> None:
+        self._location, self._path, self._metadata, self._group = location, path, metadata, group
+        with _damage_errors(location, path, group):
+            self._parquet = _open(location, path, data, metadata=metadata, read_dictionary=list(dictionaries))
+
+    def __enter__(self) -> RowGroupReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parquet.close()
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Decode some columns, or all."""
+        require_readable_timestamps(self._location, self._path, self._metadata, [self._group], columns)
+        with _damage_errors(self._location, self._path, self._group):
+            return self._parquet.read_row_group(self._group, columns=columns and list(columns), use_threads=False)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Decode some columns in small pieces, for callers that may not need all of them."""
+        require_readable_timestamps(self._location, self._path, self._metadata, [self._group], columns)
+        with _damage_errors(self._location, self._path, self._group):
+            for batch in self._parquet.iter_batches(_BATCH_ROWS, [self._group], list(columns), use_threads=False):
+                yield pa.Table.from_batches([batch])
 
 
 @contextlib.contextmanager
 def _damage_errors(location: Location, path: str, group: int) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # Arrow's has two base classes
+        raise
     except (pa.ArrowException, OSError) as error:
         name = location.display(path)
         raise UnreadableFileError(

@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from inlay.arrays import from_numpy, to_numpy
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
 from inlay.pyarrow_features import byte_size, encode_parquet
@@ -35,7 +37,6 @@ MANAGED_ROW_GROUP_SIZE = 100_000
 _ROW_GROUP_BYTES = 32 << 20
 _CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _MAX_DISTINCT_SHARE = 0.5
-_MAX_SMALL_SHARE = 0.1  # Above it, combining two dictionaries takes longer than decoding the values.
 
 
 def _is_stored_as_integer(type_: pa.DataType) -> bool:
@@ -68,7 +69,6 @@ class WriterSettings:
     )
     # columns whose timestamps are INT96, and the types that the Arrow schema of their file declares
     int96: Mapping[str, pa.DataType | None] = field(default_factory=dict)
-    small_dictionaries: frozenset[str] = frozenset()  # text columns that are faster to edit as dictionaries
     packs_integers: bool = False  # Delta-encode integers without a dictionary: smaller, and five times as fast.
 
     @classmethod
@@ -97,9 +97,8 @@ class WriterSettings:
         }
         columns = {chunk.path.split(".")[0] for chunk in chunks if chunk.physical_type == "INT96"}
         int96 = {name: file.schema.arrow_types.get(name) for name in columns}
-        small = frozenset(chunk.path for chunk in chunks if _has_small_dictionary(chunk))
         known = tuple(chunk.path for chunk in chunks)
-        return cls(options, max(1, row_group_size), known, int96=int96, small_dictionaries=small)
+        return cls(options, max(1, row_group_size), known, int96=int96)
 
     @classmethod
     def managed(cls) -> WriterSettings:
@@ -172,12 +171,6 @@ class WriterSettings:
 def _has_useful_dictionary(chunk: ChunkSettings) -> bool:
     """Return False for a dictionary of mostly distinct values: it costs time and saves no space."""
     return chunk.dictionary and chunk.distinct_share <= _MAX_DISTINCT_SHARE
-
-
-def _has_small_dictionary(chunk: ChunkSettings) -> bool:
-    """Return whether to edit the dictionary indices of a text column."""
-    text = chunk.dictionary and chunk.physical_type == "BYTE_ARRAY" and not chunk.bloom_filter_bytes
-    return text and chunk.distinct_share <= _MAX_SMALL_SHARE
 
 
 def _supported(encodings: Mapping[str, str], schema: pa.Schema) -> dict[str, str]:
@@ -253,7 +246,31 @@ def combine_tables(tables: Iterable[pa.Table], rows: int, size: int | None) -> I
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
     """Encode a table as a Parquet file in memory with one row group, or none if it has no rows."""
     _require_wide_indices(table)
-    return encode_parquet(settings.with_declared_units(table), settings.for_table)
+    table = _without_unused_values(settings.with_declared_units(table))
+    return encode_parquet(table, settings.for_table)
+
+
+def _without_unused_values(table: pa.Table) -> pa.Table:
+    """Drop the unused values of dictionaries. They would accumulate, and pyarrow counts them in statistics.
+
+    A column in several chunks stays as it is, because pyarrow encodes a column with several dictionaries as plain
+    values.
+    """
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type) and column.num_chunks == 1:
+            used = _used_values(column.chunk(0))
+            table = table.set_column(at, table.schema.field(at), pa.chunked_array([used], column.type))
+    return table
+
+
+def _used_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = np.sort(to_numpy(pc.unique(array.indices).drop_null()))
+    if len(used) == len(array.dictionary):
+        return array
+    renumbered = np.zeros(len(array.dictionary), array.type.index_type.to_pandas_dtype())
+    renumbered[used] = np.arange(len(used))
+    indices = from_numpy(renumbered).take(array.indices)
+    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(from_numpy(used)), ordered=array.type.ordered)
 
 
 class StreamingParquetWriter:

@@ -31,7 +31,7 @@ from inlay.errors import (
     InvalidArgumentError,
     UnreadableUploadError,
 )
-from inlay.incremental.validate import Conformer
+from inlay.incremental.conformer import Conformer
 from inlay.parquet.writer import WriterSettings
 from inlay.pipeline import parquet_files
 from inlay.pipeline.mapping import ColumnMapping

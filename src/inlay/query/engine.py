@@ -10,8 +10,9 @@ from functools import cached_property, partial
 from threading import Event
 from typing import Any, Literal
 
-from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError
+from inlay.errors import InvalidArgumentError, QueryError, QueryLimitError, QueryTimeoutError, error_from_dict
 from inlay.query.caches import ResultCache, TableCache
+from inlay.query.comparison import VersionPair
 from inlay.query.deadlines import Deadline, StorageChecks
 from inlay.query.pool import Pool, Reply, Worker, WorkerSettings
 from inlay.query.result import Answer, QueryResult, json_document
@@ -141,6 +142,46 @@ class QueryEngine:
             self._results.put(result_key, answer)
         return answer
 
+    def compare(self, pair: VersionPair, *, sample: int, cancel: Event | None = None) -> Answer:
+        """Compare two versions. Return the first deletions, updates and insertions, up to `sample` of each."""
+        rows = {"sample": sample, "max_rows": 4 * sample}  # an update has two rows
+        return run_in_thread(self._compare(pair, "arrow", rows, cancel))
+
+    async def answer_comparison(self, pair: VersionPair, form: Format, *, offset: int, limit: int | None) -> Answer:
+        """Compare two versions from an event loop. Return the rows from position `offset` on."""
+        max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
+        rows = {"sample": None, "offset": offset, "max_rows": max_rows}
+        return await run_in_loop(self._compare(pair, form, rows))
+
+    def _compare(
+        self, pair: VersionPair, form: Format, rows: Mapping[str, Any], cancel: Event | None = None
+    ) -> Steps[Answer]:
+        deadline = Deadline(self._timeout, cancel)
+        if self._storage_checks is not None and pair.is_remote:
+            deadline.check_storage(self._storage_checks())
+        request = {"compare": pair.description, "format": form, "max_bytes": self._max_bytes, **rows}
+        try:
+            worker = yield from self._pool.take(deadline)
+            try:
+                reply = yield from worker.exchange(request, deadline)
+                path = self._keep(worker) if "file" in reply.fields else None
+            finally:
+                self._pool.put_back(worker)
+        except QueryTimeoutError as error:
+            message = f"The diff took longer than {self._timeout:g} seconds and was stopped."
+            raise QueryTimeoutError(message, hint=_compare_less("INLAY_QUERY_TIMEOUT_SECONDS")) from error
+        except QueryLimitError as error:
+            raise _diff_memory_error() from error
+        if "problem" in reply.fields:
+            problem = error_from_dict(reply.fields["problem"])
+            raise _diff_memory_error() if isinstance(problem, QueryLimitError) else problem
+        if "error" in reply.fields:
+            raise explain(reply.fields["error"], "", list)
+        if "too_large" in reply.fields:
+            message = f"The rows that differ have more than {self._max_bytes:,} bytes."
+            raise QueryLimitError(message, hint="Compare versions with fewer changes between them.")
+        return Answer(reply.fields, reply.body, path)
+
     def _keep(self, worker: Worker) -> str:
         """Move the result file of a worker to a name that the next query does not use."""
         path = os.path.join(self._pool.directory, f"{os.urandom(8).hex()}.arrow")
@@ -155,10 +196,10 @@ class QueryEngine:
         reply = run_in_thread(self._exchange(request, deadline))
         return reply.fields.get("size")
 
-    def encode_answer(self, answer: Answer, form: Format) -> Iterator[bytes]:
-        """Yield the encoded rows of an answer in a file."""
+    def encode_answer(self, answer: Answer, form: Format, summary: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer in a file. In JSON, a summary comes before them."""
         if form == "json":
-            return json_document(answer.summary(), self._parts("json", answer=answer.path))
+            return json_document(summary or answer.summary(), self._parts("json", answer=answer.path))
         if form == "csv":
             return self._parts("csv", answer=answer.path)
         return QueryResult(answer).to_arrow()
@@ -198,6 +239,16 @@ class QueryEngine:
         if "error" in reply.fields:
             raise explain(reply.fields["error"], "", list)
         return reply
+
+
+def _compare_less(setting: str) -> str:
+    return f"Compare versions with fewer changes between them, or increase {setting}."
+
+
+def _diff_memory_error() -> QueryLimitError:
+    return QueryLimitError(
+        "The diff needs more memory than the limit allows.", hint=_compare_less("INLAY_QUERY_MEMORY_BYTES")
+    )
 
 
 class _Run:

@@ -154,9 +154,9 @@ class Answer:
         """The approximate memory of the answer in bytes."""
         return len(self.body) + _ANSWER_BYTES + _COLUMN_BYTES * len(self.fields["columns"])
 
-    def complete(self, form: str) -> bytes:
-        """Return the whole response of an answer without a file."""
-        return b"".join(json_document(self.summary(), [self.body])) if form == "json" else self.body
+    def complete(self, form: str, summary: Mapping[str, Any] | None = None) -> bytes:
+        """Return the whole response of an answer without a file. In JSON, a summary comes before the rows."""
+        return b"".join(json_document(summary or self.summary(), [self.body])) if form == "json" else self.body
 
     def close(self) -> None:
         """Delete the file."""

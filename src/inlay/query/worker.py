@@ -30,7 +30,9 @@ from datafusion import DataFrame, RuntimeEnvBuilder, SessionConfig, SessionConte
 from datafusion import catalog as df_catalog
 from datafusion.object_store import AmazonS3
 
+from inlay.errors import InlayError, QueryLimitError
 from inlay.pyarrow_features import byte_size
+from inlay.query.comparison import Differences
 from inlay.query.disk import is_low, require_space
 from inlay.query.encoding import ENCODERS, encode_part
 from inlay.query.paths import FilePaths
@@ -90,15 +92,33 @@ class Session:
             sql = _SHOW_TABLES
         output = _Output(request, self._settings, self.paths if first_keyword(sql) == "explain" else None)
         try:
-            return output.write(self._in_memory.frame(sql, request))
+            return output.write_frame(self._in_memory.frame(sql, request))
         except Exception as error:
             if "Resources exhausted" not in str(error) or self._in_memory.joins_by_nested_loops(sql):
                 raise
         require_space(self._settings["directory"], self._settings["disk_reserve"])
-        return output.write(self._on_disk.frame(sql, request))
+        return output.write_frame(self._on_disk.frame(sql, request))
 
     def decode(self, request: Mapping[str, Any]) -> Message:
         return self._in_memory.decode(request)
+
+    def compare(self, request: Mapping[str, Any]) -> Message:
+        """Compare two versions: return some of the rows that differ, or the first of each kind."""
+        output = _Output(request, self._settings, None)
+        self.paths.add([f"{request['compare']['address']}/"])
+        try:
+            found = Differences(request["compare"])
+            if request["sample"] is not None:
+                rows = found.first_of_each_kind(request["sample"])
+            else:
+                start = request["offset"]
+                rows = found.rows(start, start + request["max_rows"] + 1)
+            fields, body = output.write(found.schema, rows)
+        except (MemoryError, InlayError) as error:
+            if not isinstance(error.__cause__ or error, MemoryError):
+                raise
+            raise QueryLimitError("The diff needs more memory than the limit allows.") from None
+        return {**fields, **found.counts}, body
 
     @cached_property
     def _on_disk(self) -> _Database:
@@ -317,10 +337,14 @@ class _Output:
         self._path = os.path.join(settings["directory"], "result.arrow")
         self._started = time.perf_counter()
 
-    def write(self, frame: DataFrame) -> Message:
-        """Write up to `max_rows` rows."""
-        schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in frame.schema()])
-        batches = self._limited(schema, frame)
+    def write_frame(self, frame: DataFrame) -> Message:
+        """Run a query and write up to `max_rows` rows."""
+        return self.write(frame.schema(), (produced.to_pyarrow() for produced in frame.execute_stream()))
+
+    def write(self, produced: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Message:
+        """Write up to `max_rows` rows of a schema."""
+        schema = pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in produced])
+        batches = self._limited(schema, rows)
         first = list(_until_large(batches))
         rest = next(batches, None)
         fields: dict[str, Any] = {"columns": columns_of(schema)}
@@ -343,10 +367,10 @@ class _Output:
             os.unlink(self._path)
             raise
 
-    def _limited(self, schema: pa.Schema, frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    def _limited(self, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._rows, self._truncated, size = 0, False, 0
-        for produced in frame.execute_stream():
-            batch = produced.to_pyarrow() if self._paths is None else self._paths.hide_in(produced.to_pyarrow())
+        for produced in rows:
+            batch = produced if self._paths is None else self._paths.hide_in(produced)
             self._truncated = self._rows + batch.num_rows > self._max_rows
             batch = _cast(schema, batch.slice(0, self._max_rows - self._rows))
             self._rows += batch.num_rows
@@ -414,6 +438,8 @@ def _serve(parent: Connection) -> None:
             reply = _respond(session, request)
         except ResultTooLargeError:
             reply = {"too_large": True}, b""
+        except InlayError as error:
+            reply = {"problem": orjson.loads(session.paths.hide(orjson.dumps(error.to_dict()).decode()))}, b""
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
             reply = {"error": session.paths.hide(str(error))}, b""
 
@@ -421,6 +447,8 @@ def _serve(parent: Connection) -> None:
 def _respond(session: Session, request: Mapping[str, Any]) -> Message:
     if "encode" in request:
         return encode_part(request)
+    if "compare" in request:
+        return session.compare(request)
     return session.decode(request) if "decode" in request else session.execute(request)
 
 

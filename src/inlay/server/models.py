@@ -15,9 +15,8 @@ from inlay.server.problems import problem_document
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from inlay import catalog, pipeline
+    from inlay import catalog, pipeline, workspace
     from inlay.workspace import Workspace
-    from inlay.workspace.storage import ServiceStorage
 
 
 class ResponseModel(BaseModel):
@@ -97,6 +96,15 @@ class File(ResponseModel):
     bytes: int
 
 
+class View(ResponseModel):
+    """The dataset as a table for other programs."""
+
+    format: Annotated[str, Field(examples=["delta"])]
+    url: Annotated[str, Field(description="Address of the table: a local path or an object store URL.")]
+    version: Annotated[int | None, Field(description="Newest version in the view. None if the view has none yet.")]
+    problem: Annotated[str | None, Field(description="Why the view cannot show the current version.")]
+
+
 class DatasetSummary(ResponseModel):
     id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
     label: str
@@ -128,23 +136,31 @@ class Dataset(DatasetSummary):
     schema_name: str
     current_version: int
     parquet_url: Annotated[str, Field(description="URL of the data file, or of a manifest that lists data files.")]
+    manifest_url: Annotated[
+        str | None, Field(description="URL of the manifest, which versions of older releases may lack.")
+    ]
     schema_: Annotated[Schema, Field(alias="schema")]
     source_config: dict[str, Any]
     rejected_count: int
     files: list[File]
+    views: Annotated[list[View], Field(description="Published views (`INLAY_PUBLISH`).")]
 
     @classmethod
-    def of_snapshot(cls, snapshot: catalog.Snapshot, storage: ServiceStorage) -> Self:
-        dataset, version = snapshot.dataset, snapshot.version
+    def of_snapshot(cls, snapshot: catalog.Snapshot, workspace: Workspace) -> Self:
+        dataset, version, storage = snapshot.dataset, snapshot.version, workspace.storage
+        url = workspace.publisher.address(dataset.id)
+        views = workspace.publisher.views(dataset.id)
         names = ("version", "row_count", "size_bytes", "parquet_url", "rejected_count")
         return cls(
             **{name: getattr(version, name) for name in names},
             **{name: getattr(dataset, name) for name in DatasetSummary.model_fields if name not in (*names, "status")},
             schema_name=dataset.schema_name,
+            manifest_url=None if version.manifest_path is None else storage.address(version.manifest_path),
             current_version=dataset.version,
             schema_=Schema.of(version.schema),
             source_config=dataset.source_config,
             files=[File(url=storage.address(file.path), rows=file.rows, bytes=file.bytes) for file in snapshot.files],
+            views=[View(format=v.format, url=url, version=v.version, problem=v.problem) for v in views],
         )
 
 
@@ -167,12 +183,23 @@ class Created(ResponseModel):
 
 
 class Version(ResponseModel):
+    """A version of a dataset. It has the fields of `inlay.Version` of the library, with the same meaning."""
+
     version: int
-    operation: Annotated[str, Field(examples=["create", "load", "restore"])]
-    strategy: str | None
+    at: Annotated[datetime, Field(description="Time of the commit, as `created_at`.")]
+    operation: Annotated[str, Field(examples=["create", "merge", "append", "overwrite", "delete", "restore"])]
+    strategy: Annotated[str | None, Field(description="Strategy of the load.")]
+    key_columns: Annotated[list[str], Field(description="Key columns of the load.")]
     inserted: int
     updated: int
     deleted: int
+    rows: Annotated[int, Field(description="Number of rows, as `row_count`.")]
+    files: Annotated[int, Field(description="Number of data files, as `file_count`.")]
+    bytes: Annotated[int, Field(description="Size of the data files, as `size_bytes`.")]
+    transaction: Annotated[str | None, Field(description="`Idempotency-Key` of the request.")]
+    external: Annotated[bool, Field(description="Always false: other programs cannot commit to a dataset.")]
+    damaged: Annotated[bool, Field(description="Whether a data file is missing or has another size.")]
+    restores: Annotated[int | None, Field(description="Version whose rows a restore brought back.")]
     row_count: int
     size_bytes: int
     file_count: int
@@ -192,6 +219,41 @@ class Versions(Page):
     @classmethod
     def of(cls, page: catalog.Page[catalog.Version]) -> Self:
         return cls(versions=[Version.of(version) for version in page.items], **_paging(page))
+
+
+class QueryColumn(ResponseModel):
+    name: str
+    type: Annotated[str, Field(examples=["bigint"])]
+
+
+class Diff(Page):
+    """Rows that differ between two versions. `count` is the number of all these rows: an update has two."""
+
+    old: int
+    new: int
+    key_columns: Annotated[
+        list[str], Field(description="Key columns of the loads between the versions. Empty if these differ.")
+    ]
+    inserted: int
+    updated: int
+    deleted: int
+    columns: list[QueryColumn]
+    rows: Annotated[
+        list[list[Any]],
+        Field(
+            description="Rows as arrays, in the order of `columns`: deletions, then updates, then insertions. The first"
+            " column, `_change`, is `delete`, `update_before`, `update_after` or `insert`."
+        ),
+    ]
+
+    @staticmethod
+    def summary(diff: workspace.Diff, limit: int, offset: int) -> dict[str, Any]:
+        """Return all fields except `rows`."""
+        count = diff.row_count
+        paging = {"count": count, "limit": limit, "offset": offset}
+        versions = {"old": diff.pair.old, "new": diff.pair.new, "key_columns": diff.pair.key_columns}
+        has_more = {"has_more": offset + diff.answer.row_count < count}
+        return paging | has_more | versions | diff.counts | {"columns": diff.answer.fields["columns"]}
 
 
 class Counts(ResponseModel):
@@ -326,11 +388,6 @@ class Reject(ResponseModel):
 class Rejects(Page):
     version: int
     rejects: list[Reject]
-
-
-class QueryColumn(ResponseModel):
-    name: str
-    type: Annotated[str, Field(examples=["bigint"])]
 
 
 class QueryResult(ResponseModel):

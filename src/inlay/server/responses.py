@@ -19,9 +19,20 @@ from inlay.server.problems import ProblemException, problem_response
 
 if TYPE_CHECKING:
     from inlay.catalog import Job
+    from inlay.query import Answer, Format
     from inlay.workspace import SubmittedJob
 
-__all__ = ["accepted_response", "cancel_on_disconnect", "json_response", "negotiate", "stream_response", "wait_for_job"]
+__all__ = [
+    "ANSWER_FORMATS",
+    "accepted_response",
+    "answer_headers",
+    "answer_response",
+    "cancel_on_disconnect",
+    "json_response",
+    "negotiate",
+    "stream_response",
+    "wait_for_job",
+]
 
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 1 << 16
@@ -122,6 +133,40 @@ async def _prepend(service: Service, produced: Sequence[bytes], chunks: Iterator
         yield chunk
     while (chunk := await service.next(lambda: next(chunks, b""))) != b"":
         yield chunk
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+_PARQUET = "application/vnd.apache.parquet"
+ANSWER_FORMATS: dict[str, Format] = {
+    "application/json": "json",
+    "text/csv": "csv",
+    "application/vnd.apache.arrow.stream": "arrow",
+    _PARQUET: "arrow",  # which this process converts
+}
+
+
+def answer_headers(answer: Answer) -> dict[str, str]:
+    return {"X-Row-Count": str(answer.row_count), "X-Truncated": str(answer.truncated).lower()}
+
+
+async def answer_response(
+    service: Service,
+    answer: Answer,
+    media: str,
+    headers: Mapping[str, str],
+    summary: Mapping[str, Any] | None = None,
+) -> Response:
+    """Return the rows that a query process answered. In JSON, a summary comes before them."""
+    if media == _PARQUET:
+        from inlay.query import QueryResult
+
+        result = QueryResult(answer)
+        return await stream_response(service, result.to_parquet(), media, headers=headers, close=result.close)
+    form = ANSWER_FORMATS[media]
+    if answer.path is None:
+        return Response(answer.complete(form, summary), media_type=media, headers=headers)
+    pieces = (await service.workspace()).encode(answer, form, summary)
+    return await stream_response(service, pieces, media, headers=headers, close=answer.close)
 
 
 @contextlib.asynccontextmanager

@@ -22,7 +22,8 @@ class InlayDataSource(DataSource):
     datasets of inlay:
 
     - `spark.read.format("inlay").load(path)` reads one snapshot. The options `columns` ("id,price") and `filter`
-      ("day >= '2025-01-01' AND id < 100") leave out columns, files and rows before Spark sees them.
+      ("day >= '2025-01-01' AND id < 100") leave out columns, files and rows before Spark sees them. The option
+      `version` reads an earlier version.
     - `df.write.format("inlay").mode("append").option("keys", "id").option("strategy", "upsert").save(path)` merges a
       DataFrame. Without `keys`, `mode("append")` appends its rows and `mode("overwrite")` replaces all rows.
     - `df.writeStream.format("inlay").option("keys", "id").option("checkpointLocation", ...).start(path)` merges each

@@ -80,12 +80,13 @@ class ReadOptions:
     path: str
     columns: list[str] | None
     condition: str | None
+    version: int | None
     storage_options: Mapping[str, Any] | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         found = _parse(_without_spark_options(options), _arguments(incremental.read_parquet))
-        names = ("columns", "filter", "storage_options")
+        names = ("columns", "filter", "version", "storage_options")
         return cls(_require_path(options), *(found.get(name) for name in names))
 
 

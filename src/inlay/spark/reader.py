@@ -43,7 +43,7 @@ _SPLIT_BYTES = 32 << 20  # A larger file is split into row groups.
 
 def read_schema(options: ReadOptions) -> Any:
     """Return the schema of a dataset as a schema of Spark."""
-    with wrap_errors("read"), hold_snapshot(_locate(options)) as snapshot:
+    with wrap_errors("read"), hold_snapshot(_locate(options), options.version) as snapshot:
         contents = Contents.read(snapshot.location, snapshot.files)
         _select(options, contents)  # rejects a wrong filter before Spark plans
         return spark_schema(contents.schema, options.columns)
@@ -89,7 +89,7 @@ class SnapshotReader(DataSourceReader):
         """Plan the tasks."""
         location = _locate(self._options)
         with wrap_errors("read"):
-            snapshot = lease_snapshot(location)
+            snapshot = lease_snapshot(location, self._options.version)
             contents = Contents.read(snapshot.location, snapshot.files)
             require_types(self._schema, contents.schema)
             selection = _select(self._options, contents)

@@ -199,6 +199,10 @@ class ObjectStore:
                 raise FileExistsError(errno.EEXIST, "exists", path) from error
             raise
 
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Create or replace an object, as a whole."""
+        self._create(path, data, replace=True)
+
     def _create(self, path: str, data: bytes, *, replace: bool) -> None:
         self._client.pipe_file(path, data, **({} if replace else {"mode": "create"}))
 

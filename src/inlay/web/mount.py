@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Protected", "mount", "mount_files"]
 
-_PAGES = ("home", "dataset", "dataset.deletion", "preview", "rejects", "load", "sql", "jobs", "status")
+_PAGES = ("home", "dataset", "dataset.deletion", "dataset.diff", "preview", "rejects", "load", "sql", "jobs", "status")
 
 STATIC = "/static"
 _SOCKET = "/_nicegui_ws"

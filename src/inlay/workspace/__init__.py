@@ -34,6 +34,7 @@ from inlay.query.deadlines import StorageChecks
 from inlay.settings import Settings
 from inlay.workspace.conversions import Conversions
 from inlay.workspace.data import Data, DatasetTables
+from inlay.workspace.diffs import Diff, Diffs, DiffSample
 from inlay.workspace.health import Check, require_answer, states
 from inlay.workspace.key_columns import KeyAdvice, advise_keys
 from inlay.workspace.maintenance import Maintenance
@@ -43,9 +44,11 @@ from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
 from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
 from inlay.workspace.storage_faults import DiskReserve, find_fault, storage_faults
+from inlay.workspace.views import Publisher
 
 __all__ = [
     "Deletion",
+    "Diff",
     "Inline",
     "Load",
     "NewColumn",
@@ -133,9 +136,11 @@ class Workspace:
             directory=self.query_engine.directory,
         )
         self.spark = Spark(settings.spark_master, session, settings.spark_idle_seconds)
-        self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
+        self.publisher = Publisher(catalog, storage, settings.publish)
+        self._services = Services(settings, catalog, storage, self.spark, self.query_engine, self.publisher)
         self._sources = Sources(self._services)
         self._conversions = Conversions(self._services, self._sources)
+        self._diffs = Diffs(catalog, storage, self.query_engine)
         self._maintenance = Maintenance(self._services)
         self._runner: JobRunner | None = None
         local = [storage.root.path] if storage.root.store.is_local else []
@@ -360,6 +365,16 @@ class Workspace:
     def versions(self, dataset_id: str, limit: int = 100, offset: int = 0) -> Page[Version]:
         return self.catalog.versions.list(dataset_id, limit=limit, offset=offset)
 
+    def diff(self, dataset_id: str, old: int, new: int, cancel: threading.Event | None = None) -> DiffSample:
+        """Compare two versions: count the rows that differ, and read the first of each kind."""
+        return self._diffs.sample(dataset_id, old, new, cancel)
+
+    async def answer_diff(
+        self, dataset_id: str, old: int, new: int, form: Format, *, offset: int = 0, limit: int | None = None
+    ) -> Diff:
+        """Compare two versions from an event loop, and return the encoded rows that differ."""
+        return await self._diffs.answer(dataset_id, old, new, form, offset=offset, limit=limit)
+
     def restore(
         self, dataset_id: str, version: int, *, idempotency_key: str | None = None, scope: str = ""
     ) -> SubmittedJob:
@@ -368,11 +383,8 @@ class Workspace:
             # After a restore, the version that it restored may expire. A repeated request still gets the earlier job.
             self.catalog.versions.get(dataset_id, version)
 
-        def work(handle: JobHandle) -> None:
-            self.catalog.versions.restore(dataset_id, version, job_id=handle.id)
-
         return self._submit(
-            "restore", {"version": version}, work,
+            "restore", {"version": version}, lambda handle: self._conversions.restore(version, handle),
             dataset_id=dataset_id, idempotency_key=idempotency_key, scope=scope,
         )  # fmt: skip
 
@@ -393,9 +405,9 @@ class Workspace:
                 raise
             raise fault from error
 
-    def encode(self, answer: Answer, form: Format) -> Iterator[bytes]:
-        """Yield the encoded rows of an answer that has many rows."""
-        return self.query_engine.encode_answer(answer, form)
+    def encode(self, answer: Answer, form: Format, summary: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """Yield the encoded rows of an answer that has many rows. In JSON, a summary comes before them."""
+        return self.query_engine.encode_answer(answer, form, summary)
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> Job:
@@ -431,7 +443,10 @@ class Workspace:
             writes_files = kind != "restore"
             watch = self._disk.watch(handle.stop) if writes_files else contextlib.nullcontext()
             with storage_faults(self.storage), watch:
-                return work(handle)
+                result = work(handle)
+            if writes:
+                self.publisher.update(dataset_id)
+            return result
 
         with self._runner.admission():
             submission = self.catalog.jobs.create(

@@ -7,14 +7,14 @@ visible when a catalog transaction commits them, and are removed if it fails.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
 
-from inlay.catalog import DataFile, NewVersion, Snapshot
+from inlay.catalog import DataFile, NewManifest, NewVersion, Snapshot
+from inlay.commit.sidecar import Change
 from inlay.engines.spark.engine import SparkEngine
 from inlay.errors import CommitStateUnknownError, SchemaMismatchError
 from inlay.incremental.display import Progress, ProgressCallback
@@ -23,6 +23,7 @@ from inlay.incremental.result import MergeResult
 from inlay.incremental.validate import MergeOptions
 from inlay.pipeline import Conversion, ReadOptions
 from inlay.storage import Location, discard_tree
+from inlay.workspace.manifests import write_manifest
 from inlay.workspace.plans import Planner
 from inlay.workspace.requests import Deletion, Load, NewDataset, Source, column_mapping, column_overrides
 from inlay.workspace.runner import JobHandle
@@ -48,7 +49,8 @@ class Conversions:
                 request.source, handle, location, "v1",
                 overrides=column_overrides(request.columns), on_error=request.on_error,
             )  # fmt: skip
-            version = self._version(dataset_id, "v1", "create", converted, request.source, inserted=converted.rows)
+            version = self._version(dataset_id, converted, request.source, "create", inserted=converted.rows)
+            version = self._with_manifest(dataset_id, "v1", version, None, handle)
             self._services.catalog.datasets.create(
                 job_id=handle.id,
                 label=request.label,
@@ -83,8 +85,9 @@ class Conversions:
         directory = self._directory(snapshot, handle)
 
         def commit(version: NewVersion, result: dict[str, Any]) -> None:
-            base = snapshot.version.version
-            self._services.catalog.versions.commit(snapshot.dataset.id, base, version, job_id=handle.id, result=result)
+            dataset_id, base = snapshot.dataset.id, snapshot.version.version
+            version = self._with_manifest(dataset_id, directory, version, snapshot, handle)
+            self._services.catalog.versions.commit(dataset_id, base, version, job_id=handle.id, result=result)
 
         with self._removed_on_failure(self._services.storage.dataset(snapshot.dataset.id), directory):
             yield snapshot, directory, commit
@@ -103,8 +106,8 @@ class Conversions:
         replaces = request.strategy == "replace"
         kept = () if replaces else snapshot.files
         version = self._version(
-            dataset.id, directory, request.strategy, converted, request.source,
-            kept=kept, inserted=converted.rows, deleted=old.row_count if replaces else 0,
+            dataset.id, converted, request.source, "overwrite" if replaces else "append",
+            strategy=request.strategy, kept=kept, inserted=converted.rows, deleted=old.row_count if replaces else 0,
         )  # fmt: skip
         counts = {"inserted": converted.rows, "updated": 0, "deleted": version.deleted, "unchanged": 0}
         touched = {
@@ -130,14 +133,13 @@ class Conversions:
                 result = merge_draft(rows, draft, options, SparkEngine(spark), self._services.storage.options)
             rejects = self._store_rejects(dataset.id, directory, converted, handle)
         source = _origin(request.source) | {"key_columns": list(request.key_columns)}
-        version, outcome = self._merged_version(snapshot, directory, draft, result, schema, source)
+        version, outcome = self._merged_version(snapshot, draft, result, schema, source)
         version = replace(version, rejected_count=converted.rejected, reject_files=rejects)
         return version, _source_counts(converted) | outcome
 
     def _merged_version(
         self,
         snapshot: Snapshot,
-        directory: str,
         draft: Draft,
         result: MergeResult,
         schema: pa.Schema,
@@ -147,9 +149,11 @@ class Conversions:
         storage, dataset_id = self._services.storage, snapshot.dataset.id
         counts = {name: getattr(result, name) for name in ("inserted", "updated", "deleted")}
         files = [DataFile(storage.in_storage(dataset_id, path), rows, size) for path, rows, size in draft.files(result)]
+        key_columns = source.get("key_columns", [])
         version = NewVersion(
-            operation="load",
+            operation="merge" if key_columns else "delete",
             strategy=result.strategy,
+            key_columns=key_columns,
             files=files,
             schema=schema,
             parquet_url="",
@@ -166,7 +170,7 @@ class Conversions:
             "files_kept": len(result.preserved_files),
             "bytes_written": result.bytes_written,
         }
-        return self._with_manifest(dataset_id, directory, version), outcome
+        return version, outcome
 
     def plan(self, request: Load, handle: JobHandle) -> dict[str, Any]:
         """Return the plan of a load into the current version, without changing anything."""
@@ -200,7 +204,7 @@ class Conversions:
                     request.where, draft, SparkEngine(spark), _progress_callback(handle), request.max_deleted
                 )
             source = {"type": "condition", "where": request.where}
-            commit(*self._merged_version(snapshot, directory, draft, result, snapshot.dataset.schema, source))
+            commit(*self._merged_version(snapshot, draft, result, snapshot.dataset.schema, source))
 
     def plan_deletion(self, request: Deletion, handle: JobHandle) -> dict[str, Any]:
         """Return the plan of a deletion from the current version, without changing anything."""
@@ -213,6 +217,17 @@ class Conversions:
         return {"dry_run": True, "version": snapshot.version.version} | plan
 
     # ----------------------------------------------------------------------------------------------------- versions
+    def restore(self, number: int, handle: JobHandle) -> None:
+        """Commit the files of an older version as a new version."""
+        snapshot = self._snapshot(handle)
+        directory = self._directory(snapshot, handle)
+        catalog, dataset_id = self._services.catalog, snapshot.dataset.id
+        old = catalog.versions.snapshot(dataset_id, number)
+        change = Change("restore", rows=old.version.row_count, inserted=0, updated=0, deleted=0, restores=number)
+        with self._removed_on_failure(self._services.storage.dataset(dataset_id), directory):
+            manifest = self._write_manifest(dataset_id, directory, old.files, snapshot, change, handle)
+            catalog.versions.restore(dataset_id, number, job_id=handle.id, manifest=manifest)
+
     def _snapshot(self, handle: JobHandle) -> Snapshot:
         return self._services.catalog.versions.snapshot(str(handle.job.dataset_id))
 
@@ -234,11 +249,11 @@ class Conversions:
     def _version(
         self,
         dataset_id: str,
-        directory: str,
-        operation: str,
         converted: Conversion,
         source: Source,
+        operation: str,
         *,
+        strategy: str | None = None,
         kept: Sequence[DataFile] = (),
         inserted: int = 0,
         deleted: int = 0,
@@ -247,33 +262,42 @@ class Conversions:
         filled = [file for file in converted.files if file.rows]
         written = filled if filled or kept else converted.files  # a version has at least one file
         added = [DataFile(storage.in_storage(dataset_id, f.path), f.rows, f.bytes) for f in written]
-        return self._with_manifest(
-            dataset_id,
-            directory,
-            NewVersion(
-                operation="create" if operation == "create" else "load",
-                strategy=None if operation == "create" else operation,
-                files=[*kept, *added],
-                schema=converted.schema,
-                parquet_url="",
-                inserted=inserted,
-                deleted=deleted,
-                source=_origin(source),
-                rejected_count=converted.rejected,
-                reject_files=[storage.in_storage(dataset_id, path) for path in converted.reject_files],
-            ),
+        return NewVersion(
+            operation=operation,
+            strategy=strategy,
+            files=[*kept, *added],
+            schema=converted.schema,
+            parquet_url="",
+            inserted=inserted,
+            deleted=deleted,
+            source=_origin(source),
+            rejected_count=converted.rejected,
+            reject_files=[storage.in_storage(dataset_id, path) for path in converted.reject_files],
         )
 
-    def _with_manifest(self, dataset_id: str, directory: str, version: NewVersion) -> NewVersion:
-        """Set the URL of a version: its only file, or a manifest that lists its files."""
+    def _with_manifest(
+        self, dataset_id: str, directory: str, version: NewVersion, base: Snapshot | None, handle: JobHandle
+    ) -> NewVersion:
+        """Write the manifest of a version, and set what the version takes from it."""
+        rows = sum(file.rows for file in version.files)
+        counts = (version.inserted, version.updated, version.deleted, rows)
+        change = Change(version.operation, version.strategy, version.key_columns, *counts)
+        manifest = self._write_manifest(dataset_id, directory, version.files, base, change, handle)
+        return replace(version, transaction=handle.job.idempotency_key, **asdict(manifest))
+
+    def _write_manifest(
+        self,
+        dataset_id: str,
+        directory: str,
+        files: Sequence[DataFile],
+        base: Snapshot | None,
+        change: Change,
+        handle: JobHandle,
+    ) -> NewManifest:
         storage = self._services.storage
-        if len(version.files) == 1:
-            return replace(version, parquet_url=storage.address(version.files[0].path))
-        path = storage.in_storage(dataset_id, f"{directory}/manifest.json")
-        listed = [{"url": storage.address(f.path), "rows": f.rows, "bytes": f.bytes} for f in version.files]
-        storage.remove(path)
-        storage.create(path, json.dumps({"files": listed}, indent=1).encode())
-        return replace(version, parquet_url=storage.address(path), manifest_path=path)
+        number = 1 if base is None else base.version.version + 1
+        path, before = storage.in_storage(dataset_id, directory), None if base is None else base.files
+        return write_manifest(storage, path, number, files, before, change, handle.job.idempotency_key)
 
     def _store_rejects(self, dataset_id: str, directory: str, converted: Conversion, handle: JobHandle) -> list[str]:
         """Copy the rejects of a staged source into the directory of the new version."""

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from inlay.catalog import is_id, upload_directory
+from inlay.catalog import dataset_directory, is_id, upload_directory
 from inlay.commit.sidecar import sidecar_owner
 from inlay.errors import InlayError
+from inlay.storage import Listing
 from inlay.workspace.services import Services
 
 __all__ = ["Maintenance"]
@@ -61,6 +62,7 @@ class Maintenance:
         catalog.uploads.expire(datetime.now(UTC) - timedelta(seconds=settings.upload_expiry_seconds))
         catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
         self.remove_garbage()
+        self._services.publisher.catch_up()
         self._services.query.drop_unused_copies()
         interval = min(_ORPHAN_INTERVAL_SECONDS, max(settings.orphan_grace_seconds, 1.0))
         if time.monotonic() - self._orphans_collected_at >= interval or not self._orphans_collected_at:
@@ -78,12 +80,17 @@ class Maintenance:
 
     # ------------------------------------------------------------------------------------------------------ orphans
     def collect_orphans(self) -> list[str]:
-        """Remove old files that neither the catalog nor a job refers to. Returns their paths."""
+        """Remove old files that neither the catalog nor a job refers to. Returns their paths.
+
+        The same listing tells which versions are damaged.
+        """
         storage = self._services.storage
+        listed_at, listings = datetime.now(UTC), {top: storage.files_below(top) for top in _TOP_DIRECTORIES}
         before = time.time_ns() - int(self._services.settings.orphan_grace_seconds * 1e9)
         # Files are listed before jobs and versions are read: a file that a job commits meanwhile belongs either to
         # the active job or to a version.
-        old = [path for top in _TOP_DIRECTORIES for path in self._old_files(top, before)]
+        old = [f"{top}/{file.path}" for top, each in listings.items() for file in each if file.mtime_ns < before]
+        self._mark_damaged(listings["datasets"], listed_at)
         empty = [path for top in _TOP_DIRECTORIES for path in storage.empty_directories(top, before)]
         jobs = self._services.catalog.jobs.active()
         files, datasets = self._unknown_in_datasets(old, {job.dataset_id for job in jobs})
@@ -100,8 +107,17 @@ class Maintenance:
                 _try_remove(storage.remove_empty_directory, path)
         return sorted(orphans)
 
-    def _old_files(self, top: str, before: int) -> list[str]:
-        return [f"{top}/{file.path}" for file in self._services.storage.files_below(top) if file.mtime_ns < before]
+    def _mark_damaged(self, listing: Listing, listed_at: datetime) -> None:
+        """Mark the versions that lack a file. A file of another size was changed by another program."""
+        if not listing:  # the disk may not be mounted
+            return
+        sizes: dict[str, dict[str, int]] = {}
+        for file in listing:
+            path = f"datasets/{file.path}"
+            sizes.setdefault(_directory_of(path), {})[path] = file.size
+        versions = self._services.catalog.versions
+        for dataset_id in self._services.catalog.datasets.ids():
+            versions.mark_damaged(dataset_id, sizes.get(dataset_directory(dataset_id), {}), listed_at)
 
     def _unknown_uploads(self, old: Iterable[str]) -> set[str]:
         unknown = self._services.catalog.uploads.unknown(_second_parts(old, "uploads"))
@@ -117,7 +133,9 @@ class Maintenance:
         unknown = catalog.datasets.unknown(by_dataset)
         directories = {_directory_of(path) for dataset_id in unknown for path in by_dataset[dataset_id]}
         known = by_dataset.keys() - unknown
-        files = {path for each in known for path in by_dataset[each] - catalog.versions.live_paths(each)}
+        is_view = self._services.publisher.owns
+        dead = (path for each in known for path in by_dataset[each] - catalog.versions.live_paths(each))
+        files = {path for path in dead if not is_view(path)}
         return files, directories
 
     def _long_unknown(self, paths: set[str]) -> set[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from inlay.catalog import DataFile, Snapshot
 from inlay.engines.base import Engine
-from inlay.engines.kernels import bit_equal
+from inlay.engines.columns import bit_equal
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.managed import Draft, plan_delete_from_draft, plan_draft
 from inlay.incremental.plan import FilePlan, MergePlan

@@ -21,6 +21,7 @@ _MODULES = (
     "pyarrow.json",
     "pyarrow.parquet",
     "pyspark.worker",
+    "inlay.engines.edits",
     "inlay.engines.kernels",
     "inlay.pipeline.conversion",
     "inlay.storage",

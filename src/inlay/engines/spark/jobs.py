@@ -28,7 +28,9 @@ from inlay.engines.base import (
     StageResults,
     Target,
 )
-from inlay.engines.kernels import EditedPart, append_rows, edit_part, join_parts, rewrite_file, take_rows
+from inlay.engines.columns import take_rows
+from inlay.engines.edits import EditedPart, edit_part, join_parts, rewrite_file
+from inlay.engines.kernels import append_rows
 from inlay.engines.matching import match_files, open_target
 from inlay.engines.selection import Selection, select_rows
 from inlay.engines.source import ArrowSource

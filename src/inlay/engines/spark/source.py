@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from inlay.engines.base import Conform, RowNumbers
+from inlay.engines.columns import take_rows
 from inlay.engines.files import scan_fragments, unreadable_source
-from inlay.engines.kernels import take_rows
 from inlay.engines.keys import (
     KeyIndex,
     KeyRuns,

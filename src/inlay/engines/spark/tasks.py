@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from inlay.commit.sidecar import create_claimed_staging, inner_sidecar_path, new_staging_name, sidecar_path, unlock
 from inlay.engines.base import RowNumbers, StageResult, TaskProgress
-from inlay.engines.kernels import take_rows
+from inlay.engines.columns import take_rows
 from inlay.engines.spark.session import (
     cancel_jobs,
     parallelism,

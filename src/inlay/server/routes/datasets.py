@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from inlay.errors import InvalidRequestError
 from inlay.server import models, requests
@@ -22,7 +22,17 @@ from inlay.server.dependencies import (
     Version,
     problems,
 )
-from inlay.server.responses import accepted_response, json_response, negotiate, stream_response, wait_for_job
+from inlay.server.responses import (
+    ANSWER_FORMATS,
+    accepted_response,
+    answer_headers,
+    answer_response,
+    cancel_on_disconnect,
+    json_response,
+    negotiate,
+    stream_response,
+    wait_for_job,
+)
 
 if TYPE_CHECKING:
     from inlay.catalog import Job
@@ -105,7 +115,7 @@ async def get_dataset(dataset_id: str, service: ServiceDep, _: Reader, version: 
 
 
 def _dataset(workspace: Workspace, dataset_id: str, version: int | None = None) -> models.Dataset:
-    return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace.storage)
+    return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace)
 
 
 @router.get(
@@ -225,6 +235,44 @@ async def delete_rows(
 async def list_versions(dataset_id: str, service: ServiceDep, _: Reader, page: Paging) -> models.Versions:
     """Versions are sorted newest first. Query one as `datasets."<table_name>@<version>"`."""
     return models.Versions.of(await service.run(lambda w: w.versions(dataset_id, *page)))
+
+
+@router.get(
+    "/v1/datasets/{dataset_id}/diff",
+    response_model=models.Diff,
+    responses={200: {"content": dict.fromkeys(_FORMATS.values(), _BINARY)}, **problems(404, 406, 408, 413, 507)},
+    summary="Compare two versions",
+)
+async def diff_versions(
+    dataset_id: str,
+    service: ServiceDep,
+    request: Request,
+    _: Reader,
+    page: Paging,
+    old: Annotated[int, Query(ge=1, le=2**31 - 1, description="Version number.")],
+    new: Annotated[
+        int, Query(ge=1, le=2**31 - 1, description="Number of the version to compare with it. It may be older.")
+    ],
+    format: Annotated[  # noqa: A002
+        Literal["json", "csv", "parquet", "arrow"] | None,
+        requests.IgnoreCase,
+        Query(description="`csv`, `parquet` and `arrow`: one file with all rows. Default: from `Accept`."),
+    ] = None,
+    accept: Accept = None,
+) -> Response:
+    """List the rows that differ between two versions. Only files and row groups that differ are read."""
+    media_types: dict[Any, str] = {"json": "application/json", **_FORMATS}
+    media = negotiate(accept, list(media_types.values())) if format is None else media_types[format]
+    workspace = await service.workspace()
+    paging = page._asdict() if media == media_types["json"] else {}
+    async with cancel_on_disconnect(request):
+        diff = await workspace.answer_diff(dataset_id, old, new, ANSWER_FORMATS[media], **paging)
+    if paging:
+        return await answer_response(service, diff.answer, media, {}, models.Diff.summary(diff, *page))
+    kind = next(name for name, each in media_types.items() if each == media)
+    name = f'attachment; filename="{diff.pair.name}-v{old}-v{new}.{kind}"'
+    headers = answer_headers(diff.answer) | {"Content-Disposition": name}
+    return await answer_response(service, diff.answer, media, headers)
 
 
 @router.post(

@@ -18,7 +18,7 @@ from inlay.web.shell import Visitor, report_errors
 if TYPE_CHECKING:
     from inlay.catalog import Snapshot, Version
 
-__all__ = ["confirm_restore", "show_actions"]
+__all__ = ["confirm_restore", "download_menu", "show_actions"]
 
 _FORMATS = (
     ("csv", "CSV", "For spreadsheets"),
@@ -33,7 +33,7 @@ def show_actions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> No
         if may_write:
             _link("Load rows", f"/datasets/{dataset.id}/load", "upload", "unelevated color=primary")
         _link("Query with SQL", _sql_address(snapshot), "terminal", "outline")
-        _download_menu(snapshot)
+        download_menu(f"/v1/datasets/{dataset.id}/data?version={snapshot.version.version}")
         if may_write:
             more = ui.button(icon="more_vert").props('flat round aria-label="Show more actions"')
             with more, ui.menu().props("auto-close"):
@@ -57,8 +57,8 @@ def _sql_address(snapshot: Snapshot) -> str:
     return f"/sql?q={quote(sql)}"
 
 
-def _download_menu(snapshot: Snapshot) -> None:
-    address = f"/v1/datasets/{snapshot.dataset.id}/data?version={snapshot.version.version}"
+def download_menu(address: str) -> None:
+    """Show a menu that downloads an address of the API in each format."""
     with (
         ui.button("Download", icon="download").props("no-caps outline icon-right=arrow_drop_down"),
         ui.menu().props("auto-close"),

@@ -9,6 +9,7 @@ from nicegui import html, ui
 from inlay.incremental import STRATEGIES
 from inlay.web import formatting
 from inlay.web.dataset.actions import confirm_restore
+from inlay.web.dataset.diff import diff_address, operation
 from inlay.web.shell import Visitor, report_errors
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["show_versions"]
 
 _PAGE_SIZE = 50
 _CHANGES = (("inserted", "good"), ("updated", "warn"), ("deleted", "bad"))
+_DAMAGED = "A file of this version is missing, or another program changed it."
 _SOURCES = {
     "upload": "from a file",
     "inline": "from inline data",
@@ -27,6 +29,7 @@ _SOURCES = {
 
 
 async def show_versions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool) -> None:
+    compare = ui.link("Compare versions", f"/datasets/{snapshot.dataset.id}/diff").classes("inlay-compare")
     timeline = html.ol().classes("inlay-timeline")
     older = ui.button("Show older versions", icon="expand_more").props("flat no-caps").classes("self-center")
     offset = 0
@@ -36,16 +39,20 @@ async def show_versions(visitor: Visitor, snapshot: Snapshot, *, may_write: bool
         page = await visitor.read(lambda w: w.versions(snapshot.dataset.id, _PAGE_SIZE, offset))
         offset += len(page.items)
         older.set_visibility(page.has_more)
+        compare.set_visibility(page.count > 1)
         largest = max((version.inserted + version.updated + version.deleted for version in page.items), default=0)
         with timeline:
             for version in page.items:
-                _show(visitor, snapshot, version, largest, may_write=may_write)
+                is_oldest = version is page.items[-1] and not page.has_more
+                _show(visitor, snapshot, version, largest, may_write=may_write, has_predecessor=not is_oldest)
 
     older.on_click(report_errors(show_more))
     await show_more()
 
 
-def _show(visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, *, may_write: bool) -> None:
+def _show(
+    visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, *, may_write: bool, has_predecessor: bool
+) -> None:
     """Show a version. `largest` is the change that fills the whole bar."""
     dataset, number = snapshot.dataset, version.version
     is_current = number == dataset.version
@@ -54,9 +61,11 @@ def _show(visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, 
         with html.div().classes("inlay-card inlay-version-card"):
             with html.div().classes("inlay-version-head"):
                 html.h3(f"Version {number}")
-                html.span(_operation(version))
+                html.span(operation(version))
                 if is_current:
                     html.span("Current").classes("inlay-chip")
+                if version.damaged:
+                    html.span("Damaged", title=_DAMAGED).classes("inlay-chip inlay-damaged")
                 html.time(formatting.ago(version.created_at), title=f"{version.created_at:%Y-%m-%d %H:%M:%S} UTC")
             _show_changes(version, largest)
             with html.div().classes("inlay-version-foot"):
@@ -67,19 +76,16 @@ def _show(visitor: Visitor, snapshot: Snapshot, version: Version, largest: int, 
                         f"/datasets/{dataset.id}/rejects?version={number}",
                     ).classes("inlay-rejected")
                 with html.div().classes("inlay-version-actions"):
-                    _show_actions(visitor, snapshot, version, may_write=may_write)
+                    _show_actions(visitor, snapshot, version, may_write=may_write, has_predecessor=has_predecessor)
 
 
-def _operation(version: Version) -> str:
-    if version.operation == "restore":
-        return f"Restored version {version.source.get('version')}"
-    if version.operation == "create":
-        return "Created"
-    return "Deleted rows" if version.strategy == "delete" else f"Loaded with {version.strategy}"
-
-
-def _show_actions(visitor: Visitor, snapshot: Snapshot, version: Version, *, may_write: bool) -> None:
+def _show_actions(
+    visitor: Visitor, snapshot: Snapshot, version: Version, *, may_write: bool, has_predecessor: bool
+) -> None:
     number, restore = version.version, report_errors(lambda: confirm_restore(visitor, snapshot, version))
+    if has_predecessor:
+        link = ui.link("Changes", diff_address(version.dataset_id, number - 1, number))
+        link.props(f'aria-label="Changes of version {number}"')
     if number != snapshot.version.version:
         link = ui.link("View", f"/datasets/{version.dataset_id}?version={number}")
         link.props(f'aria-label="View version {number}"')

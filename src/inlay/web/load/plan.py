@@ -13,7 +13,17 @@ from inlay.server import models
 from inlay.web.formatting import count, size
 from inlay.web.widgets import bad_cells_table, cell, rows_table, scrolling_table, text_of
 
-__all__ = ["Remedy", "rewritten_share", "segments", "show_counts", "show_plan", "show_problem", "show_warnings"]
+__all__ = [
+    "Remedy",
+    "rewritten_share",
+    "segments",
+    "show_changes",
+    "show_count",
+    "show_counts",
+    "show_plan",
+    "show_problem",
+    "show_warnings",
+]
 
 _MAX_BAD_CELLS = 20
 _MAX_SEGMENTS = 120
@@ -56,31 +66,28 @@ def show_warnings(warnings: Sequence[str]) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- counts
 def show_plan(plan: models.LoadPlan) -> None:
-    changes = plan.changes
     show_counts(plan, "to be ")
     html.p(_before_and_after(plan)).classes("inlay-note")
     if plan.kept_columns:
         html.p(f"Matching rows keep their values in {', '.join(plan.kept_columns)}.").classes("inlay-note")
     show_warnings(plan.warnings)
-    _show_updated(changes.updated, plan.updated - plan.unchanged)
-    _show_rows("New rows", "inlay-inserted", changes.columns, changes.inserted, plan.inserted)
-    _show_rows("Deleted rows", "inlay-deleted", changes.columns, changes.deleted, plan.deleted)
+    show_changes(plan.changes, plan.inserted, plan.updated - plan.unchanged, plan.deleted)
     _show_files(plan)
 
 
 def show_counts(counts: models.Counts, tense: str = "") -> None:
+    unchanged = f", {counts.unchanged:,} of them unchanged" if counts.unchanged else ""
     with html.ul().classes("inlay-counts"):
-        _show_count(counts.inserted, f"{tense}inserted", "inlay-inserted")
-        unchanged = f", {counts.unchanged:,} of them unchanged" if counts.unchanged else ""
-        _show_count(counts.updated, f"{tense}updated{unchanged}", "inlay-updated")
-        _show_count(counts.deleted, f"{tense}deleted", "inlay-deleted")
+        show_count(counts.inserted, f"{tense}inserted", "inlay-inserted")
+        show_count(counts.updated, f"{tense}updated{unchanged}", "inlay-updated")
+        show_count(counts.deleted, f"{tense}deleted", "inlay-deleted")
         if counts.stale:
-            _show_count(counts.stale, "stale, without effect", "inlay-rejected-count")
+            show_count(counts.stale, "stale, without effect", "inlay-rejected-count")
         if counts.rejected_count:
-            _show_count(counts.rejected_count, f"{tense}rejected", "inlay-rejected-count")
+            show_count(counts.rejected_count, f"{tense}rejected", "inlay-rejected-count")
 
 
-def _show_count(number: int, text: str, kind: str) -> None:
+def show_count(number: int, text: str, kind: str) -> None:
     with html.li().classes(f"inlay-count {kind if number else ''}"):
         html.strong(f"{number:,}")
         html.span(text)
@@ -94,6 +101,13 @@ def _before_and_after(plan: models.LoadPlan) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
+def show_changes(changes: models.Changes, inserted: int, updated: int, deleted: int) -> None:
+    """Show a sample of changed rows, with the number of all rows of each kind."""
+    _show_updated(changes.updated, updated)
+    _show_rows("New rows", "inlay-inserted", changes.columns, changes.inserted, inserted)
+    _show_rows("Deleted rows", "inlay-deleted", changes.columns, changes.deleted, deleted)
+
+
 def _show_updated(rows: Sequence[models.ChangedRow], total: int) -> None:
     if not rows:
         return

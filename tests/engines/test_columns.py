@@ -1,4 +1,4 @@
-"""Array operations of the kernels, checked against plain Python for every type."""
+"""Operations on columns, checked against plain Python for every type."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.engines import kernels
-from inlay.engines.kernels import bit_equal, replace_rows
+from inlay.engines import columns
+from inlay.engines.columns import bit_equal, filter_rows, filter_values, replace_rows
 from tests import lake, oracle
 from tests.arrow_types import TYPES, array_of
 
@@ -113,6 +113,19 @@ def test_replace_rows_agrees_with_python_for_every_type(name: str) -> None:
         result.validate(full=True)
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_filters_agree_with_python_for_every_type(name: str) -> None:
+    kind, values = TYPES[name]
+    column = chunked(kind, [*values, None, *values], 3)
+    mask = np.arange(len(column)) % 3 != 1
+    wanted = [value for value, keep in zip(exact(column), mask, strict=True) if keep]
+    kept = filter_rows(pa.table({"v": column}), mask)["v"]
+    plain = filter_values(columns.contiguous(column), mask)
+    assert kept.type == plain.type == kind
+    assert exact(kept) == exact(pa.chunked_array([plain])) == wanted
+    plain.validate(full=True)
+
+
 @given(st.data())
 def test_replace_rows_agrees_with_python_at_random(data: st.DataObject) -> None:
     kind, values = TYPES[data.draw(st.sampled_from(list(TYPES)))]
@@ -130,7 +143,7 @@ def test_replace_rows_agrees_with_python_at_random(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1 << 30])
 def test_replace_rows_of_small_and_large_text(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(kernels, "_GATHER_BYTES", limit)
+    monkeypatch.setattr(columns, "_GATHER_BYTES", limit)
     for kind in (pa.string(), pa.binary(), pa.large_string()):
         column = chunked(pa.string(), ["a", None, "b", "c"], 2).cast(kind)
         result = replace_rows(column, np.array([0, 3]), chunked(pa.string(), [None, "longer"]).cast(kind))
