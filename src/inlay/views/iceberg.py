@@ -437,7 +437,7 @@ class _Writer:
         return zlib.crc32(file.path.encode("utf-8", "surrogateescape")) % self._state.buckets
 
     def _path(self, file: DataFile) -> str:
-        return f"{self._folder.path}/{_DATA}/{file.name}"
+        return self._folder.full(file, _DATA)
 
     def _iceberg_file(
         self, step: _Step, file: DataFile, statistics: Statistics, schema: Schema, spec: PartitionSpec
