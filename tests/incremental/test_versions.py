@@ -176,6 +176,17 @@ def test_polars_and_duckdb_scan_an_open_version_with_its_partition_columns(stora
         assert duckdb.from_arrow(dataset).filter("p = '007'").fetchall() == expected[:1]
 
 
+@everywhere
+@pytest.mark.parametrize("version", [1, None], ids=["an earlier version", "the newest version"])
+def test_scans_of_an_open_version_see_no_later_commit(stored: Dataset, version: int | None) -> None:
+    with inlay.open_dataset(stored, version) as dataset:
+        upsert(stored, k1="later", k2="later")
+        inlay.compact(stored)
+        expected = sorted((FIRST if version else SECOND).items())
+        assert sorted(dataset.scan_polars().collect().rows()) == expected
+        assert sorted(dataset.duckdb(duckdb.connect()).fetchall()) == expected
+
+
 def test_names_of_255_bytes_are_kept(tmp_path: Path) -> None:
     path, name = tmp_path / "ds", "é" * 123 + "x.parquet"
     assert len(name.encode()) == 255
