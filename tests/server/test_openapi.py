@@ -30,6 +30,7 @@ EXPECTED = {
     "/v1/datasets/{dataset_id}/loads": {"post": "load_dataset"},
     "/v1/datasets/{dataset_id}/deletes": {"post": "delete_rows"},
     "/v1/datasets/{dataset_id}/versions": {"get": "list_versions"},
+    "/v1/datasets/{dataset_id}/diff": {"get": "diff_versions"},
     "/v1/datasets/{dataset_id}/restore": {"post": "restore_dataset"},
     "/v1/datasets/{dataset_id}/rejects": {"get": "list_rejects"},
     "/v1/query": {"post": "query"},
