@@ -290,9 +290,7 @@ class History(VersionRecords):
             return False
         status = stat_or_none(link)
         if status is None or status.st_ino == os.stat(path).st_ino or status.st_mtime_ns != kept.mtime_ns:
-            return (
-                True  # The time of the link differs too, so this is a copy of the dataset, or a program set the time.
-            )
+            return True  # The time of the link differs too: this is a copy of the dataset, or a program set the time.
         crc32 = read_content(link).crc32 if kept.crc32 is None else kept.crc32
         return read_content(path).crc32 == crc32
 
