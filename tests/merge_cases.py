@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
@@ -100,12 +103,19 @@ class Case:
     scope: dict[str, list[Any]] | None = None
     max_deleted: float | None = None
     transaction: str | None = None
+    has_expression: bool = False  # The merge gets the scope as an expression.
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the merge, named like arguments of `inlay.merge` and of the oracle."""
         names = ("missing_columns", "operation_column", "newer_by", "scope", "max_deleted")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def scope_argument(self) -> dict[str, list[Any]] | pc.Expression | None:
+        if self.scope is None or not self.has_expression:
+            return self.scope
+        return functools.reduce(and_, (functools.reduce(or_, _tests(*item)) for item in self.scope.items()))
 
     def write(self, root: Path) -> dict[str, Any]:
         """Write the target and return the partition value of each relative path."""
@@ -120,6 +130,11 @@ class Case:
 
     def with_partition(self, rows: list[oracle.Row], part: Any) -> list[oracle.Row]:
         return [row | {"p": part} for row in rows] if self.partitions else rows
+
+
+def _tests(name: str, values: list[Any]) -> list[pc.Expression]:
+    field = pc.field(name)
+    return [field.is_null() if value is None else field == value for value in values]
 
 
 def write_as(writer: str, table: pa.Table, path: Path, rows: int, compression: str) -> None:
@@ -305,4 +320,5 @@ def cases(draw: st.DrawFn) -> Case:
         scope=scope,
         max_deleted=draw(st.sampled_from([None, None, None, None, 1, 4, 0.29, 0.5])),
         transaction=draw(st.sampled_from([None, "batch"])),
+        has_expression=draw(st.booleans()),
     )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.conditions import parse_condition
+from inlay.conditions import check_syntax, parse_condition
 from inlay.errors import InvalidArgumentError
 
 NAN = float("nan")
@@ -86,35 +86,37 @@ def test_a_time_zone_is_part_of_the_value() -> None:
         parse_condition("at < '1970-01-01'", rows.schema)
 
 
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        (" ", "it is empty"),
-        ("idd = 1", "no column 'idd'.\nHint: Did you mean 'id'"),
-        ('"ID" = 1', "no column 'ID'"),
-        ("id = NULL", 'Use "id" IS NULL'),
-        ("id > 1.5", "1.5 is not a value of column 'id', which is integer"),
-        ("id = 3000000000", "3000000000 is not a value"),
-        ("id = '1e1'", "'1e1' is not a value"),
-        ("price = 1.234", "1.234 is not a value of column 'price', which is decimal"),
-        ("day = '2025-02-30'", "'2025-02-30' is not a value of column 'day', which is date"),
-        ("name = 1", "1 is not a value of column 'name', which is text"),
-        ("id = name", "column 'id' is integer, and column 'name' is text"),
-        ("name", "no comparison follows the column 'name'"),
-        ("1 = 1", "1 is not compared with a column"),
-        ("id =", "a column is missing before the end"),
-        ("id = 1 2", "unexpected '2'"),
-        ("id = 1; DROP TABLE x", "unexpected '; DROP TABLE x'"),
-        ("(id = 1", r"\) is missing before the end"),
-        ("id IN (SELECT 1)", "a value is missing before 'SELECT'"),
-        ("lower(name) = 'a'", "functions such as lower are not supported"),
-        ("id LIKE '1%'", "LIKE compares text"),
-        ("name LIKE 5", "LIKE needs a text in quotes, not 5"),
-        ("(" * 60 + "id = 1" + ")" * 60, "more than 50 nested levels"),
-        (" OR ".join(["id = 1"] * 1001), "more than 1,000 comparisons"),
-        ("name = 'open", 'unexpected "\'open"'),
-    ],
-)
+BAD_SYNTAX = [
+    (" ", "it is empty"),
+    ("id = NULL", 'Use "id" IS NULL'),
+    ("1 = 1", "1 is not compared with a column"),
+    ("id =", "a column is missing before the end"),
+    ("id = 1 2", "unexpected '2'"),
+    ("id = 1; DROP TABLE x", "unexpected '; DROP TABLE x'"),
+    ("(id = 1", r"\) is missing before the end"),
+    ("id IN (SELECT 1)", "a value is missing before 'SELECT'"),
+    ("lower(name) = 'a'", "functions such as lower are not supported"),
+    ("name LIKE 5", "LIKE needs a text in quotes, not 5"),
+    ("(" * 60 + "id = 1" + ")" * 60, "more than 50 nested levels"),
+    (" OR ".join(["id = 1"] * 1001), "more than 1,000 comparisons"),
+    ("name = 'open", 'unexpected "\'open"'),
+]
+BAD_COLUMNS = [
+    ("idd = 1", "no column 'idd'.\nHint: Did you mean 'id'"),
+    ('"ID" = 1', "no column 'ID'"),
+    ("id > 1.5", "1.5 is not a value of column 'id', which is integer"),
+    ("id = 3000000000", "3000000000 is not a value"),
+    ("id = '1e1'", "'1e1' is not a value"),
+    ("price = 1.234", "1.234 is not a value of column 'price', which is decimal"),
+    ("day = '2025-02-30'", "'2025-02-30' is not a value of column 'day', which is date"),
+    ("name = 1", "1 is not a value of column 'name', which is text"),
+    ("id = name", "column 'id' is integer, and column 'name' is text"),
+    ("name", "no comparison follows the column 'name'"),
+    ("id LIKE '1%'", "LIKE compares text"),
+]
+
+
+@pytest.mark.parametrize(("condition", "message"), [*BAD_SYNTAX, *BAD_COLUMNS])
 def test_an_invalid_condition_is_explained(condition: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parse_condition(condition, ROWS.schema)
@@ -132,3 +134,26 @@ def test_names_that_differ_only_in_case_need_quotes() -> None:
     with pytest.raises(InvalidArgumentError, match="can be one of the columns"):
         parse_condition("id = 1", schema)
     parse_condition('"iD" = 1', schema)
+
+
+@pytest.mark.parametrize(("condition", "message"), BAD_SYNTAX)
+def test_the_syntax_is_checked_without_columns(condition: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        check_syntax(condition)
+
+
+@pytest.mark.parametrize("condition", [condition for condition, _ in BAD_COLUMNS])
+def test_the_syntax_has_no_columns_and_types(condition: str) -> None:
+    check_syntax(condition)
+
+
+@given(conditions())
+def test_the_syntax_of_every_condition_is_accepted(condition: str) -> None:
+    check_syntax(condition)
+
+
+def test_errors_shorten_long_values_and_names() -> None:
+    for condition in (f"n = '{'9' * 100_000}'", f"n = {'9' * 100_000}.5", f"{'x' * 100_000} = 1", f"n {'x' * 100_000}"):
+        with pytest.raises(InvalidArgumentError) as caught:
+            parse_condition(condition, pa.schema([("n", pa.int64())]))
+        assert len(caught.value.message) < 250

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.errors import InvalidArgumentError, SchemaMismatchError, did_you_mean
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, did_you_mean, short_repr
 from inlay.schema import lossless_cast
 from inlay.type_grammar import type_name
 
-__all__ = ["match_values", "parse_condition"]
+__all__ = ["check_syntax", "match_values", "parse_condition"]
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'[^']*(?:''[^']*)*')|"(?P<quoted>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)"""
@@ -49,6 +49,11 @@ def parse_condition(text: str, schema: pa.Schema) -> pc.Expression:
     return _Parser(text, schema).parse()
 
 
+def check_syntax(text: str) -> None:
+    """Check a condition without knowing the columns."""
+    _SyntaxParser(text).parse()
+
+
 def match_values(values: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pc.Expression:
     """Return the condition that each column has one of its values, which get the type of the column, exactly.
 
@@ -64,8 +69,9 @@ def _typed_column(name: str, schema: pa.Schema) -> _Column:
 
 def _is_one_of(column: _Column, values: Sequence[Any]) -> pc.Expression:
     _require_comparable(column)
-    tests = [pc.field(column.name).is_null()] if None in values else []
-    known = [_exact(value, column) for value in values if value is not None]
+    found = [_exact(value, column) for value in values]
+    known = [value for value in found if value.is_valid]
+    tests = [] if len(known) == len(found) else [pc.field(column.name).is_null()]
     if pa.types.is_floating(column.type):  # isin() distinguishes 0.0 and -0.0
         tests += [_compare(column, "=", value) for value in known]
     elif known:
@@ -76,12 +82,13 @@ def _is_one_of(column: _Column, values: Sequence[Any]) -> pc.Expression:
 def _exact(value: Any, column: _Column) -> pa.Scalar:
     """Convert a Python value to the type of a column, exactly. Text is parsed."""
     try:
+        value = value.as_py() if isinstance(value, pa.Scalar) and _is_text(value.type) else value
         if isinstance(value, str):
             return pa.scalar(value, column.type) if _is_text(column.type) else pa.scalar(value).cast(column.type)
         return lossless_cast(pa.chunked_array([pa.array([value])]), column.type, column.name)[0]
     except (pa.ArrowException, SchemaMismatchError, ValueError, TypeError, ArithmeticError):
         raise InvalidArgumentError(
-            f"{value!r} is not a value of column {column.name!r}, which is {type_name(column.type)}.",
+            f"{short_repr(value)} is not a value of column {column.name!r}, which is {type_name(column.type)}.",
             hint="Pass a value of this type.",
         ) from None
 
@@ -97,6 +104,14 @@ class _Value(NamedTuple):
 
     kind: str
     text: str
+
+    @property
+    def literal(self) -> str:
+        literal = short_repr(self.text)
+        return literal if self.kind == "text" else literal.strip("'")
+
+
+_NULL = _Value("word", "NULL")
 
 
 class _Column(NamedTuple):
@@ -138,7 +153,7 @@ class _Parser:
             _fail("it is empty")
         found = self._condition(negated=False)
         if self._at < len(self._tokens):
-            _fail(f"unexpected {self._tokens[self._at].text!r}")
+            _fail(f"unexpected {short_repr(self._tokens[self._at].text)}")
         return found
 
     # ----------------------------------------------------------------------------------------------------- conditions
@@ -195,7 +210,7 @@ class _Parser:
             low = self._value()
             self._require("AND")
             bounds = [("<" if negated else ">=", low), (">" if negated else "<=", self._value())]
-            return _join([_compare(column, op, _scalar(each, column)) for op, each in bounds], is_and=not negated)
+            return _join([_compare(column, op, self._scalar(each, column)) for op, each in bounds], is_and=not negated)
         for keyword, ignores_case in (("LIKE", False), ("ILIKE", True)):
             if self._take(keyword):
                 return self._like(column, ignores_case=ignores_case, negated=negated)
@@ -207,14 +222,14 @@ class _Parser:
         """Parse a comparison whose value comes first."""
         operator = self._operator()
         if operator is None or self._starts_value():
-            _fail(f"{value.text} is not compared with a column")
+            _fail(f"{value.literal} is not compared with a column")
         operator, column = _SWAPPED[operator], self._column()
-        return _compare(column, _NEGATED[operator] if negated else operator, _scalar(value, column))
+        return _compare(column, _NEGATED[operator] if negated else operator, self._scalar(value, column))
 
     def _compare(self, column: _Column, operator: str, *, negated: bool) -> pc.Expression:
         operator = _NEGATED[operator] if negated else operator
         if self._starts_value():
-            return _compare(column, operator, _scalar(self._value(), column))
+            return _compare(column, operator, self._scalar(self._value(), column))
         other = self._column()
         _require_comparable(column)
         if not other.type.equals(column.type):
@@ -233,7 +248,7 @@ class _Parser:
         while self._take(","):
             values.append(self._value())
         self._require(")")
-        known = [_scalar(value, column) for value in values if value.text != "NULL" or value.kind == "text"]
+        known = [self._scalar(value, column) for value in values if value.text != "NULL" or value.kind == "text"]
         if negated and len(known) < len(values):
             return pc.scalar(False)  # no value is known to differ from NULL
         if pa.types.is_floating(column.type):  # isin() distinguishes 0.0 and -0.0
@@ -245,8 +260,8 @@ class _Parser:
     def _like(self, column: _Column, *, ignores_case: bool, negated: bool) -> pc.Expression:
         value = self._value()
         if value.kind != "text":
-            _fail(f"LIKE needs a text in quotes, not {value.text}")
-        if not _is_text(column.type):
+            _fail(f"LIKE needs a text in quotes, not {value.literal}")
+        if not self._is_text(column):
             _fail(f"LIKE compares text columns with text, and column {column.name!r} is {type_name(column.type)}")
         found = pc.match_like(column.expression, value.text, ignore_case=ignores_case)
         return ~found if negated else found
@@ -263,7 +278,7 @@ class _Parser:
             _fail(f"{text} is missing before {self._next_text()}")
 
     def _next_text(self) -> str:
-        return repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
+        return short_repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
 
     def _operator(self) -> str | None:
         for operator in _NEGATED:
@@ -303,17 +318,26 @@ class _Parser:
             _fail(f"a column is missing before {self._next_text()}")
         self._at += 1
         name = token.text.replace('""', '"') if token.kind == "quoted" else token.text
-        names = [name] if name in self._schema.names else self._names_like(name if token.kind == "word" else None)
+        return self._known_column(name, is_quoted=token.kind == "quoted")
+
+    def _known_column(self, name: str, *, is_quoted: bool) -> _Column:
+        names = [name] if name in self._schema.names else self._names_like(None if is_quoted else name)
         if not names and self._take("("):
-            _fail(f"functions such as {name} are not supported")
+            _fail(f"functions such as {short_repr(name)[1:-1]} are not supported")
         if len(names) != 1:
             known = self._schema.names
             _fail(
-                f"there is no column {name!r}" if not names else f"{name!r} can be one of the columns {names}",
+                f"{name!r} can be one of the columns {names}" if names else f"there is no column {short_repr(name)}",
                 did_you_mean(name, known) or f"The columns are: {', '.join(known[:20])}.",
             )
         type_ = self._schema.field(names[0]).type
         return _Column(names[0], type_.value_type if pa.types.is_dictionary(type_) else type_)
+
+    def _scalar(self, value: _Value, column: _Column) -> pa.Scalar:
+        return _scalar(value, column)
+
+    def _is_text(self, column: _Column) -> bool:
+        return _is_text(column.type)
 
     def _names_like(self, name: str | None) -> list[str]:
         return [known for known in self._schema.names if name is not None and known.lower() == name.lower()]
@@ -321,6 +345,24 @@ class _Parser:
     @staticmethod
     def _is_keyword(token: _Token) -> bool:
         return token.kind == "word" and token.text.upper() in _KEYWORDS
+
+
+class _SyntaxParser(_Parser):
+    """Parses a condition on columns that nobody knows. It accepts every name and value."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, pa.schema([]))
+
+    def _known_column(self, name: str, *, is_quoted: bool) -> _Column:  # noqa: ARG002
+        if self._take("("):
+            _fail(f"functions such as {short_repr(name)[1:-1]} are not supported")
+        return _Column(name, pa.bool_())
+
+    def _scalar(self, value: _Value, column: _Column) -> pa.Scalar:
+        return _scalar(value if value == _NULL else _Value("word", "TRUE"), column)
+
+    def _is_text(self, column: _Column) -> bool:  # noqa: ARG002
+        return True
 
 
 def _join(parts: Sequence[pc.Expression], *, is_and: bool) -> pc.Expression:
@@ -345,17 +387,16 @@ def _require_comparable(column: _Column) -> None:
 def _scalar(value: _Value, column: _Column) -> pa.Scalar:
     """Convert a value to the type of a column, exactly."""
     _require_comparable(column)
-    if value == _Value("word", "NULL"):
+    if value == _NULL:
         _fail("a comparison with NULL selects no row", f'Use "{column.name}" IS NULL or IS NOT NULL.')
     try:
         found = _convert(value, column.type)
     except (pa.ArrowException, ValueError, ArithmeticError, OverflowError):
         found = None
     if found is None:
-        literal = repr(value.text) if value.kind == "text" else value.text
         is_instant = pa.types.is_timestamp(column.type) and column.type.tz is not None
         hint = "Add the time zone, such as '2025-01-31 12:00:00Z'." if is_instant else "Pass a value of this type."
-        _fail(f"{literal} is not a value of column {column.name!r}, which is {type_name(column.type)}", hint)
+        _fail(f"{value.literal} is not a value of column {column.name!r}, which is {type_name(column.type)}", hint)
     return found
 
 

@@ -14,10 +14,9 @@ from inlay.engines import get_engine
 from inlay.engines.base import Engine
 from inlay.errors import InvalidArgumentError, unknown
 from inlay.incremental import MergeResult, MergeStats, MergeStrategy, WriteResult, compute_merge_stats
-from inlay.incremental.conditions import Scope
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.strategies import get_strategy
-from inlay.incremental.validate import MissingColumns, SchemaMode
+from inlay.incremental.validate import MissingColumns, SchemaMode, Scope
 from inlay.storage import Filesystem
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ __all__ = [
     "is_widening",
     "lossless_cast",
     "map_leaf_types",
+    "needs_decimal256",
     "nested_fields",
     "null_column",
     "require_distinct_names",
@@ -303,6 +304,8 @@ def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
         return True
     if any(isinstance(type_, pa.BaseExtensionType) or _is.is_dictionary(type_) for type_ in (old, new)):
         return False
+    if needs_decimal256(old, new):  # polars cannot read its values, and DuckDB rounds them
+        return False
     if _is.is_date(old) and _is.is_timestamp(new):
         return new.tz is None
     kind = family(old)
@@ -315,6 +318,17 @@ def _is_wider_scalar(old: pa.DataType, new: pa.DataType) -> bool:
         return True
     common = common_type(old, new) if family(old) in kinds else None
     return common is not None and bool(common.equals(new))
+
+
+def needs_decimal256(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether a type has decimals of more than 38 digits, and an old type has none."""
+    return has_decimal256(new) and not has_decimal256(old)
+
+
+def has_decimal256(type_: pa.DataType) -> bool:
+    plain = storage_type(type_)
+    children = (plain.field(at).type for at in range(plain.num_fields))
+    return bool(_is.is_decimal256(plain)) or any(map(has_decimal256, children))
 
 
 def _is_wider_nested(old: pa.DataType, new: pa.DataType) -> bool:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import typing
 from pathlib import Path
 from typing import Any
@@ -653,6 +654,31 @@ def test_a_full_merge_of_an_empty_pipe_needs_a_flag(cli: Any, stdin: Any, lake: 
     stdin(empty(kind))
     assert "the source has no rows, so the merge deleted 30 rows" in cli("merge", *arguments, "--allow-empty").out
     assert names_of(lake) == {}
+
+
+@pytest.mark.parametrize(("kind", "content"), [("json", b"[]"), ("json", b""), ("csv", b"")])
+def test_an_empty_batch_of_a_known_format_changes_nothing(
+    cli: Any, stdin: Any, lake: Path, kind: str, content: bytes
+) -> None:
+    arguments = ("-", lake, "-k", "id", "--source-format", kind)
+    for more in (["-s", "upsert"], ["-s", "full_merge", "--allow-empty", "--scope", "name=nobody"]):
+        stdin(content)
+        cli("merge", *arguments, *more)
+        assert len(names_of(lake)) == 30
+    stdin(content)
+    refused = cli("merge", *arguments, "-s", "full_merge", "--scope", "name=n1", "--scope", "id=1", code=3)
+    assert f"would delete all rows of '{lake}' in the scope name=n1 id=1." in refused.err
+
+
+def test_a_pipe_is_read_like_standard_input(cli: Any, lake: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for content, arguments in ((b"id,name\n1,x\n", []), (empty("arrow"), ["--source-format", "arrow"])):
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+        writer.start()
+        cli("merge", pipe, lake, "-s", "upsert", "-k", "id", *arguments)
+        writer.join()
+    assert names_of(lake)[1] == "x"
 
 
 @pytest.mark.parametrize("kind", ["csv", "arrow"])

@@ -41,7 +41,8 @@ def read_rows(root: Path) -> Rows:
         count, rows = found.get(directory, (0, []))
         columns = pq.ParquetFile(path).read().to_pydict()
         texts = columns["v"] if "v" in columns else [f"renamed {text}" for text in columns["text"]]
-        found[directory] = count + 1, sorted([*rows, *zip(columns["id"], texts, strict=True)])
+        kinds = [str(pq.read_schema(path).field("id").type)] * len(texts)
+        found[directory] = count + 1, sorted([*rows, *zip(columns["id"], texts, kinds, strict=True)])
     return found
 
 
@@ -50,6 +51,35 @@ def _merge(strategy: str, ids: list[int]) -> Callable[[Path], None]:
         inlay.merge(table(ids, "new"), str(dataset(root)), strategy, ["id"], ["day"])
 
     return apply
+
+
+def _delete(root: Path) -> None:
+    inlay.delete(str(dataset(root)), "id IN (1, 52, 101, 153, 206) OR day = 3")
+
+
+def _build_narrow(root: Path) -> None:
+    """Write files whose keys are 32-bit integers."""
+    for number in range(3):
+        rows = table([number, 100 + number], "old").cast(
+            pa.schema([("id", pa.int32()), ("v", pa.string()), ("day", pa.int64())])
+        )
+        dataset(root).mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, dataset(root) / f"part-{number}.parquet", row_group_size=1)
+
+
+def _widen(root: Path) -> None:
+    rows = table([1, 2**40], "new")
+    inlay.merge(rows, str(dataset(root)), "upsert", ["id"], schema_mode="evolve", transaction="wide")
+
+
+def _delete_early(root: Path) -> inlay.MergeResult:
+    """Delete rows of a missing dataset in a transaction."""
+    return inlay.merge({"id": TOUCHED}, str(dataset(root)), "delete", ["id"], transaction="first")
+
+
+def _create_late(root: Path) -> None:
+    inlay.merge(table(TOUCHED, "new"), str(dataset(root)), "insert", ["id"], transaction="second")
+    assert _delete_early(root).replayed
 
 
 def _write(mode: Literal["append", "overwrite"]) -> Callable[[Path], None]:
@@ -99,6 +129,10 @@ MERGES = {
         Scenario("upsert", build_dataset, _merge("upsert", TOUCHED + NEW), read_rows),
         Scenario("full_merge", build_dataset, _merge("full_merge", TOUCHED + NEW), read_rows),
         Scenario("deduplicate", build_dataset, _merge("deduplicate", [*TOUCHED, *NEW, *TOUCHED]), read_rows),
+        Scenario("delete", build_dataset, _merge("delete", TOUCHED), read_rows),
+        Scenario("delete by condition", build_dataset, _delete, read_rows),
+        Scenario("widen", _build_narrow, _widen, read_rows),
+        Scenario("early transaction", _delete_early, _create_late, read_rows),
         Scenario("initial load", _build_nothing, _merge("upsert", TOUCHED + NEW), read_rows),
         Scenario("overwrite", build_dataset, _write("overwrite"), read_rows),
         Scenario("transaction", build_dataset, _append_text, read_rows),

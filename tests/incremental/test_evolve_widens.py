@@ -86,15 +86,17 @@ def test_values_that_need_it_widen_the_column_in_every_file(
     assert [file.reason for file in plan.files][1:] == ["widens column 'x'"] * 2
     for name in lake.names(path):
         assert pq.read_schema(tmp_path / "d" / name).field("x").type == wide
-        for read in READERS.values():
-            read(tmp_path / "d" / name)
     for name in ("0.parquet", "1.parquet", "2.parquet"):
         assert (chunk(tmp_path / "d" / name, 0), chunk(tmp_path / "d" / name, -1)) == untouched[name]
     found = {row["id"]: row["x"] for row in rows_of(inlay.read_parquet(path))}
     before, after = (rows_of(pa.table({"id": [0], "x": pa.array([each], wide)}))[0]["x"] for each in (
         widened_value(stored, old, wide), value,
     ))  # fmt: skip
-    assert found == {0: after, 1: before, 2: before, 3: before, 4: before, 5: before, 9: after}
+    expected = {0: after, 1: before, 2: before, 3: before, 4: before, 5: before, 9: after}
+    assert found == expected
+    for reader, read in READERS.items():
+        files = (rows_of(read(tmp_path / "d" / name)) for name in lake.names(path))
+        assert {row["id"]: row["x"] for rows in files for row in rows} == expected, reader
     again = inlay.merge(source, path, "upsert", "id", engine=engine)
     assert again.unchanged == 2
 
@@ -202,6 +204,22 @@ def test_evolve_rejects_values_that_no_wider_type_holds(
         with pytest.raises(SchemaMismatchError, match="'x'"):
             call(rows_with([1], new, value), path, "upsert", "id", schema_mode="evolve")
     assert lake.photograph(path) == before
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_decimals_that_polars_cannot_read_are_refused(tmp_path: Path, nested: bool) -> None:
+    old, new, value = pa.decimal128(5, 2), pa.decimal256(39, 2), decimal.Decimal("1" * 37 + ".25")
+    if nested:
+        old, new, value = pa.list_(old), pa.list_(new), [value]
+    path = lake.write(tmp_path / "d", {"a.parquet": rows_with([1], old, None)})
+    before = lake.photograph(path)
+    for call in (inlay.plan_merge, inlay.merge):
+        with pytest.raises(SchemaMismatchError, match="'x'") as caught:
+            call(rows_with([1], new, value), path, "upsert", "id", schema_mode="evolve")
+        assert "38 digits" in str(caught.value.hint)
+    assert lake.photograph(path) == before
+    wide = lake.write(tmp_path / "wide", {"a.parquet": rows_with([1], pa.decimal256(40, 2), None)})
+    inlay.merge(rows_with([1], pa.decimal256(50, 2), 10**45), wide, "upsert", "id", schema_mode="evolve")
 
 
 def test_a_dry_run_with_changes_shows_widened_rows(tmp_path: Path) -> None:

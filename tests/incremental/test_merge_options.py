@@ -47,6 +47,7 @@ def test_a_single_column_name_is_a_list_of_one() -> None:
         ({"partition_by": ["p"]}, ["p"]),
         ({"partition_by": []}, []),
         ({"partition_by": ["p", "q"], "partition_columns": ("p", "q")}, ["p", "q"]),
+        ({"partition_by": iter(["p"]), "partition_columns": "p", "operation_column": "o", "newer_by": "n"}, ["p"]),
     ],
 )
 def test_partition_columns_can_be_none_empty_or_names(arguments: dict[str, Any], expected: list[str] | None) -> None:
@@ -56,6 +57,9 @@ def test_partition_columns_can_be_none_empty_or_names(arguments: dict[str, Any],
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"partition_columns": "op", "operation_column": "op"}, "The operation column 'op' cannot also be"),
+        ({"partition_columns": iter(["n"]), "operation_column": "op", "newer_by": "n"}, "The newer_by column 'n'"),
+        ({"scope": {"day": ["2025-01-01"]}}, "scope needs strategy"),
         ({"compression": "zzz"}, "compression"),
         ({"row_group_size": 0}, "row_group_size"),
         ({"max_rows_per_file": 0}, "max_rows_per_file"),
@@ -68,3 +72,18 @@ def test_partition_columns_can_be_none_empty_or_names(arguments: dict[str, Any],
 def test_invalid_options_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         checked(**arguments)
+
+
+def test_a_column_name_is_not_a_list_of_characters() -> None:
+    chosen = MergeOptions.check("deduplicate", "id", dedup_order_by="lsno", operation_column="o")
+    assert (chosen.dedup_order_by, chosen.operation_column) == (["lsno"], "o")
+    for order in ("op", ["op"], iter(["op"])):
+        with pytest.raises(InvalidArgumentError, match="The operation column 'op' cannot also be"):
+            MergeOptions.check("deduplicate", "id", dedup_order_by=order, operation_column="op")
+
+
+def test_the_values_of_a_scope_become_lists() -> None:
+    assert MergeOptions.check("delete", "id", scope={"day": iter("ab")}).scope == {"day": ["a", "b"]}
+    for scope in ({}, {"day": []}):
+        with pytest.raises(InvalidArgumentError, match="scope"):
+            MergeOptions.check("delete", "id", scope=scope)

@@ -24,6 +24,7 @@ def merge(case: Case, path, engine, function=None):
     function = function or inlay.merge
     options = {"dedup_order_by": case.order_by or None, "partition_columns": case.partitions or None}
     options |= {"schema_mode": case.schema_mode, "transaction": case.transaction} | case.options
+    options["scope"] = case.scope_argument
     return function(case.source, path, case.strategy, case.keys, engine=engine, **options)
 
 
@@ -160,8 +161,8 @@ def test_a_merge_agrees_with_the_oracle(engine, case):
         if lake.names(root):
             got = lake.rows_of(inlay.read_parquet(str(root)))
             assert lake.same_rows(got, expected.rows(), ordered=False)
-            if case.transaction is not None:
-                check_replay(case, root, engine, result)
+        if case.transaction is not None:
+            check_replay(case, root, engine, result)
 
 
 def read_duckdb(path):

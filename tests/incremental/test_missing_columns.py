@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import inlay
 from inlay.engines.absence import absent_path
 from inlay.engines.streams import open_source
-from inlay.errors import InvalidArgumentError, SchemaMismatchError
+from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
 from tests import lake, oracle
 
 WIDE = pa.table({"id": [1, 2, 3, 4], "a": ["w", "x", "y", "z"], "b": [1.0, 2.0, 3.0, 4.0], "c": [[1], [2], None, [4]]})
@@ -283,6 +284,56 @@ def test_null_sets_single_cells_to_null(tmp_path: Path, engine: Any, form: Any) 
     assert rows(path)[2] == [None, None, None]
 
 
+def no_list(_: Path) -> Any:
+    return []
+
+
+def no_frame(_: Path) -> Any:
+    return pd.DataFrame([])
+
+
+def no_records(folder: Path) -> Any:
+    (folder / "rows.json").write_text("[]")
+    return folder / "rows.json"
+
+
+def no_lines(folder: Path) -> Any:
+    (folder / "rows.jsonl").write_text("")
+    return folder / "rows.jsonl"
+
+
+@pytest.mark.parametrize("form", [no_list, no_frame, no_records, no_lines])
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("upsert", {}),
+        ("upsert", {"operation_column": "op", "newer_by": "b", "schema_mode": "evolve"}),
+        ("deduplicate", {"dedup_order_by": "lsn", "operation_column": "op", "missing_columns": "keep"}),
+        ("delete", {"newer_by": "b"}),
+        ("full_merge", {"scope": {"a": ["a1"]}}),
+    ],
+)
+def test_a_batch_without_rows_needs_no_columns(tmp_path: Path, form: Any, strategy: Any, options: Any) -> None:
+    stored = pa.Table.from_pylist([{"id": 1, "a": "a1", "b": 10}, {"id": 2, "a": "a2", "b": 20}])
+    path = lake.write(tmp_path / "d", {"day=1/f.parquet": stored})
+    deleted = int(strategy == "full_merge")
+    for call in (inlay.plan_merge, inlay.merge):
+        assert call(form(tmp_path), path, strategy, ["id", "day"], **options).deleted == deleted
+    assert len(lake.all_rows(path)) == 2 - deleted
+    with pytest.raises(UnreadableSourceError, match="has no"):
+        inlay.merge(form(tmp_path), tmp_path / "new", strategy, ["id", "day"], **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_without_fields_are_no_empty_batch(tmp_path: Path) -> None:
+    path = partly(tmp_path)
+    with pytest.raises(UnreadableSourceError, match="The rows of the source have no fields"):
+        inlay.merge([{}], path, "full_merge", "id")
+    (tmp_path / "rows.json").write_text("[{}]")
+    with pytest.raises(SchemaMismatchError, match="The key column 'id' does not exist"):
+        inlay.merge(tmp_path / "rows.json", path, "full_merge", "id")
+
+
 NESTED = {"x": 1, "l": [{"y": 2, "z": 4}], "deep": {"x": 5, "q": 3}}
 INCOMPLETE = {
     "s.x": {"l": [{"y": 2, "z": None}], "deep": {"x": None, "q": None}},
@@ -300,13 +351,13 @@ def nested(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("field", INCOMPLETE)
-@pytest.mark.parametrize("form", [as_lines, as_array, as_escaped_lines])
+@pytest.mark.parametrize("form", [as_dicts, as_lines, as_array, as_escaped_lines])
 def test_an_object_that_lacks_a_field_is_rejected(tmp_path: Path, form: Any, field: str) -> None:
     path = nested(tmp_path)
     whole: dict[str, Any] = {"x": None, "l": [{"y": None, "z": 0}], "deep": {"x": None, "q": None}}
     before = lake.photograph(path)
     source = form(tmp_path, [{"id": 1, "x": None, "s": whole}, {"id": 2, "x": 1, "s": INCOMPLETE[field]}])
-    message = rf"The source lacks the field '{field}' in .*line \d+\."
+    message = rf"The source lacks the field '{field}' in .*(line \d+|row 1)\."
     for call in (inlay.plan_merge, inlay.merge):
         for choice in ("error", "keep"):
             with pytest.raises(SchemaMismatchError, match=message) as caught:

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -140,11 +141,13 @@ def test_bad_scopes_are_refused(tmp_path):
     for scope in ({}, {"id": []}, {"id": 1}, {"v": "v1"}, ["id"], "id = 1"):
         with pytest.raises(InvalidArgumentError, match="scope"):
             inlay.merge(lake.table([1]), path, "full_merge", "id", scope=scope)
-    for values in (np.arange(9), pd.Series([1]), {1}, pa.array([1]), "1", 1, None):
+    for values in ("1", 1, None, {"a": 1}, pd.DataFrame({"id": [1]}), np.zeros((1, 1))):
         with pytest.raises(InvalidArgumentError) as caught:
             inlay.merge(lake.table([1]), path, "full_merge", "id", scope={"id": values})
         expected = f"The scope needs a list of values for column 'id', not {type(values).__name__}."
         assert caught.value.message == expected
+    with pytest.raises(InvalidArgumentError, match="A scope column must be the name of a column, not 3"):
+        inlay.merge(lake.table([1]), path, "full_merge", "id", scope={3: ["x"]})
     with pytest.raises(InvalidArgumentError, match="Invalid scope: DataFrame"):
         inlay.merge(lake.table([1]), path, "full_merge", "id", scope=pd.DataFrame({"id": [1]}))
     with pytest.raises(InvalidArgumentError, match="'x' is not a value of column 'id', which is bigint"):
@@ -153,8 +156,25 @@ def test_bad_scopes_are_refused(tmp_path):
         inlay.merge(lake.table([1]), path, "full_merge", "id", scope={"day": ["2025-01-01"]})
     with pytest.raises(InvalidArgumentError, match="there is no column 'day'"):
         inlay.merge(lake.table([1]), path, "full_merge", "id", scope=pc.field("day") == 1)
-    with pytest.raises(SchemaMismatchError, match="The scope column 'v' does not exist in the source"):
-        inlay.merge({"id": [1]}, path, "full_merge", "id", scope={"v": ["v1"]}, missing_columns="keep")
+    keep = {"missing_columns": "keep"}
+    with pytest.raises(SchemaMismatchError, match="1 new row lacks the scope column 'v'; the first is id=2"):
+        inlay.merge({"id": [1, 2]}, path, "full_merge", "id", scope={"v": ["v1"]}, **keep)
+    assert inlay.merge({"id": [1]}, path, "full_merge", "id", scope={"v": ["v1"]}, **keep).unchanged == 1
+
+
+@pytest.mark.parametrize("make", [np.array, pd.Series, set, pa.array, tuple, iter])
+def test_values_can_be_any_iterable(tmp_path, make):
+    path = lake.write(tmp_path / "d", {"1.parquet": grouped([1, 2, 3], ["a", "b", None])})
+    assert inlay.merge(grouped([], []), path, "full_merge", "id", scope={"g": make(["b"])}).deleted == 1
+
+
+def test_values_without_a_python_type_are_compared_exactly(tmp_path):
+    nanoseconds = pa.array([1, None, 3], pa.timestamp("ns"))
+    path = lake.write(tmp_path / "d", {"1.parquet": lake.table([1, 2, 3], g=nanoseconds)})
+    empty = inlay.read_parquet(path).slice(0, 0)
+    assert inlay.merge(empty, path, "full_merge", "id", scope={"g": nanoseconds.slice(0, 2)}).deleted == 2
+    last = {"g": nanoseconds[2:].to_numpy()}
+    assert inlay.merge(empty, path, "full_merge", "id", scope=last).deleted == 1
 
 
 def test_every_place_of_a_key_outside_is_named(tmp_path, engine):
@@ -198,6 +218,48 @@ def test_a_row_of_keys_that_lacks_the_column_shows_no_value_outside(tmp_path, sc
     assert lake.photograph(path) == before
     assert delete([{"id": 1}, {"id": 9, "g": "a"}]).deleted == 2
     assert [row["id"] for row in lake.all_rows(path)] == [2]
+
+
+TWO = pc.field("k").isin(["x"]) & (pc.field("n") == 1)
+
+
+@pytest.mark.parametrize("scope", [{"k": ["x"], "n": [1]}, TWO, ~(~(pc.field("k") == "x") | (pc.field("n") != 1))])
+@pytest.mark.parametrize("strategy", ["delete", "full_merge"])
+def test_a_value_outside_is_refused_although_the_row_lacks_another_column(tmp_path, scope, strategy):
+    rows = pa.table({"id": [1, 2, 3], "k": ["x", "x", "y"], "n": [1, 1, 1]})
+    path = lake.write(tmp_path / "d", {"1.parquet": rows})
+    options = {"scope": scope} | ({"missing_columns": "keep"} if strategy == "full_merge" else {})
+    for source in (
+        {"id": [1, 2], "n": [1, 4]},
+        [{"id": 1}, {"id": 2, "n": 4}],
+        [{"id": 1, "k": "x"}, {"id": 2, "n": 4}],
+        [{"id": 1, "k": "x", "n": 1}, {"id": 2, "n": 1, "k": "y"}],
+        [{"id": 1, "n": 1}, {"id": 2, "k": "y"}],
+    ):
+        with pytest.raises(
+            OutsideScopeError, match=r"outside the scope: 1, the first with id=2, (n=4|k='y')"
+        ) as caught:
+            inlay.merge(source, path, strategy, "id", **options)
+        assert "None" not in caught.value.message
+    with pytest.raises(OutsideScopeError, match="the first with id=3"):
+        inlay.merge([{"id": 3, "n": 1}, {"id": 1}], path, strategy, "id", **options)
+    for source in ([{"id": 1}], {"id": [1], "n": [1]}, [{"id": 1, "n": 1}, {"id": 1, "k": "x"}]):
+        assert (
+            inlay.plan_merge(
+                source[:1] if strategy == "full_merge" and isinstance(source, list) else source,
+                path,
+                strategy,
+                "id",
+                **options,
+            ).deleted
+            == 1
+        )
+    with (
+        pytest.raises(SchemaMismatchError, match="lacks the scope column")
+        if strategy == "full_merge"
+        else nullcontext()
+    ):
+        inlay.merge([{"id": 9, "n": 1}], path, strategy, "id", **options)
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)

@@ -157,13 +157,88 @@ def test_a_refused_merge_does_not_use_its_token_up(tmp_path: Path, engine: Any, 
 
 
 @on_three_engines
-def test_an_update_of_nothing_creates_nothing_and_records_nothing(tmp_path: Path, engine: Any) -> None:
+@pytest.mark.parametrize("strategy", ["update", "delete", "upsert"])
+def test_a_merge_that_creates_no_files_uses_its_token_up(tmp_path: Path, engine: Any, strategy: str) -> None:
     path = tmp_path / "orders"
-    for _ in range(2):
-        result = inlay.merge(UPDATES, path, "update", "id", transaction=TOKEN, engine=engine)
-        assert (result.updated, result.replayed) == (0, False)
-        assert list(tmp_path.iterdir()) == []
-    assert not upsert(path, engine=engine).replayed
+    rows, options = deletions(strategy)
+    for replayed in (False, True):
+        plan = inlay.plan_merge(rows, path, strategy, "id", transaction=TOKEN, engine=engine, **options)
+        result = inlay.merge(rows, path, strategy, "id", transaction=TOKEN, engine=engine, **options)
+        assert (counts(result), result.replayed, plan.replayed) == ((0,) * 5, replayed, replayed)
+    assert [name for name in path.rglob("*") if name.is_file()] == []
+    assert not upsert(path, ROWS, "other", engine=engine).replayed
+    assert inlay.merge(rows, path, strategy, "id", transaction=TOKEN, engine=engine, **options).replayed
+    assert state(path) == {1: 10, 2: 20, 3: 30}
+
+
+def deletions(strategy: str) -> tuple[Any, dict[str, Any]]:
+    """Return a batch that changes nothing in a missing dataset."""
+    if strategy == "upsert":
+        return [{"id": 1, "op": "d"}], {"operation_column": "op"}
+    return UPDATES, {}
+
+
+def create_with_a_token(path: str) -> None:
+    upsert(path, ROWS, "other")
+
+
+def create_without_a_token(path: str) -> None:
+    upsert(path, ROWS, None)
+
+
+def create_with_pyarrow(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+    pq.write_table(pa.table(ROWS), f"{path}/a.parquet")
+    upsert(path, ROWS, "other")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("create", [create_with_a_token, create_without_a_token, create_with_pyarrow])
+def test_early_tokens_are_those_of_the_first_dataset_only(
+    tmp_path: Path, create: Callable[[str], None], inside: bool
+) -> None:
+    path = tmp_path / "orders"
+    if inside:
+        (path / ".inlay.txn").mkdir(parents=True)
+
+    def delete(token: str) -> bool:
+        return inlay.merge(UPDATES, path, "delete", "id", transaction=token).replayed
+
+    assert [delete("b1"), delete("b2"), delete("b1")] == [False, False, True]
+    create(str(path))
+    assert [delete("b1"), delete("b2")] == [True, True]
+    assert state(path) == {1: 10, 2: 20, 3: 30}
+    for file in path.glob("*.parquet"):
+        file.unlink()
+    assert delete("b2") is False
+    create(str(path))
+    assert [delete("b1"), delete("b2")] == [False, True]
+    shutil.rmtree(path)
+    create(str(path))
+    assert delete("b2") is False
+
+
+@pytest.mark.parametrize("fails", ["add", "unlink"])
+def test_an_interrupted_merge_that_creates_no_files_is_completed(
+    tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders"
+    leave_pending(path, fails, monkeypatch, lambda: inlay.merge(UPDATES, path, "delete", "id", transaction=TOKEN))
+    create_with_pyarrow(str(path))
+    assert inlay.merge(UPDATES, path, "delete", "id", transaction=TOKEN).replayed
+    assert state(path) == {1: 10, 2: 20, 3: 30}
+
+
+def test_undo_and_restore_keep_tokens(tmp_path: Path) -> None:
+    path = dataset(tmp_path)
+    inlay.keep(path, versions=10)
+    upsert(path)
+    inlay.undo(path)
+    assert state(path) == dict(zip(ROWS["id"], ROWS["n"], strict=True))
+    assert upsert(path).replayed
+    assert not upsert(path, token="orders/batch-42, again").replayed
+    inlay.restore(path, 1)
+    assert upsert(path).replayed
 
 
 @on_three_engines
@@ -313,7 +388,9 @@ def test_an_undone_commit_does_not_leave_its_token(
     assert state(path) == {1: 10, 2: 20, 3: 30, 9: 90}
 
 
-def leave_pending(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_pending(
+    path: Path, fails: str, monkeypatch: pytest.MonkeyPatch, merge: Callable[[], Any] | None = None
+) -> None:
     """Interrupt a merge when it moves its files, adds its token, or deletes its record."""
     unlink = os.unlink
     with monkeypatch.context() as patch:
@@ -324,7 +401,7 @@ def leave_pending(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> No
         else:
             patch.setattr(os, "unlink", lambda name: _fail() if str(name).endswith("commit.json") else unlink(name))
         with pytest.raises(CommitPendingError):
-            upsert(path)
+            upsert(path) if merge is None else merge()
 
 
 def _fail(*_: object) -> None:
@@ -628,6 +705,28 @@ def test_an_object_store_dataset_that_was_made_anew_knows_no_token(memory: Memor
         assert state(path) == {1: 10, 2: 21, 3: 30, 4: 40}
     ledgers = {name.split("/")[3] for name in memory.find("/lake/.orders.tokens")}
     assert len(ledgers) == 1, "the ledgers of deleted datasets are deleted"
+
+
+@pytest.mark.parametrize("token", [None, "other"])
+def test_early_tokens_of_an_object_store_are_those_of_the_first_dataset_only(
+    memory: MemoryFileSystem, token: str | None
+) -> None:
+    path = "memory://lake/orders"
+
+    def delete(token: str) -> bool:
+        plan = inlay.plan_merge(UPDATES, path, "delete", "id", transaction=token)
+        result = inlay.merge(UPDATES, path, "delete", "id", transaction=token)
+        assert plan.replayed == result.replayed
+        return result.replayed
+
+    assert [delete("b1"), delete("b2"), delete("b1")] == [False, False, True]
+    upsert(path, ROWS, token)
+    assert [delete("b1"), delete("b2")] == [True, True]
+    assert state(path) == {1: 10, 2: 20, 3: 30}
+    memory.rm("/lake/orders", recursive=True)
+    assert delete("b2") is False
+    upsert(path, ROWS, token)
+    assert [delete("b1"), delete("b2")] == [False, True]
 
 
 def test_an_object_store_deletes_expired_tokens(memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,10 @@ def test_a_dry_run_keeps_the_upload(api: Api) -> None:
         ({"source": {"inline": {"format": "csv", "content": "id,nam\n5,x\n"}}}, None, None, "nam"),
         ({"source": {"inline": {"format": "csv", "content": "id,name\nfive,x\n"}}}, 422, "bad_rows", "five"),
         ({"source": {"upload_id": "upld_nope"}}, 404, "not_found", "upld_nope"),
+        ({"scope": {"name": ["ann"]}}, 400, "invalid_argument", "scope needs strategy"),
+        ({"strategy": "delete", "scope": {}}, 400, "invalid_argument", "Invalid scope: {}"),
+        ({"strategy": "full_merge", "scope": {"name": []}}, 400, "invalid_argument", "no values for column 'name'"),
+        ({"strategy": "append", "key_columns": [], "scope": {}}, 400, "invalid_argument", "does not accept scope"),
     ],
 )
 def test_an_invalid_load_changes_nothing(
@@ -160,6 +164,20 @@ def test_an_invalid_load_changes_nothing(
         assert message in str(problem)
     assert api.get(f"/v1/datasets/{dataset['id']}")["version"] == 1
     assert rows_of(api, dataset) == [[1, "ann"], [2, "bob"], [3, "cid"]]
+
+
+def test_the_strategy_delete_deletes_rows_by_key_and_shows_no_path_of_the_storage(api: Api) -> None:
+    dataset = people(api)
+    problem = expect_problem(
+        api.try_to_load(dataset["id"], "id\n1\n2\n", "delete", "id", scope={"name": ["ann"]}), 422, "outside_scope"
+    )
+    assert problem["detail"].endswith("have keys outside the scope in 'v1/data.parquet': 1, the first with id=2.")
+    for scope, hint in (("nam", "Did you mean 'name'?"), ("zzz", "The columns are: id, name.")):
+        answer = api.try_to_load(dataset["id"], "id\n1\n", "delete", "id", scope={scope: ["ann"]})
+        assert expect_problem(answer, 422, "schema_mismatch")["hint"] == hint
+    done = api.load(dataset["id"], "id\n1\n", "delete", "id", scope={"name": ["ann"]}, max_deleted=1)
+    assert (done["deleted"], done["row_count"]) == (1, 2)
+    assert rows_of(api, dataset) == [[2, "bob"], [3, "cid"]]
 
 
 @pytest.mark.on_servers
@@ -317,6 +335,7 @@ def test_rows_are_deleted_by_their_keys(api: Api) -> None:
     [
         ({}, "exactly one of keys and where"),
         ({"keys": [{"id": 1}], "where": "id = 1"}, "exactly one of keys and where"),
+        ({"keys": [{}]}, "Key 1 is empty"),
         ({"keys": [{"id": 1}, {"name": "x"}]}, "Key 2 has the columns name, but the first key has id"),
         ({"keys": [{"ident": 1}]}, "'ident' does not exist in the dataset"),
         ({"keys": [{"id": "x"}]}, "not an integer that fits bigint"),

@@ -6,11 +6,12 @@ import contextlib
 import itertools
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from inspect import Signature, signature
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import typer
 
@@ -21,8 +22,15 @@ from inlay.cli.doctor import doctor
 from inlay.cli.options import SourceFormat
 from inlay.cli.serve import serve
 from inlay.cli.service import datasets, load, query, upload
+from inlay.cli.views import publish, unpublish
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
-from inlay.errors import BadRowsError, InvalidArgumentError, NotFoundError, RejectedDataError
+from inlay.errors import (
+    BadRowsError,
+    InvalidArgumentError,
+    NotFoundError,
+    RejectedDataError,
+    UnreadableSourceError,
+)
 
 __all__ = ["app"]
 
@@ -38,28 +46,42 @@ def _open_source(
     options = dict(read_options)
     if source_format is not None:
         options["format"] = source_format.value
-    if source == "-":
-        with _standard_input(source_format or SourceFormat.csv, options) as data:
-            yield data
+    if _is_stream(source):
+        with contextlib.ExitStack() as stack:
+            stream = sys.stdin.buffer if source == "-" else stack.enter_context(open(source, "rb"))
+            yield stack.enter_context(_stream_source(stream, source_format, options))
     else:
         yield {"data": source, "read_options": options}
 
 
+def _is_stream(source: str) -> bool:
+    """Return whether a source can be read only once: standard input, a pipe such as `<(command)`, or a device."""
+    with contextlib.suppress(OSError, ValueError):
+        mode = os.stat(source).st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return source == "-"
+
+
 @contextlib.contextmanager
-def _standard_input(source_format: SourceFormat, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows on standard input; copy formats other than Arrow to a temporary file first.
+def _stream_source(
+    stream: BinaryIO, source_format: SourceFormat | None, options: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a stream; copy formats other than Arrow to a temporary file first.
 
     Parquet is read from its end, and column types of text depend on the whole text.
     """
     if source_format is SourceFormat.arrow:
-        yield {"data": _arrow_stream()}
+        yield {"data": _arrow_stream(stream)}
         return
     with tempfile.TemporaryDirectory(prefix="inlay-stdin-") as directory:
         path = os.path.join(directory, "stdin")
         with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            shutil.copyfileobj(stream, file)
+        if source_format in (SourceFormat.csv, SourceFormat.json) and not os.path.getsize(path):
+            yield {"data": []}
+            return
         try:
-            yield {"data": path, "read_options": options | {"format": source_format.value}}
+            yield {"data": path, "read_options": options | {"format": (source_format or SourceFormat.csv).value}}
         except RejectedDataError as error:
             _name_standard_input(error, path)
             raise
@@ -75,11 +97,11 @@ def _name_standard_input(error: RejectedDataError, path: str) -> None:
         error.errors = [cell | {"file": "-"} for cell in error.errors]
 
 
-def _arrow_stream() -> Any:
+def _arrow_stream(stream: BinaryIO) -> Any:
     import pyarrow as pa
 
     try:
-        return pa.ipc.open_stream(sys.stdin.buffer)
+        return pa.ipc.open_stream(stream)
     except (pa.ArrowException, OSError) as error:
         raise RejectedDataError(
             f"Cannot read standard input: {str(error).splitlines()[0]}",
@@ -173,28 +195,36 @@ def merge(
         "lock_timeout": lock_timeout,
     }
     rows = _open_source(source, source_format, read_options)
-    if source == "-" and arguments["strategy"] == "full_merge" and not (allow_empty or dry_run):
-        rows = _require_rows(rows, dataset, arguments["storage_options"])
+    if _is_stream(source) and arguments["strategy"] == "full_merge" and not (allow_empty or dry_run):
+        rows = _require_rows(rows, dataset, arguments["storage_options"], scope or [])
     (_plan if dry_run else _merge)(rows, arguments, limit=limit, json=json, quiet=quiet)
 
 
 @contextlib.contextmanager
 def _require_rows(
-    source: SourceArguments, dataset: str, storage_options: dict[str, Any] | None
+    source: SourceArguments, dataset: str, storage_options: dict[str, Any] | None, scope: list[str]
 ) -> Iterator[dict[str, Any]]:
     """Raise if standard input has no rows: the program that writes to it may have failed."""
     from inlay.engines.streams import open_source
 
     with source as arguments:
         like = _schema_of(dataset, storage_options)
-        with open_source(arguments["data"], like, None, arguments.get("read_options")) as rows:
+        deleted = f"all rows of {dataset!r}" + (f" in the scope {' '.join(scope)}" if scope else "")
+        empty = RejectedDataError(
+            f"Standard input has no rows, and full_merge would delete {deleted}.",
+            hint="Check the program that writes the rows. To delete the rows, pass --allow-empty.",
+        )
+        with contextlib.ExitStack() as stack:
+            try:
+                rows = stack.enter_context(open_source(arguments["data"], like, None, arguments.get("read_options")))
+            except UnreadableSourceError as error:
+                if not error.is_empty:
+                    raise
+                raise empty from error
             batches = rows.to_batches() if hasattr(rows, "to_batches") else rows
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is None:
-                raise RejectedDataError(
-                    f"Standard input has no rows, and full_merge would delete all rows of {dataset!r}.",
-                    hint="Check the program that writes the rows. To delete all rows, pass --allow-empty.",
-                )
+                raise empty
             if "read_options" not in arguments:  # a stream can be read only once
                 arguments |= {"data": itertools.chain([first], batches)}
         yield arguments
@@ -531,6 +561,10 @@ def forget(
     storage = o.storage_options(storage_option)
     report = inlay.forget(dataset, before, storage_options=storage, lock_timeout=lock_timeout)
     output.print_json(report.to_dict()) if json else output.forgotten(report)
+
+
+app.command()(publish)
+app.command()(unpublish)
 
 
 def _require_dataset(dataset: str, storage_options: dict[str, Any] | None, *, missing_ok: bool = False) -> None:

@@ -111,7 +111,10 @@ MaxRowsPerFile = Annotated[
 ]
 SchemaMode = Annotated[
     SchemaModeName,
-    typer.Option("--schema-mode", help="strict requires the same columns; evolve adds new columns."),
+    typer.Option(
+        "--schema-mode",
+        help="strict requires the same columns; evolve adds new columns and, in a merge, widens columns.",
+    ),
 ]
 DedupOrderBy = Annotated[
     list[str] | None,

@@ -58,7 +58,7 @@ from inlay.commit.sidecar import (
     stat_or_none,
     unlock,
 )
-from inlay.commit.tokens import LocalTokens, witness_name
+from inlay.commit.tokens import LocalTokens, choose_ledger, witness_name
 from inlay.errors import (
     CommitStateUnknownError,
     CorruptJournalError,
@@ -346,8 +346,9 @@ class LocalJournal:
         """
         if is_new:
             self._tokens.forget_all()
-        if record.token is not None:
-            record = replace(record, ledger=next(iter(self._tokens.ledgers()), uuid.uuid4().hex))
+        if record.token is not None or (is_new and self.has_early_tokens()):
+            known = next(iter(self._tokens.ledgers()), None)
+            record = replace(record, ledger=choose_ledger(known, has_files=bool(record.puts) or not is_new))
         try:
             record = self._begin_version(record, files)
             record = self._link_previous(record)
@@ -578,6 +579,10 @@ class LocalJournal:
     @property
     def _tokens(self) -> LocalTokens:
         return LocalTokens(self.location, self.sidecar)
+
+    def has_early_tokens(self) -> bool:
+        """Return whether all tokens are of merges that found no files in the dataset."""
+        return self._tokens.are_early()
 
     def find_outcome(self, token: str) -> Mapping[str, Any] | None:
         """Return the outcome of the transaction that was committed with this token, or None."""

@@ -10,7 +10,8 @@ entry n + 1. If another writer has created that entry, the commit fails and must
 names, so completing a commit twice, or late, never overwrites newer data.
 
 Tokens of transactions are in the ledger of the highest number in the log. A commit to a dataset without data files
-begins a new ledger, so that a dataset that was deleted and created again knows no token. An entry is marked as done
+begins a new ledger, so that a dataset that was deleted and created again knows no token. It continues an early ledger,
+whose tokens are of merges that found no files. An entry is marked as done
 after its token is in the ledger, and no writer commits before that: of two writers with one token, the second finds it.
 """
 
@@ -44,7 +45,16 @@ from inlay.commit.sidecar import (
     recovery_error,
     sidecar_path,
 )
-from inlay.commit.tokens import dump_entry, entry_name, expired_entries, is_trim_due, load_entry
+from inlay.commit.tokens import (
+    choose_ledger,
+    dump_entry,
+    entry_name,
+    expired_entries,
+    is_early,
+    is_trim_due,
+    ledger_id,
+    load_entry,
+)
 from inlay.errors import (
     CommitPendingError,
     CommitStateUnknownError,
@@ -231,8 +241,8 @@ class ObjectJournal:
 
     def _commit(self, record: Record, *, is_new: bool = False) -> Record:
         if record.token is not None or (is_new and self._ledger is not None):
-            begins = is_new or self._ledger is None
-            record = replace(record, ledger=uuid.uuid4().hex if begins else self._ledger)
+            known = None if is_new and not self.has_early_tokens() else self._ledger
+            record = replace(record, ledger=choose_ledger(known, has_files=bool(record.puts) or not is_new))
         number = self._base + 1
         self._keep_staged = True
         try:
@@ -393,6 +403,10 @@ class ObjectJournal:
                     self._store.remove(self._entry(old, kind))
 
     # ---------------------------------------------------------------------------------------------------- tokens
+    def has_early_tokens(self) -> bool:
+        """Return whether all tokens are of merges that found no files in the dataset."""
+        return is_early((self._log or self._list()).ledger or "")
+
     def find_outcome(self, token: str) -> Mapping[str, Any] | None:
         """Return the outcome of the transaction that was committed with this token, or None."""
         ledger = self._list().ledger
@@ -406,7 +420,7 @@ class ObjectJournal:
 
     def _ledger_path(self, ledger: str) -> str:
         # Not in the sidecar, because every writer lists all objects in it.
-        return f"{self.sidecar.removesuffix('.txn')}.tokens/{ledger}"
+        return f"{self.sidecar.removesuffix('.txn')}.tokens/{ledger_id(ledger)}"
 
     def _token_path(self, ledger: str, token: str) -> str:
         return f"{self._ledger_path(ledger)}/{entry_name(token)}"
@@ -430,7 +444,8 @@ class ObjectJournal:
         """Delete ledgers of datasets that were deleted, and from time to time the expired tokens of this dataset."""
         with contextlib.suppress(Exception):
             for number, ledger in sorted(log.ledgers.items())[:-1]:
-                self._store.remove_tree(self._ledger_path(ledger))
+                if ledger_id(ledger) != ledger_id(log.ledger or ""):
+                    self._store.remove_tree(self._ledger_path(ledger))
                 self._store.remove(self._ledger_mark(number, ledger))
             if record.ledger is not None and record.token is not None and is_trim_due(entry_name(record.token)):
                 root = self._ledger_path(record.ledger)

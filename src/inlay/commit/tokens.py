@@ -6,6 +6,9 @@
 A commit writes the entry of its token before it deletes its record, so that a token is known as long as its rows are
 in the dataset. A ledger counts only if the dataset contains its witness: a dataset that was deleted and created again
 knows no token, although the sidecar beside it still exists.
+
+A merge that has nothing to delete or update in a dataset without files commits its token too. The witness of such an
+early ledger counts until the first files come. Their commit adds the usual witness.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import time
+import uuid
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,14 +27,42 @@ from inlay.commit.access import share_access
 from inlay.commit.sidecar import Record, damaged_token_error, hidden_tokens_error, inner_sidecar_path, seal, unseal
 from inlay.storage import LocalStore, Location, discard_tree
 
-__all__ = ["LocalTokens", "dump_entry", "entry_name", "expired_entries", "is_trim_due", "load_entry", "witness_name"]
+__all__ = [
+    "LocalTokens",
+    "choose_ledger",
+    "dump_entry",
+    "entry_name",
+    "expired_entries",
+    "is_early",
+    "is_trim_due",
+    "ledger_id",
+    "load_entry",
+    "witness_name",
+]
 
 KEPT_TOKENS = 1000
 KEPT_SECONDS = 30 * 24 * 3600
 _TOKENS_PER_TRIM = 64
 _LEDGER = "tokens."
 _WITNESS = ".inlay.tokens."
+_EARLY = "early-"
 _LENGTH_OF_NAME = 200  # of 255 bytes that a filesystem allows
+
+
+# ------------------------------------------------------------------------------------------------------------ ledgers
+def choose_ledger(known: str | None, *, has_files: bool) -> str:
+    """Return the ledger of a commit: the known one, or a new one. It is early before the dataset has files."""
+    name = uuid.uuid4().hex if known is None else ledger_id(known)
+    return name if has_files else _EARLY + name
+
+
+def is_early(ledger: str) -> bool:
+    return ledger.startswith(_EARLY)
+
+
+def ledger_id(ledger: str) -> str:
+    """Return the name of a ledger's entries, which don't move when the dataset gets its first files."""
+    return ledger.removeprefix(_EARLY)
 
 
 # ------------------------------------------------------------------------------------------------------------ entries
@@ -83,7 +115,7 @@ class LocalTokens:
         self._is_inside = sidecar == inner_sidecar_path(location)
 
     def path(self, ledger: str) -> str:
-        return os.path.join(self._sidecar, _LEDGER + ledger)
+        return os.path.join(self._sidecar, _LEDGER + ledger_id(ledger))
 
     def _entry(self, ledger: str, token: str) -> str:
         return os.path.join(self.path(ledger), entry_name(token))
@@ -97,7 +129,7 @@ class LocalTokens:
         return sorted(name.removeprefix(_LEDGER) for name in names if name.startswith(_LEDGER))
 
     def _has_witness(self, ledger: str) -> bool:
-        return os.path.isdir(self._location.full(witness_name(ledger)))
+        return any(os.path.isdir(self._location.full(witness_name(each))) for each in (ledger, _EARLY + ledger))
 
     def find(self, token: str) -> Mapping[str, Any] | None:
         """Return the outcome of the transaction that was committed with this token, or None."""
@@ -135,9 +167,14 @@ class LocalTokens:
         if record.ledger is not None:
             self._store.remove_empty_directory(self.path(record.ledger))
 
-    def forget_all(self) -> None:
-        """Remove all witnesses, because a dataset without data files knows no tokens."""
+    def are_early(self) -> bool:
+        """Return whether all tokens are of merges that found no files."""
         found = self._witnesses()
+        return bool(found) and all(map(is_early, found))
+
+    def forget_all(self) -> None:
+        """Remove all witnesses, unless they are early: a dataset that lost its data files knows no tokens."""
+        found = set() if self.are_early() else self._witnesses()
         for ledger in found:
             os.rmdir(self._location.full(witness_name(ledger)))
         if found:
@@ -150,7 +187,7 @@ class LocalTokens:
 
     def require_visible(self, others: Iterable[str]) -> None:
         """Reject a dataset whose tokens are in a sidecar that this process cannot see."""
-        hidden = self._witnesses() - {*self._all(), *others}
+        hidden = set(map(ledger_id, self._witnesses())) - {*self._all(), *others}
         for ledger in sorted(hidden):
             raise hidden_tokens_error(self._location, witness_name(ledger))
 

@@ -73,9 +73,10 @@ def open_journal(location: Location) -> Journal:
 
 
 def find_outcome(journal: Journal, token: str) -> Mapping[str, Any] | None:
-    """Return the outcome of a committed transaction, or None. A dataset without data files knows no tokens."""
+    """Return the outcome of a committed transaction, or None. A dataset that lost its data files knows no tokens."""
     outcome = journal.find_outcome(token)
-    return outcome if outcome is not None and data_files(journal.location) else None
+    is_known = outcome is not None and (data_files(journal.location) or journal.has_early_tokens())
+    return outcome if is_known else None
 
 
 class IncrementalFileManager:
@@ -309,7 +310,7 @@ class IncrementalFileManager:
             token: The token that `commit` received.
 
         Returns:
-            The outcome that `commit` received, or None. A dataset without data files knows no tokens.
+            The outcome that `commit` received, or None. A dataset that lost its data files knows no tokens.
 
         Raises:
             InvalidArgumentError: No dataset is open.

@@ -7,6 +7,7 @@ files and row groups whose guarantee contradicts the condition.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -23,10 +24,11 @@ from inlay.conditions import parse_condition
 from inlay.engines.base import NO_ROWS, FileMatch, GroupMatch, RowNumbers, Target
 from inlay.engines.keys import canonical_type, contiguous
 from inlay.engines.matching import OpenTarget, open_target
-from inlay.errors import InvalidArgumentError, did_you_mean
+from inlay.errors import InvalidArgumentError, did_you_mean, short_repr
 from inlay.parquet.footers import bound_arrays, group_ranges, read_row_group
 from inlay.schema import family, lossless_cast, null_column, storage_type
 from inlay.storage import Location
+from inlay.type_grammar import type_name
 
 __all__ = ["Condition", "Selection", "bound_guarantees", "comparable_schema", "require_condition", "select_rows"]
 
@@ -34,6 +36,9 @@ Condition: TypeAlias = str | pc.Expression
 
 # Arrow compares values of these families in the order of their statistics. NaN is not in the range of a float column.
 _ORDERED = frozenset({"integer", "decimal", "text", "zoned timestamp", "naive timestamp", "date", "time"})
+_NO_KERNEL = re.compile(r"Function '(\w+)' has no kernel matching input types \((.*?)\)")
+_MAX_NAMED = 5  # columns in an error
+_MAX_TEXT = 200  # characters of an expression in an error
 _HINT = 'Pass SQL text such as "day < \'2025-01-01\'", or an expression such as pyarrow.compute.field("price") > 2.'
 
 
@@ -168,7 +173,7 @@ def _require_names(expression: pc.Expression) -> None:
         pickle.dumps(expression)
     except pa.ArrowException as error:
         raise InvalidArgumentError(
-            f"Invalid condition {expression}: {_first_line(error)}.", hint="Refer to each column by its name."
+            f"Invalid condition {_text(expression)}: {_first_line(error)}.", hint="Refer to each column by its name."
         ) from error
 
 
@@ -178,15 +183,27 @@ def _require_boolean(expression: pc.Expression, schema: pa.Schema) -> None:
     except pa.ArrowException as error:
         raise _unbound_error(expression, schema, error) from error
     if not pa.types.is_boolean(type_):
-        raise InvalidArgumentError(f"The condition {expression} is {type_}, not true or false.", hint=_HINT)
+        raise InvalidArgumentError(f"The condition {_text(expression)} is {type_}, not true or false.", hint=_HINT)
 
 
 def _unbound_error(expression: pc.Expression, schema: pa.Schema, error: Exception) -> InvalidArgumentError:
     unknown = _first_line(error).partition("No match for FieldRef.Name(")[2].partition(") in ")[0]
     if unknown and unknown not in schema.names:
         hint = did_you_mean(unknown, schema.names) or f"The columns are: {', '.join(schema.names[:20])}."
-        return InvalidArgumentError(f"Invalid condition: there is no column {unknown!r}.", hint=hint)
-    return InvalidArgumentError(f"Invalid condition {expression}: {_first_line(error)}", hint=_HINT)
+        return InvalidArgumentError(f"Invalid condition: there is no column {short_repr(unknown)}.", hint=hint)
+    if found := _NO_KERNEL.search(str(error)):
+        named = [f for f in schema if re.search(rf"(?<!\w){re.escape(f.name)}(?!\w)", str(expression))]
+        types = "".join(f" Column {field.name!r} is {type_name(field.type)}." for field in named[:_MAX_NAMED])
+        reason = f"the function {found[1]} has no meaning for the types {found[2]}.{types}"
+        return InvalidArgumentError(
+            f"Invalid condition {_text(expression)}: {reason}", hint="Compare values of one type."
+        )
+    return InvalidArgumentError(f"Invalid condition {_text(expression)}: {_first_line(error)}", hint=_HINT)
+
+
+def _text(expression: pc.Expression) -> str:
+    text = " ".join(str(expression).split())
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
 def _first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from inlay.engines.absence import absence_column
 from inlay.engines.files import SCAN_OPTIONS, open_path, scan_fragments
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, UnreadableSourceError
+from inlay.schema import Path, nested_fields
 
 __all__ = ["PATH_TYPES", "open_rows", "open_source", "require_no_read_options"]
 
@@ -50,7 +51,12 @@ def require_no_read_options(data: Any, read_options: Mapping[str, Any] | None) -
 
 def open_rows(data: Any) -> pa.Table | pa.RecordBatchReader:
     """Open source rows of any kind except a path."""
-    return _without_view_dictionaries(_open(data))
+    opened = _without_view_dictionaries(_open(data))
+    if isinstance(opened, pa.Table) and not opened.num_columns and not opened.num_rows:
+        raise UnreadableSourceError(
+            "The source has no rows and no columns.", hint="Pass an empty pyarrow table.", is_empty=True
+        )
+    return opened
 
 
 def _open(data: Any) -> pa.Table | pa.RecordBatchReader:
@@ -225,18 +231,42 @@ def _open_python(data: Any) -> pa.Table | pa.RecordBatchReader:
     if isinstance(data, dict):
         return _table_of(data)
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):
-        names = dict.fromkeys(name for row in data for name in row)  # from_pylist reads only the keys of the first
-        table = _table_of({name: [row.get(name) for row in data] for name in names})
-        for name in names if any(len(row) < len(names) for row in data) else ():
-            lacking = [None if name in row else f"row {number}" for number, row in enumerate(data)]
-            if any(lacking):
-                table = table.append_column(absence_column(name), pa.array(lacking, pa.string()))
-        return table
+        return _open_dicts(data)
     if isinstance(data, Iterator):
         return _open_batches(_open_once(data))
     if isinstance(data, list | tuple) and data and isinstance(data[0], pa.RecordBatch | pa.Table):
         return _open_batches(iter(data))
     raise _unsupported(type(data).__name__)
+
+
+def _open_dicts(rows: list[dict[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)  # from_pylist reads only the keys of the first
+    if rows and not names:
+        raise UnreadableSourceError("The rows of the source have no fields.", hint="Pass at least the key columns.")
+    table = _table_of({name: [row.get(name) for row in rows] for name in names})
+    lacking: dict[Path, dict[int, str]] = {}
+    nested = [field for field in table.schema if nested_fields(field.type)]
+    for number, row in enumerate(rows):
+        absent = [(name,) for name in names if name not in row] if len(row) < len(names) else []
+        inside = (path for field in nested for path in _absent_inside(row.get(field.name), field.type, (field.name,)))
+        for path in itertools.chain(absent, inside):
+            lacking.setdefault(path, {})[number] = f"row {number}"
+    order = {name: at for at, name in enumerate(names)}
+    for path, numbers in sorted(lacking.items(), key=lambda item: order[item[0][0]]):
+        texts = pa.array([numbers.get(number) for number in range(len(rows))], pa.string())
+        table = table.append_column(absence_column(*path), texts)
+    return table
+
+
+def _absent_inside(value: Any, type_: pa.DataType, path: Path) -> Iterator[Path]:
+    """Yield the paths of the fields that the objects in a value lack, and that other rows have."""
+    if pa.types.is_struct(type_) and isinstance(value, Mapping):
+        for field in type_:
+            below = (*path, field.name)
+            yield from _absent_inside(value[field.name], field.type, below) if field.name in value else (below,)
+    elif pa.types.is_list(type_) and isinstance(value, list | tuple) and nested_fields(type_):
+        for item in value:
+            yield from _absent_inside(item, type_.value_type, path)
 
 
 def _table_of(columns: Mapping[str, Any]) -> pa.Table:

@@ -230,6 +230,7 @@ class _TextRows:
             raise UnreadableSourceError(
                 f"Cannot read the source {names}: it has no data rows, so the types of its columns are unknown.",
                 hint="Check the file. To write a dataset without rows, pass an empty pyarrow table.",
+                is_empty=True,
             )
 
     def _schema(self) -> pa.Schema:

@@ -33,6 +33,7 @@ from inlay.errors.data import (
 )
 from inlay.errors.hints import close_matches as close_matches
 from inlay.errors.hints import did_you_mean as did_you_mean
+from inlay.errors.hints import short_repr as short_repr
 from inlay.errors.hints import unknown as unknown
 from inlay.errors.merges import (
     CommitPendingError,

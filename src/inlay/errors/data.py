@@ -70,6 +70,10 @@ class UnreadableSourceError(RejectedDataError):
 
     code = "unreadable_source"
 
+    def __init__(self, message: str, *, hint: str | None = None, is_empty: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_empty = is_empty  # True if the source has no rows, and nothing tells its columns
+
 
 class UnreadableUploadError(RejectedDataError):
     """The uploaded file is damaged, or its format is not the declared one."""

@@ -1,4 +1,4 @@
-"""Hints for misspelled names."""
+"""Hints for misspelled names, and short forms of values in errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 
 from inlay.errors.base import InvalidArgumentError
 
-__all__ = ["close_matches", "did_you_mean", "unknown"]
+__all__ = ["close_matches", "did_you_mean", "short_repr", "unknown"]
 
 _MAX_COMPARED_LENGTH = 200  # difflib compares in quadratic time
+_MAX_REPR_LENGTH = 100
 
 
 def close_matches(name: object, known: Iterable[str], limit: int = 1) -> list[str]:
@@ -30,5 +31,11 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InvalidArgumentErr
     """Build the error for a name that is not among the known names."""
     names = list(known)
     return InvalidArgumentError(
-        f"Unknown {kind} {name!r}; known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
+        f"Unknown {kind} {short_repr(name)}; known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
     )
+
+
+def short_repr(value: object) -> str:
+    """Return the representation of a value for an error, without the end of a long one."""
+    text = repr(value)
+    return text if len(text) <= _MAX_REPR_LENGTH else f"{text[:_MAX_REPR_LENGTH]}…"

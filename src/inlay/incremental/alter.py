@@ -16,17 +16,18 @@ from inlay.commit.transaction import IncrementalFileManager, StagedFile, footer_
 from inlay.constants import LOCK_TIMEOUT
 from inlay.engines import get_engine
 from inlay.engines.base import Alteration, Engine, StageResult
-from inlay.errors import InvalidArgumentError, NotFoundError, SchemaMismatchError, did_you_mean, wrap_errors
+from inlay.errors import InvalidArgumentError, NotFoundError, SchemaMismatchError, wrap_errors
+from inlay.incremental.conformer import DECIMAL256_HINT
 from inlay.incremental.display import ProgressCallback, Reporter, progress_callback
 from inlay.incremental.plan import FilePlan
 from inlay.incremental.result import MergeFileMetadata
 from inlay.incremental.stage import verify_staged
 from inlay.incremental.target import TargetState
-from inlay.incremental.validate import normalize_keys
+from inlay.incremental.validate import normalize_keys, require_columns
 from inlay.parquet.footers import Footer
 from inlay.parquet.layout import summary_files
 from inlay.parquet.reshape import Shape, alter_pandas_metadata
-from inlay.schema import is_widening, without_schema_copies
+from inlay.schema import family, is_widening, needs_decimal256, without_schema_copies
 from inlay.storage import FileStat, Filesystem, Location
 from inlay.type_grammar import parse_type
 
@@ -252,6 +253,29 @@ def plan_alter(
         return read_consistently(location, plan)
 
 
+_WIDER = {
+    "integer": "an integer type with more bits",
+    "float": "double",
+    "decimal": "a decimal type of up to 38 digits, with at least as many digits before and after the point",
+    "date": "a timestamp type without a time zone",
+    "naive timestamp": "a timestamp type of a finer unit without a time zone",
+    "zoned timestamp": "a timestamp type of a finer unit with the same time zone",
+    "time": "a time type of a finer unit",
+    "duration": "a duration type of a finer unit",
+    "struct": "a struct type with the same fields, or wider ones, and new nullable fields",
+    "list": "a list type with wider values",
+    "map": "a map type with the same keys and wider values",
+}
+
+
+def _hint(old: pa.DataType, new: pa.DataType) -> str:
+    """Say which types are wider."""
+    if needs_decimal256(old, new):
+        return DECIMAL256_HINT
+    wider = _WIDER.get(family(old))
+    return f"It can become {wider}." if wider else f"No type is wider than {old}."
+
+
 # --------------------------------------------------------------------------------------------------------- changes
 @dataclass(frozen=True)
 class _Altered:
@@ -268,6 +292,7 @@ class _Changes:
     """The checked arguments of `alter`."""
 
     renamed: dict[str, str]
+    same: list[str]  # columns to rename to the names that they have
     dropped: list[str]
     widened: dict[str, str | pa.DataType | pa.Field]
 
@@ -289,20 +314,20 @@ class _Changes:
             if name in renamed or name in widened:
                 other = "renamed" if name in renamed else "widened"
                 raise InvalidArgumentError(f"Column {name!r} cannot be dropped and {other} at once.")
-        return cls({old: new for old, new in renamed.items() if old != new}, dropped, widened)
+        changed = {old: new for old, new in renamed.items() if old != new}
+        return cls(changed, [name for name in renamed if name not in changed], dropped, widened)
 
     def apply(self, target: TargetState) -> list[_Altered]:
         """Return the files that change. Reject changes that are impossible or lose values."""
         schema = target.schema or pa.schema([])
+        require_columns(self.same, target.row_schema, "the dataset", "column")
         for name in [*self.renamed, *self.dropped, *self.widened]:
             if name in target.partition_columns:
                 raise InvalidArgumentError(
                     f"Column {name!r} is a partition column: its name and values are in the paths of the files.",
                     hint="Write the rows to a new dataset with write_dataset(partition_columns=...) to change it.",
                 )
-            if name not in schema.names:
-                hint = did_you_mean(name, schema.names) or f"The columns are: {', '.join(schema.names[:20])}."
-                raise SchemaMismatchError(f"The column {name!r} does not exist in the dataset.", hint=hint)
+            require_columns([name], schema, "the dataset", "column")
         if set(schema.names) <= {*self.dropped, *target.partition_columns}:
             raise InvalidArgumentError("A dataset needs at least one column, so not all columns can be dropped.")
         self._reject_collisions([*schema.names, *target.partition_columns])
@@ -345,8 +370,8 @@ class _Changes:
             )
         if not is_widening(old.type, wide.type):
             raise SchemaMismatchError(
-                f"Column {old.name!r} cannot be widened from {old.type} to {wide.type}: not every value would fit.",
-                hint="Choose a type of the same kind that holds all values of the old type.",
+                f"Column {old.name!r} cannot be widened from {old.type} to {wide.type}.",
+                hint=_hint(old.type, wide.type),
             )
         return wide
 

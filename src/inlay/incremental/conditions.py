@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inlay.arrays import to_numpy
+from inlay.arrays import from_numpy, to_numpy
 from inlay.conditions import match_values
 from inlay.engines.absence import absence_column
 from inlay.engines.base import NO_ROWS, Engine, FileMatch, RowNumbers, Source
 from inlay.engines.keys import contiguous
 from inlay.engines.selection import Condition, Selection, comparable_schema
-from inlay.errors import InvalidArgumentError, OutsideScopeError
+from inlay.errors import OutsideScopeError
 from inlay.incremental.display import Reporter
 from inlay.incremental.prune import selection_targets
 from inlay.incremental.target import TargetState, path_texts
-from inlay.incremental.validate import require_columns, row_text
+from inlay.incremental.validate import CheckedScope, require_columns, row_text
 from inlay.parquet.layout import typed_partition_value
 from inlay.storage import Location
 
-__all__ = ["RowCondition", "Scope", "check_scope", "reject_rows_outside", "reject_stored_outside"]
+__all__ = ["RowCondition", "reject_rows_outside", "reject_stored_outside"]
 
 _MAX_FILES = 5  # files that an error names
-
-Scope: TypeAlias = Mapping[str, Sequence[Any]] | pc.Expression
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class RowCondition:
     bounded: list[str]
 
     @classmethod
-    def of(cls, where: Condition | Scope, target: TargetState, schema: pa.Schema) -> RowCondition:
+    def of(cls, where: Condition | CheckedScope, target: TargetState, schema: pa.Schema) -> RowCondition:
         """Check that a condition fits the columns of a schema."""
         if not isinstance(where, str | pc.Expression):
             require_columns(where, schema, "the dataset", "scope column")
@@ -66,52 +64,65 @@ class RowCondition:
 
 
 # --------------------------------------------------------------------------------------------------------------- scope
-def check_scope(scope: Scope | None, strategy: str) -> None:
-    if scope is None:
-        return
-    if strategy not in ("full_merge", "delete"):
-        raise InvalidArgumentError(f'scope needs strategy="full_merge" or "delete"; the strategy is {strategy!r}.')
-    if isinstance(scope, pc.Expression):
-        return
-    hint = 'Pass a list of values for each column, such as {"day": ["2025-01-01"]}, or a pyarrow expression.'
-    if not isinstance(scope, Mapping) or not scope:
-        text = repr(scope) if isinstance(scope, Mapping | str) else type(scope).__name__
-        raise InvalidArgumentError(f"Invalid scope: {text}.", hint=hint)
-    for name, values in scope.items():
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-            raise InvalidArgumentError(
-                f"The scope needs a list of values for column {name!r}, not {type(values).__name__}.", hint=hint
-            )
-        if not values:
-            raise InvalidArgumentError(f"The scope has no values for column {name!r}.", hint=hint)
-
-
 def reject_rows_outside(
     source: Source,
-    scope: Scope,
+    scope: CheckedScope,
     target: TargetState,
     schema: pa.Schema,
     key_columns: Sequence[str],
     *,
-    needs_only_keys: bool,
+    may_lack: bool,
 ) -> None:
-    """Reject source rows that show a value outside the scope. Rows that delete may lack the scope's columns."""
+    """Reject source rows that show a value outside the scope. With `may_lack`, rows may lack the scope's columns."""
     for part in _parts(scope):
         condition = RowCondition.of(part, target, schema)
-        if needs_only_keys and not set(condition.columns) <= set(source.schema.names):
-            continue
-        require_columns(condition.columns, source.schema, "the source", "scope column")
-        columns = {name: _typed(name, source.column(name), schema.field(name).type) for name in condition.columns}
-        inside = condition.selection.rows(pa.table(columns))
-        unknown = _rows_that_lack(source, condition.columns) if needs_only_keys else NO_ROWS
-        outside = np.delete(np.arange(source.num_rows), np.concatenate([inside, unknown]))
+        names = [name for name in condition.columns if name in source.schema.names]
+        if not may_lack:
+            require_columns(condition.columns, source.schema, "the source", "scope column")
+        columns = {name: _typed(name, source.column(name), schema.field(name).type) for name in names}
+        lacking = _cells_that_lack(source, condition.columns)
+        outside = _rows_outside(condition.selection, columns, lacking)
         if len(outside):
-            raise outside_scope(source, outside, key_columns, condition.columns, "are outside the scope")
+            present = [name for name in names if not lacking[outside[0], condition.columns.index(name)]]
+            raise outside_scope(source, outside, key_columns, present, "are outside the scope")
 
 
-def _rows_that_lack(source: Source, columns: Sequence[str]) -> RowNumbers:
-    hidden = [name for name in map(absence_column, columns) if name in source.schema.names]
-    return np.concatenate([NO_ROWS, *(np.flatnonzero(to_numpy(source.column(name))) for name in hidden)])
+def _cells_that_lack(source: Source, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return for each row and column whether the row lacks the column."""
+    found = np.zeros((source.num_rows, len(columns)), np.bool_)
+    for at, name in enumerate(columns):
+        hidden = absence_column(name)
+        if hidden in source.schema.names:
+            found[:, at] = to_numpy(source.column(hidden))
+        found[:, at] |= name not in source.schema.names
+    return found
+
+
+def _rows_outside(
+    selection: Selection, columns: Mapping[str, pa.ChunkedArray], lacking: npt.NDArray[np.bool_]
+) -> RowNumbers:
+    """Return the rows whose values the selection excludes, whatever the values that the rows lack are."""
+    whole = np.flatnonzero(~lacking.any(axis=1))
+    outside = NO_ROWS
+    if len(whole):
+        table = pa.table({name: column.take(from_numpy(whole)) for name, column in columns.items()})
+        outside = np.delete(whole, selection.rows(table))
+    for pattern in np.unique(lacking[lacking.any(axis=1)], axis=0):
+        rows = np.flatnonzero((lacking == pattern).all(axis=1))
+        fields = [field for field, is_absent in zip(selection.schema, pattern, strict=True) if not is_absent]
+        values = {f.name: columns[f.name].take(from_numpy(rows)) for f in fields if not pa.types.is_nested(f.type)}
+        if values:
+            outside = np.concatenate([outside, rows[_impossible(selection, values)]])
+    return np.sort(outside)
+
+
+def _impossible(selection: Selection, values: Mapping[str, pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+    """Return which rows a selection excludes already because of the values of some of its columns."""
+    codes = [to_numpy(contiguous(v).dictionary_encode("encode").indices) for v in values.values()]
+    _, first, inverse = np.unique(np.column_stack(codes), axis=0, return_index=True, return_inverse=True)
+    rows = ({name: column[row] for name, column in values.items()} for row in first.tolist())
+    possible = selection.allows([selection.path_guarantees(row) for row in rows])
+    return ~np.array(possible, np.bool_)[inverse.reshape(-1)]
 
 
 def reject_stored_outside(
@@ -147,7 +158,7 @@ def outside_scope(
     )
 
 
-def _parts(scope: Scope) -> Iterator[Scope]:
+def _parts(scope: CheckedScope) -> Iterator[CheckedScope]:
     """Split a scope into conditions that a row must all meet."""
     if isinstance(scope, pc.Expression):
         yield scope

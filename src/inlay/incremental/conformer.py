@@ -24,6 +24,7 @@ from inlay.incremental.validate import MissingColumns, SchemaMode, require_colum
 from inlay.schema import (
     Path,
     lossless_cast,
+    needs_decimal256,
     nested_fields,
     null_column,
     require_distinct_names,
@@ -36,6 +37,9 @@ __all__ = ["Conformer", "KeyConformer", "fit_field", "read_deletions"]
 
 MISSING_CHOICES = (
     'missing_columns="keep" to keep the stored values of matching rows, or missing_columns="null" to set them to NULL'
+)
+DECIMAL256_HINT = (
+    "inlay widens decimals to 38 digits at most: polars cannot read longer decimals, and DuckDB rounds them."
 )
 _MAX_NAMES = 10  # columns
 
@@ -376,14 +380,20 @@ def fit_field(
 
     Rows that one of the masks in `optional` marks may be NULL.
     """
-    fitted = lossless_cast(column, field.type, field.name, as_key=as_key)
+    try:
+        fitted = lossless_cast(column, field.type, field.name, as_key=as_key)
+    except SchemaMismatchError as error:
+        if needs_decimal256(field.type, column.type):
+            raise SchemaMismatchError(error.message, hint=DECIMAL256_HINT) from error
+        raise
     nulls = fitted.null_count
     if nulls and not field.nullable:
         wrong = functools.reduce(pc.and_not, optional, fitted.is_null())
         nulls = pc.sum(wrong).as_py()
     if not field.nullable and not as_key and nulls:
         raise SchemaMismatchError(
-            f"Column {field.name!r} is not nullable in the dataset, but is NULL in {nulls:,} source rows.",
+            f"Column {field.name!r} is not nullable in the dataset, but is NULL in {nulls:,} source"
+            f" {'row' if nulls == 1 else 'rows'}.",
             hint="Fill in the values, or remove these rows.",
         )
     return fitted

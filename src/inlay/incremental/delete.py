@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from inlay.commit.snapshot import read_consistently
 from inlay.commit.transaction import StagedFile, Transaction, footer_cache, locate_dataset
+from inlay.conditions import check_syntax
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE
 from inlay.engines import get_engine
 from inlay.engines.base import NO_ROWS, Append, Engine, FileMatch, GroupEdit
@@ -194,6 +195,8 @@ class DeleteRun(MergeRun):
             condition = RowCondition.of(self._where, self.target, self.target.row_schema)
             self.target = self.target.with_ranges(condition.bounded, cache, self.engine.footers)
             matches = condition.select(self.target, self.engine, self._report)
+        elif isinstance(self._where, str):
+            check_syntax(self._where)
         rows, footers = self.target.rows, self.target.footers
         decisions = [self._decide(number, matches) for number in range(len(footers))]
         keep_one_file(decisions, len(decisions))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inlay.commit.sidecar import Change, StagedFile
 from inlay.engines.base import Engine
-from inlay.errors import wrap_errors
+from inlay.errors import DatasetMergeError, InlayError, wrap_errors
 from inlay.incremental.delete import DeleteRun
 from inlay.incremental.display import ProgressCallback
 from inlay.incremental.plan import MergePlan
@@ -99,6 +99,20 @@ def _make_durable(location: Location, paths: Sequence[str]) -> None:
         location.store.sync_directory(posixpath.dirname(location.path))
 
 
+@contextlib.contextmanager
+def _named_errors(draft: Draft, operation: str, strategy: str, key_columns: Sequence[str] = ()) -> Iterator[None]:
+    """Wrap errors. They name files by their paths in the dataset, because clients must not see where the storage is."""
+    try:
+        with wrap_errors(operation, strategy, key_columns):
+            yield
+    except InlayError as error:
+        root = f"{draft.location.uri}/"
+        error.message = error.message.replace(root, "")
+        if isinstance(error, DatasetMergeError):
+            error.files = [file.replace(root, "") for file in error.files]
+        raise
+
+
 def merge_draft(
     data: Any,
     draft: Draft,
@@ -108,7 +122,7 @@ def merge_draft(
 ) -> MergeResult:
     """Merge rows into the draft. `draft.files(result)` lists the files of the new version."""
     run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: None)
-    with wrap_errors("merge", options.strategy.name, options.key_columns), contextlib.closing(run):
+    with _named_errors(draft, "merge", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.execute(draft)
 
 
@@ -123,7 +137,7 @@ def plan_draft(
 ) -> tuple[MergePlan, Changes]:
     """Plan `merge_draft` without writing, and read up to `limit` rows of each kind of change."""
     run = MergeRun(options, engine, draft.location, data, storage_options, cache=lambda _: None)
-    with wrap_errors("plan", options.strategy.name, options.key_columns), contextlib.closing(run):
+    with _named_errors(draft, "plan", options.strategy.name, options.key_columns), contextlib.closing(run):
         return run.dry_run_with_changes(draft.snapshot(), limit)
 
 
@@ -131,7 +145,7 @@ def delete_from_draft(
     where: str, draft: Draft, engine: Engine, progress: ProgressCallback, max_deleted: float | None
 ) -> MergeResult:
     """Delete the rows of the draft for which a condition is true."""
-    with wrap_errors("delete", "delete"):
+    with _named_errors(draft, "delete", "delete"):
         return DeleteRun(where, engine, draft.location, progress, max_deleted, cache=lambda _: None).execute(draft)
 
 
@@ -139,6 +153,6 @@ def plan_delete_from_draft(
     where: str, draft: Draft, engine: Engine, progress: ProgressCallback, max_deleted: float | None, *, limit: int
 ) -> tuple[MergePlan, Changes]:
     """Plan `delete_from_draft` without writing, and read up to `limit` of the rows to delete."""
-    with wrap_errors("plan", "delete"):
+    with _named_errors(draft, "plan", "delete"):
         run = DeleteRun(where, engine, draft.location, progress, max_deleted, cache=lambda _: None)
         return run.dry_run_with_changes(draft.snapshot(), limit)

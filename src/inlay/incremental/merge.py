@@ -25,7 +25,6 @@ from inlay.engines.base import (
     Engine,
 )
 from inlay.errors import wrap_errors
-from inlay.incremental.conditions import Scope, check_scope
 from inlay.incremental.display import ProgressCallback, progress_callback
 from inlay.incremental.plan import MergePlan
 from inlay.incremental.result import (
@@ -37,6 +36,7 @@ from inlay.incremental.validate import (
     MergeOptions,
     MissingColumns,
     SchemaMode,
+    Scope,
     check_transaction,
 )
 from inlay.storage import FileStat, Filesystem, Location
@@ -230,7 +230,6 @@ def merge(
             schema_mode, dedup_order_by, on_progress, missing_columns, operation_column,
             newer_by, max_deleted, scope,
         )  # fmt: skip
-        check_scope(scope, options.strategy.name)
         with _open_run(
             "merge", options, engine, use_merge, data, path, filesystem, storage_options, read_options
         ) as run:
@@ -320,7 +319,6 @@ def plan_merge(
             schema_mode, dedup_order_by, on_progress, missing_columns, operation_column,
             newer_by, max_deleted, scope,
         )  # fmt: skip
-        check_scope(scope, options.strategy.name)
         with _open_run(
             "plan", options, engine, use_merge, data, path, filesystem, storage_options, read_options
         ) as run:

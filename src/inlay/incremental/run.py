@@ -32,7 +32,7 @@ from inlay.engines.base import (
     StageResult,
 )
 from inlay.engines.keys import canonical_type
-from inlay.errors import ConcurrentModificationError, SchemaMismatchError
+from inlay.errors import ConcurrentModificationError, SchemaMismatchError, UnreadableSourceError
 from inlay.incremental.conditions import RowCondition, reject_rows_outside
 from inlay.incremental.conformer import Conformer, KeyConformer, fit_field
 from inlay.incremental.display import Reporter
@@ -134,15 +134,10 @@ class MergeRun:
         removes = [*decisions.removed, *moved]
         summaries = summary_files(self.location) if puts or removes else []
         result = build_result(decisions, self.options.strategy, self._source.input_rows, rewrites, appended, summaries)
-        # A dataset without data files knows no tokens.
-        is_recorded = token is not None and bool(puts or decisions.target.footers)
-        if puts or removes or is_recorded:
+        if puts or removes or token is not None:
             self._report("commit", 0, 1)
-            outcome = record_result(result, self.location) if is_recorded else None
-            files.commit(
-                puts, [*removes, *summaries], self._change(result), token=token if is_recorded else None,
-                outcome=outcome,
-            )  # fmt: skip
+            outcome = None if token is None else record_result(result, self.location)
+            files.commit(puts, [*removes, *summaries], self._change(result), token=token, outcome=outcome)
         return result
 
     def _change(self, result: MergeResult) -> Change:
@@ -189,7 +184,7 @@ class MergeRun:
         if options.scope is not None and files:
             scope = RowCondition.of(options.scope, self.target, self.target.row_schema)
             self.target = self.target.with_ranges(scope.bounded, cache, self.engine.footers)
-        self._load(scope.columns if scope is not None else self._scope_without_files())
+        self._load(scope.columns if scope is not None else [*self._scope_without_files()])
         inside = None if scope is None else scope.select(self.target, self.engine, self._report)
         decisions = decide(self.target, self._source, options, self.engine, self._report, inside)
         reject_deletions(decisions.deleted, decisions.rows_in_scope, options.max_deleted)
@@ -198,9 +193,9 @@ class MergeRun:
         self._schemas = [self._schema_for(decision) for decision in decisions.touched]
         return decisions
 
-    def _scope_without_files(self) -> list[str]:
-        """Return the columns of a scope that a source can show although there is no dataset."""
-        return list(self.options.scope) if isinstance(self.options.scope, Mapping) else []
+    def _scope_without_files(self) -> Mapping[str, list[Any]]:
+        """Return the part of a scope whose columns a source can show although there is no dataset."""
+        return self.options.scope if isinstance(self.options.scope, Mapping) else {}
 
     def _requested_partitions(self, files: Sequence[FileStat]) -> list[str] | None:
         """Return the partition columns to check. A strategy without new files can update a flat dataset."""
@@ -217,7 +212,7 @@ class MergeRun:
                     hint="Run the merge again.",
                 )
             return
-        with self.engine.open(self._data, self._like(), self._storage_options, self._read_options) as opened:
+        with self._open() as opened:
             self._conformer = self._conform_to(opened.schema)
             self._kept = self._conformer.kept
             options = self.options
@@ -230,16 +225,36 @@ class MergeRun:
         self._reject_rows_outside()
         self._check_keys()
 
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Any]:
+        """Open the source. A source without rows that has no columns, such as `[]`, gets those of the dataset."""
+        with contextlib.ExitStack() as stack:
+            try:
+                rows = self.engine.open(self._data, self._like(), self._storage_options, self._read_options)
+                opened = stack.enter_context(rows)
+            except UnreadableSourceError as error:
+                if not error.is_empty or self.target.schema is None:
+                    raise
+                opened = self._no_rows()
+            yield opened
+
+    def _no_rows(self) -> pa.Table:
+        schema, options = self.target.row_schema, self.options
+        passed = dict.fromkeys([*options.dedup_order_by, options.operation_column])
+        added = [pa.field(name, pa.string()) for name in passed if name is not None and name not in schema.names]
+        return pa.schema([*schema, *added]).empty_table()
+
     def _reject_rows_outside(self) -> None:
         """Reject source rows outside the scope, before rows with repeated keys are dropped."""
         options, only_keys, scope = self.options, self.options.strategy.needs_only_keys, self.options.scope
+        may_lack = only_keys or options.missing_columns == "keep"
         if only_keys and not self.target.footers:
-            names = [name for name in self._scope_columns if name in self._source.schema.names]
-            scope = {name: scope[name] for name in names}
+            names = self._source.schema.names
+            scope = {name: values for name, values in self._scope_without_files().items() if name in names}
         if scope is None:
             return
         schema = self.target.row_schema if self.target.footers else self._conformer.stored_schema
-        reject_rows_outside(self._source, scope, self.target, schema, options.key_columns, needs_only_keys=only_keys)
+        reject_rows_outside(self._source, scope, self.target, schema, options.key_columns, may_lack=may_lack)
 
     def _like(self) -> pa.Schema | None:
         """Return the types that the cells of text files get."""
@@ -282,16 +297,16 @@ class MergeRun:
             reject_duplicates(self._source.repeated_keys())
 
     def _reject_incomplete_rows(self, new_rows: RowNumbers) -> None:
-        """Reject new rows that lack a partition column, or a column that is not nullable."""
-        partitions, keys = self.target.partition_columns, self.options.key_columns
-        required = [field.name for field in self.target.schema or () if not field.nullable]
-        for name in dict.fromkeys([*partitions, *required]):
+        """Reject new rows that lack a partition column, a column of the scope, or a column that is not nullable."""
+        scoped, keys = [] if self.options.strategy.needs_only_keys else self._scope_columns, self.options.key_columns
+        required = [(field.name, "column") for field in self.target.schema or () if not field.nullable]
+        kinds = dict([*required, *((name, "scope column") for name in scoped)])
+        for name, kind in (kinds | dict.fromkeys(self.target.partition_columns, "partition column")).items():
             rows = self._rows_without(name, new_rows)
             if len(rows):
-                what = "partition column" if name in partitions else "column"
-                why = "" if name in partitions else ", which is not nullable in the dataset"
+                why = ", which is not nullable in the dataset" if kind == "column" else ""
                 key = row_text(self._source.take(rows[:1], keys), keys, 0)
-                raise incomplete_error(key, len(rows), f"{what} {name!r}{why}")
+                raise incomplete_error(key, len(rows), f"{kind} {name!r}{why}")
 
     def _rows_without(self, name: str, rows: RowNumbers) -> RowNumbers:
         """Return the source rows, of `rows`, that lack a column."""

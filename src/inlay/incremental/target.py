@@ -68,12 +68,11 @@ class TargetState:
         if skip_unreadable and 0 < len(footers.errors) < len(files):
             readable = footers.files.filter([number not in footers.errors for number in range(len(files))])
             footers = read_footers(location, readable, key_columns, cache, read)
-        for number, error in sorted(footers.errors.items()):
-            raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files.paths[number])])
+        _require_readable(location, footers)
         columns = _partition_columns(footers, partition_columns)
         stored = [name for name in columns if any(name in schema.names for schema in footers.schemas)]
         if stored:
-            footers = read_footers(location, footers.files, [*key_columns, *stored], cache, read)
+            footers = _read_again(location, footers, [*key_columns, *stored], cache, read)
         return cls(location, footers, _dataset_schema(location, footers, columns), columns)
 
     @property
@@ -92,11 +91,25 @@ class TargetState:
         if set(columns) <= self.footers.ranges.keys():
             return self
         wanted = [*self.footers.ranges, *columns]
-        return replace(self, footers=read_footers(self.location, self.footers.files, wanted, cache, read))
+        return replace(self, footers=_read_again(self.location, self.footers, wanted, cache, read))
 
     @property
     def new_file_extension(self) -> str:
         return new_file_extension(self.footers.files.paths)
+
+
+def _read_again(
+    location: Location, footers: Footers, columns: Sequence[str], cache: FooterCache | None, read: ReadMany | None
+) -> Footers:
+    """Read the value ranges of more columns. A file that was readable before may no longer be."""
+    found = read_footers(location, footers.files, columns, cache, read)
+    _require_readable(location, found)
+    return found
+
+
+def _require_readable(location: Location, footers: Footers) -> None:
+    for number, error in sorted(footers.errors.items()):
+        raise UnreadableFileError(error, operation="plan", files=[location.display(footers.files.paths[number])])
 
 
 def _dataset_schema(location: Location, footers: Footers, partition_columns: Sequence[str]) -> pa.Schema | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from inlay.constants import MAX_ROWS_PER_FILE
 from inlay.engines.keys import NullKeys, Repeats
@@ -20,6 +21,7 @@ from inlay.errors import (
     PartitionMoveError,
     SchemaMismatchError,
     did_you_mean,
+    short_repr,
     unknown,
 )
 from inlay.incremental.display import ProgressCallback
@@ -27,10 +29,13 @@ from inlay.incremental.strategies import Strategy, get_strategy
 from inlay.parquet.writer import check_write_options
 
 __all__ = [
+    "CheckedScope",
     "MergeOptions",
     "MissingColumns",
     "SchemaMode",
+    "Scope",
     "check_max_deleted",
+    "check_scope",
     "check_transaction",
     "incomplete_error",
     "moved_error",
@@ -46,8 +51,11 @@ __all__ = [
 
 SchemaMode = Literal["strict", "evolve"]
 MissingColumns = Literal["error", "null", "keep"]
+Scope: TypeAlias = Mapping[str, Iterable[Any]] | pc.Expression
+CheckedScope: TypeAlias = Mapping[str, list[Any]] | pc.Expression
 _MAX_EXAMPLES = 5  # keys
 _MAX_TOKEN = 1000  # characters
+_SCOPE_HINT = 'Pass a list of values for each column, such as {"day": ["2025-01-01"]}, or a pyarrow expression.'
 
 
 def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -> list[str]:
@@ -75,7 +83,7 @@ def normalize_keys(key_columns: str | Sequence[str], what: str = "key column") -
         raise InvalidArgumentError(f"Pass at least one {what}.")
     for name in names:
         if not name or not isinstance(name, str):
-            raise InvalidArgumentError(f"A {what} must be the name of a column, not {name!r}.")
+            raise InvalidArgumentError(f"The {what} must be the name of a column, not {short_repr(name)}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InvalidArgumentError(f"The {what} {repeated[0]!r} occurs twice in the list.")
@@ -173,7 +181,7 @@ class MergeOptions:
     operation_column: str | None = None
     newer_by: str | None = None
     max_deleted: float | None = None
-    scope: Any = None
+    scope: CheckedScope | None = None
 
     @property
     def reduce_by(self) -> list[str]:
@@ -198,19 +206,21 @@ class MergeOptions:
         operation_column: str | None = None,
         newer_by: str | None = None,
         max_deleted: float | None = None,
-        scope: Any = None,
+        scope: Scope | None = None,
     ) -> MergeOptions:
         chosen = get_strategy(strategy)
         keys = normalize_keys(key_columns)
-        if partition_by is not None and partition_columns is not None and list(partition_by) != list(partition_columns):
+        by, partitions = _partition_names(partition_by), _partition_names(partition_columns)
+        if by is not None and partitions is not None and by != partitions:
             raise InvalidArgumentError(
                 "partition_by and partition_columns differ. They are two names for one argument: pass only one."
             )
-        partitions = partition_by if partition_columns is None else partition_columns
+        partitions = by if partitions is None else partitions
+        order = [] if dedup_order_by is None else normalize_keys(dedup_order_by, "dedup_order_by column")
         if dedup_order_by is not None and chosen.name != "deduplicate":
             raise InvalidArgumentError(f'dedup_order_by needs strategy="deduplicate"; the strategy is {chosen.name!r}.')
         if operation_column is not None:
-            _check_operation_column(operation_column, chosen, [*keys, *(partitions or ()), *(dedup_order_by or ())])
+            _check_operation_column(operation_column, chosen, [*keys, *(partitions or ()), *order])
         if newer_by is not None:
             _check_newer_by(newer_by, chosen, [*keys, *(partitions or ()), operation_column or ""])
         max_deleted = check_max_deleted(max_deleted)
@@ -221,19 +231,53 @@ class MergeOptions:
         return cls(
             chosen,
             keys,
-            normalize_keys(partitions, "partition column") if partitions else None if partitions is None else [],
+            partitions,
             compression,
             max_rows_per_file,
             row_group_size,
             schema_mode,
-            [] if dedup_order_by is None else normalize_keys(dedup_order_by, "dedup_order_by column"),
+            order,
             progress,
             missing_columns,
             operation_column,
             newer_by,
             max_deleted,
-            scope,
+            check_scope(scope, chosen.name),
         )
+
+
+def _partition_names(columns: str | Iterable[str] | None) -> list[str] | None:
+    """Return the names of partition columns. None means those of the dataset, an empty list means none."""
+    names = columns if columns is None or isinstance(columns, str) else list(columns)
+    return normalize_keys(names, "partition column") if names else None if names is None else []
+
+
+def check_scope(scope: Scope | None, strategy: str) -> CheckedScope | None:
+    """Return a scope whose values are lists, or an expression."""
+    if scope is None:
+        return None
+    if strategy not in ("full_merge", "delete"):
+        raise InvalidArgumentError(f'scope needs strategy="full_merge" or "delete"; the strategy is {strategy!r}.')
+    if isinstance(scope, pc.Expression):
+        return scope
+    if not isinstance(scope, Mapping) or not scope:
+        text = short_repr(scope) if isinstance(scope, Mapping | str) else type(scope).__name__
+        raise InvalidArgumentError(f"Invalid scope: {text}.", hint=_SCOPE_HINT)
+    return {name: _scope_values(name, values) for name, values in scope.items()}
+
+
+def _scope_values(name: Any, values: Any) -> list[Any]:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"A scope column must be the name of a column, not {short_repr(name)}.")
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    if not is_list or getattr(values, "ndim", 1) != 1:  # pandas iterates over the names of columns
+        raise InvalidArgumentError(
+            f"The scope needs a list of values for column {name!r}, not {type(values).__name__}.", hint=_SCOPE_HINT
+        )
+    found = list(values)
+    if not found:
+        raise InvalidArgumentError(f"The scope has no values for column {name!r}.", hint=_SCOPE_HINT)
+    return found
 
 
 def check_max_deleted(limit: Any) -> float | None:

@@ -7,6 +7,7 @@ visible when a catalog transaction commits them, and are removed if it fails.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -321,12 +322,20 @@ class Conversions:
             raise
 
 
+_OPTION_COLUMN = re.compile(r"^The (scope|newer_by|operation|dedup_order_by) column ")
+
+
 @contextlib.contextmanager
 def _schema_hint() -> Iterator[None]:
-    """Replace the hint of a schema mismatch: loads, unlike merges, cannot change the schema."""
+    """Replace the hint of a schema mismatch: loads, unlike merges, cannot change the schema.
+
+    A misspelled name, and a column of an option, keep their hints.
+    """
     try:
         yield
     except SchemaMismatchError as error:
+        if (error.hint or "").startswith("Did you mean") or _OPTION_COLUMN.search(error.message):
+            raise
         raise SchemaMismatchError(
             error.message,
             hint="The source must have the columns of the dataset. Map the columns of the file to those of the dataset,"

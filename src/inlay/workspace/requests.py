@@ -14,7 +14,7 @@ import pyarrow as pa
 from inlay.constants import FORMATS, InlineFormat, OnError
 from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 from inlay.incremental import STRATEGIES
-from inlay.incremental.validate import MissingColumns, check_max_deleted
+from inlay.incremental.validate import MissingColumns, check_max_deleted, check_scope
 from inlay.pipeline import ColumnMapping, ReadOptions
 from inlay.type_grammar import parse_column
 
@@ -144,15 +144,20 @@ class Load:
             raise InvalidArgumentError(
                 f"Strategy {self.strategy!r} requires key_columns.", hint="Name the columns that identify a row."
             )
+        check_scope(self.scope, self.strategy)
 
     @property
     def is_keyless(self) -> bool:
         return self.strategy in KEYLESS_STRATEGIES
 
     def _options_of_merges(self) -> list[str]:
-        names = ["key_columns", "dedup_order_by", "operation_column", "newer_by", "scope"]
+        names = ["key_columns", "dedup_order_by", "operation_column", "newer_by"]
         chosen = [name for name in names if getattr(self, name)]
-        changed = {"missing_columns": self.missing_columns != "error", "max_deleted": self.max_deleted is not None}
+        changed = {
+            "missing_columns": self.missing_columns != "error",
+            "max_deleted": self.max_deleted is not None,
+            "scope": self.scope is not None,
+        }
         return [*chosen, *(name for name, is_changed in changed.items() if is_changed)]
 
     @property
@@ -186,11 +191,14 @@ class Deletion:
                 "A deletion needs exactly one of keys and where.",
                 hint="Send a list of keys, or a condition such as: day < '2025-01-01'.",
             )
+        if not all(self.keys):
+            number = next(number for number, key in enumerate(self.keys, 1) if not key)
+            raise InvalidArgumentError(f"Key {number:,} is empty.", hint='Send the key columns, such as {"id": 7}.')
         for number, key in enumerate(self.keys, 1):
-            if not key or set(key) != set(self.keys[0]):
+            if set(key) != set(self.keys[0]):
                 raise InvalidArgumentError(
-                    f"Key {number:,} has the columns {', '.join(key) or 'none'}, but the first key has"
-                    f" {', '.join(self.keys[0]) or 'none'}.",
+                    f"Key {number:,} has the columns {', '.join(key)}, but the first key has"
+                    f" {', '.join(self.keys[0])}.",
                     hint="Send the same columns in every key.",
                 )
 
