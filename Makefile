@@ -176,6 +176,10 @@ bench-queries: setup ## Send fifty queries from twenty concurrent clients to a s
 bench-readers: setup ## Count what readers without inlay see during commits: make bench-readers BENCH_ARGS='--commits 100'
 	$(BIN)/python -m benchmarks.readers $(BENCH_ARGS)
 
+.PHONY: bench-versions
+bench-versions: setup ## Measure what versions cost, with and without a history: make bench-versions BENCH_ARGS='history'
+	$(BIN)/python -m benchmarks.versions $(BENCH_ARGS)
+
 # Needs uv. The options keep settings of this machine out of the locks: no index URL, no path, no header.
 COMPILE = env -u UV_FIND_LINKS -u PIP_FIND_LINKS "$(UV)" pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links $(COMPILE_ARGS)

@@ -280,6 +280,15 @@ def test_readers_are_measured_during_a_commit() -> None:
     assert 0 < float(window) < 60_000
 
 
+def test_the_cost_of_versions_is_measured_with_and_without_a_history() -> None:
+    command = [sys.executable, "-m", "benchmarks.versions", "--scale", "0.002", "--repeats", "1"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    listed, *compared = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
+    assert listed[0] == "list 21 versions"
+    assert [cells[0].split()[0] for cells in compared] == ["commit", "`keys-1`:", "`clustered`:", "`small`:"]
+    assert all(float(cells[-1].rstrip("x")) > 0 for cells in compared)
+
+
 def test_merges_on_one_core_are_reported_next_to_polars(tmp_path: Path) -> None:
     options = ["--workloads", "keys-10", "--cores", "1", "--scale", "0.001", "--repeats", "1"]
     cores.main([*options, "--data", str(tmp_path / "data"), "--report", str(tmp_path / "cores.md")])

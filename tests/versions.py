@@ -28,8 +28,9 @@ from tests.s3 import S3Server
 Dataset: TypeAlias = Path | str  # a local path or a URL
 
 LOCAL = ["links", "copies"]
-# The server answers slowly, and the store in memory shows the same.
-STORAGES = [*LOCAL, "memory", pytest.param("s3", marks=pytest.mark.long)]
+# Copies differ from links in few functions, which tests with `LOCAL` call. S3 differs from the store in memory only in
+# the requests, and the server of the tests answers slowly.
+STORAGES = ["links", "memory", *(pytest.param(name, marks=pytest.mark.long) for name in ("copies", "s3"))]
 _NUMBERS = itertools.count()
 
 

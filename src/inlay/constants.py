@@ -17,6 +17,7 @@ LOCK_TIMEOUT = 300.0  # seconds
 MAX_DECODED_BYTES = 32 << 30  # of an upload: 16 times the default size limit
 MAX_COLUMNS = 50_000
 MAX_NAME_BYTES = 1_000
+VIEW_FORMATS = ("delta", "iceberg")  # in which the service can publish its datasets
 WORKER_MEMORY_BYTES = 2 << 30
 MAX_ROWS_PER_FILE = 5_000_000
 TARGET_FILE_SIZE = 128 << 20  # bytes

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from inlay.constants import MAX_COLUMNS, MAX_DECODED_BYTES, MAX_NAME_BYTES, WORKER_MEMORY_BYTES
-from inlay.errors import InvalidArgumentError, did_you_mean
+from inlay.constants import MAX_COLUMNS, MAX_DECODED_BYTES, MAX_NAME_BYTES, VIEW_FORMATS, WORKER_MEMORY_BYTES
+from inlay.errors import InvalidArgumentError, did_you_mean, unknown
 
 __all__ = ["Settings", "is_loopback"]
 
@@ -79,6 +79,7 @@ class Settings:
     query_result_cache_bytes: int = _setting(
         32 << 20, "maximum memory of results that a repeated query returns again; 0 for none"
     )
+    publish: tuple[str, ...] = _setting((), "formats in which to publish each dataset as a view: delta, iceberg")
     concurrent_jobs: int = _setting(8, "maximum number of jobs that run at once", low=1)
     lease_seconds: float = _setting(
         30.0, "seconds without a sign of life after which a process on another machine counts as stopped", low=1
@@ -111,6 +112,9 @@ class Settings:
             if isinstance(value, (int, float)) and not low <= value <= (math.inf if high is None else high):
                 bounds = f"at least {low}" if high is None else f"between {low} and {high:,}"
                 raise InvalidArgumentError(f"{each.name} is {value}; it must be {bounds}.")
+        for name in self.publish:
+            if name not in VIEW_FORMATS:
+                raise unknown("view format (INLAY_PUBLISH)", name, VIEW_FORMATS)
         if any(len(key) < MIN_KEY_LENGTH for key in self.api_keys):
             raise InvalidArgumentError(
                 f"An API key in the settings (INLAY_API_KEYS) has fewer than {MIN_KEY_LENGTH} characters.",

@@ -239,7 +239,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "9999"
-down_revision = "0003"
+down_revision = "0004"
 
 
 def upgrade() -> None:

@@ -68,6 +68,26 @@ def test_inspect_shows_what_the_history_costs(prices: str, capsys: pytest.Captur
     assert "3 versions in the history, with " in output(capsys, "inspect", prices)
 
 
+def test_publish_and_unpublish(prices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = f"{prices}.delta"
+    assert output(capsys, "publish", prices, "delta") == f"Published version 2 as delta in {view}\n"
+    assert f"delta view in {view} shows version 2\n" in output(capsys, "inspect", prices)
+    found = json.loads(output(capsys, "publish", prices, "delta", "--no-on-commit", "--json"))
+    assert found == {"format": "delta", "folder": view, "version": 2, "is_current": True, "on_commit": False}
+    inlay.undo(prices)
+    assert "shows version 2 (not up to date: run `inlay publish`)" in output(capsys, "inspect", prices)
+    assert json.loads(output(capsys, "inspect", prices, "--json"))["views"][0]["is_current"] is False
+    assert run(["publish", prices, "hudi"]) == 2
+    assert "Choose one of 'delta', 'iceberg'" in capsys.readouterr().err
+    assert output(capsys, "unpublish", prices) == f"Deleted the view in {view}\n"
+    assert output(capsys, "unpublish", prices) == "The dataset has no published views.\n"
+    assert (
+        json.loads(output(capsys, "publish", prices, "delta", "--folder", f"{prices}-table", "--json"))["version"] == 3
+    )
+    assert json.loads(output(capsys, "unpublish", prices, "delta", "--json")) == {"folders": [f"{prices}-table"]}
+    assert run(["unpublish", prices, "delta"]) == 5
+
+
 def test_diff_shows_rows_and_counts(prices: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "diff", prices, "1", "2")
     assert text.splitlines() == [

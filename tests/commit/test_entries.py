@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -100,11 +102,15 @@ def test_a_cache_that_cannot_be_written_fails_no_commit(path: Path) -> None:
 def test_the_next_commit_with_the_number_of_an_undone_one_replaces_its_entry(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError
+    unlink = os.unlink
+
+    def keep_pending(path: str, **options: Any) -> None:
+        if str(path).endswith("commit.json"):
+            raise OSError
+        unlink(path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.unlink", fail)  # of the record of the pending commit
+        patch.setattr("os.unlink", keep_pending)
         with pytest.raises(CommitPendingError):
             commit(path, 4)
     assert 4 in cached(path)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.engines import columns
-from inlay.engines.columns import bit_equal, filter_rows, filter_used, replace_rows
+from inlay.engines.columns import bit_equal, filter_rows, filter_values, replace_rows
 from tests import lake, oracle
 from tests.arrow_types import TYPES, array_of
 
@@ -120,17 +120,10 @@ def test_filters_agree_with_python_for_every_type(name: str) -> None:
     mask = np.arange(len(column)) % 3 != 1
     wanted = [value for value, keep in zip(exact(column), mask, strict=True) if keep]
     kept = filter_rows(pa.table({"v": column}), mask)["v"]
-    used = filter_used(columns.contiguous(column), mask)
-    assert kept.type == used.type == kind
-    assert exact(kept) == exact(pa.chunked_array([used])) == wanted
-    used.validate(full=True)
-
-
-def test_filter_used_drops_values_of_a_dictionary_that_no_row_has() -> None:
-    words = pa.array(["a", "b", None, "c"]).dictionary_encode()
-    kept = filter_used(words, np.array([True, False, True, False]))
-    assert kept.to_pylist() == ["a", None]
-    assert kept.dictionary.to_pylist() == ["a"]
+    plain = filter_values(columns.contiguous(column), mask)
+    assert kept.type == plain.type == kind
+    assert exact(kept) == exact(pa.chunked_array([plain])) == wanted
+    plain.validate(full=True)
 
 
 @given(st.data())

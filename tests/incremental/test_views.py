@@ -336,27 +336,29 @@ READABLE: dict[str, pa.Array] = {
 }
 
 
-@pytest.mark.parametrize("name", READABLE)
-def test_types_that_readers_read_as_they_are(tmp_path: Path, name: str) -> None:
+def test_types_that_readers_read_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "ds"
     path.mkdir()
-    pq.write_table(pa.table({"id": [1, 2], "x": READABLE[name]}), path / "a.parquet")
+    pq.write_table(pa.table({"id": [1, 2], **READABLE}), path / "a.parquet")
     inlay.publish(path, "delta")
     want = inlay.read_parquet(path).to_pylist()
     for read in (read_polars, read_deltalake):
         found = read(path, 0)
-        assert plain(found) == plain(want)
+        for name in READABLE:
+            assert plain(found, name) == plain(want, name)
 
 
-def plain(rows: Rows) -> list[str]:
+def plain(rows: Rows, column: str) -> list[str]:
     def value(each: Any) -> Any:
         if isinstance(each, dt.datetime) and each.tzinfo:
             return each.astimezone(dt.UTC).isoformat()
+        if isinstance(each, list) and each and isinstance(each[0], (tuple, dict)):
+            return [tuple(pair.values()) if isinstance(pair, dict) else tuple(pair) for pair in each]
         if isinstance(each, dict):
             return sorted(each.items())
         return each
 
-    return sorted(repr([value(row["id"]), value(row["x"])]) for row in rows)
+    return sorted(repr([row["id"], value(row[column])]) for row in rows)
 
 
 REFUSED: dict[str, pa.Array] = {

@@ -442,3 +442,11 @@ def test_extension_types_are_written_as_their_storage() -> None:
     written = pq.read_metadata(pa.BufferReader(encode_row_group(table, like))).row_group(0)
     assert [written.column(at).compression for at in range(2)] == ["SNAPPY", "ZSTD"]
     assert [written.column(at).is_stats_set for at in range(2)] == [True, False]  # no bounds where NaN is
+
+
+def test_statistics_describe_only_the_used_values_of_a_dictionary() -> None:
+    words = pa.chunked_array([pa.array(["a", "b", None, "c"]).dictionary_encode().slice(0, 3)])
+    chunk = (
+        pq.read_metadata(io.BytesIO(encode_row_group(pa.table({"w": words}), WriterSettings()))).row_group(0).column(0)
+    )
+    assert (chunk.statistics.min, chunk.statistics.max, chunk.statistics.null_count) == ("a", "b", 1)

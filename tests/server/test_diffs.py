@@ -191,7 +191,7 @@ def test_a_damaged_file_is_named(plain: Api) -> None:
 def test_a_diff_has_the_limits_of_a_query(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = Settings(
         data_dir=str(tmp_path_factory.mktemp("limits")), query_memory_bytes=1 << 20, query_timeout_seconds=30.0,
-        query_max_rows=100,
+        query_max_rows=10,
     )  # fmt: skip
     with running(Workspace(settings), spark=False) as api:
         api.get("/v1/datasets")  # waits until the workspace is open
@@ -199,7 +199,9 @@ def test_a_diff_has_the_limits_of_a_query(tmp_path_factory: pytest.TempPathFacto
         dataset_id = managed.create(api.workspace, numbers(*range(500)), label="few")
         managed.commit(api.workspace, dataset_id, numbers(*range(500, 1000)))
         answer = api.http.get(f"/v1/datasets/{dataset_id}/diff", params={"old": 1, "new": 2, "format": "csv"})
-        assert (answer.headers["x-row-count"], answer.headers["x-truncated"]) == ("100", "true")
+        assert (answer.headers["x-row-count"], answer.headers["x-truncated"]) == ("10", "true")
+        changes = api.workspace.diff(dataset_id, 1, 2).changes
+        assert (len(changes["deleted"]), len(changes["inserted"])) == (20, 20)
         dataset_id = managed.create(api.workspace, texts.slice(0, 1), label="large")
         managed.commit(api.workspace, dataset_id, texts)
         answer = api.http.get(f"/v1/datasets/{dataset_id}/diff", params={"old": 1, "new": 2})

@@ -37,7 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     stand = Stand(
         tmp_path_factory.mktemp("page"),
         cluster.local_connect_url(),
-        settings={"INLAY_QUERY_TIMEOUT_SECONDS": "600"},
+        settings={"INLAY_QUERY_TIMEOUT_SECONDS": "600", "INLAY_PUBLISH": "delta"},
     )
     with ServiceProcess(stand).opened() as process:
         yield process

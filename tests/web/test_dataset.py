@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -229,6 +230,14 @@ def test_versions_can_be_compared_viewed_and_restored(
         page.get_by_role("menuitem", name="CSV").click()
     assert download.value.suggested_filename == f"{people['table_name']}-v1-v3.csv"
     assert Path(download.value.path()).read_text().splitlines()[-1] == "insert,4,di,Kyiv"
+    [view] = httpx.get(f"{service.url}/v1/datasets/{people['id']}").json()["views"]
+    assert (view["format"], view["version"], view["problem"]) == ("delta", 3, None)
+    visit.go(f"/datasets/{people['id']}?tab=use")
+    shown = page.get_by_role("region", name="Delta Lake view")
+    expect(shown).to_contain_text("The newest version in the table is 3.")
+    expect(shown.locator("pre").first).to_have_text(view["url"])
+    expect(shown.get_by_role("button", name="Copy Delta Lake view")).to_be_visible()
+    assert pl.scan_delta(view["url"]).collect().height == 4
     visit.go(f"/datasets/{people['id']}/diff?old=2&new=2")
     expect(changes).to_have_text("Choose two different versions.")
     visit.go(f"/datasets/{people['id']}/diff?old=2&new=9")

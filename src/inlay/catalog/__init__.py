@@ -2,7 +2,7 @@
 
     catalog = Catalog("sqlite:////var/lib/inlay/catalog.db")
     catalog.migrate()
-    catalog.uploads, catalog.datasets, catalog.versions, catalog.jobs, catalog.api_keys, catalog.garbage
+    catalog.uploads, catalog.datasets, catalog.versions, catalog.views, catalog.jobs, catalog.api_keys, catalog.garbage
 
 Each method runs one transaction, can be called from any thread, returns plain records, and raises `InlayError`.
 """
@@ -33,9 +33,11 @@ from inlay.catalog.records import (
     Snapshot,
     Upload,
     Version,
+    View,
 )
 from inlay.catalog.uploads import Uploads
 from inlay.catalog.versions import Versions
+from inlay.catalog.views import Views
 
 __all__ = [
     "ApiKey",
@@ -49,6 +51,7 @@ __all__ = [
     "Snapshot",
     "Upload",
     "Version",
+    "View",
     "dataset_directory",
     "is_id",
     "new_id",
@@ -75,6 +78,7 @@ class Catalog:
         self.uploads = Uploads(context)
         self.datasets = Datasets(context)
         self.versions = Versions(context)
+        self.views = Views(context)
         self.jobs = Jobs(context)
         self.api_keys = ApiKeys(context)
         self.garbage = Garbage(context)

@@ -313,7 +313,7 @@ def require_text(value: str, name: str, *, max_length: int = 4096) -> str:
     return value
 
 
-LATEST = "0003"
+LATEST = "0004"
 _migrating = threading.Lock()  # Alembic keeps the state of a migration in a module
 MIGRATIONS = str(resources.files("inlay.catalog") / "migrations")
 

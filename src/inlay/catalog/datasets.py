@@ -147,7 +147,7 @@ class Datasets:
         """Delete a dataset and its versions. Its files are removed after the grace period."""
         with self._context.write() as connection:
             dataset = versions.find_dataset(connection, dataset_id)
-            for table in (tables.version_files, tables.dataset_versions):
+            for table in (tables.views, tables.version_files, tables.dataset_versions):
                 connection.execute(table.delete().where(table.c.dataset_id == dataset.id))
             connection.execute(_datasets.delete().where(_datasets.c.id == dataset.id))
             jobs.cancel_all(connection, dataset.id, self._context)

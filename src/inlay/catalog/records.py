@@ -141,6 +141,18 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """The state of a published view of a dataset."""
+
+    dataset_id: str
+    format: str
+    version: int | None  # the newest version in the view
+    oldest: int  # of the dataset's versions when the view was written
+    newest: int
+    problem: str | None  # why the view lacks versions: the format has no type for a column
+
+
+@dataclass(frozen=True, slots=True)
 class NewManifest:
     """The manifest of a version to commit, and the time in it."""
 

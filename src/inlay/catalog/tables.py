@@ -128,6 +128,16 @@ version_files = sa.Table(
     sa.ForeignKeyConstraint(["dataset_id", "version"], ["dataset_versions.dataset_id", "dataset_versions.version"]),
 )
 
+views = sa.Table(
+    "views",
+    metadata,
+    sa.Column("dataset_id", sa.Text, sa.ForeignKey("datasets.id"), primary_key=True),
+    sa.Column("format", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger),
+    sa.Column("oldest", sa.BigInteger, nullable=False),
+    sa.Column("newest", sa.BigInteger, nullable=False),
+    sa.Column("problem", sa.Text),
+)
 
 jobs = sa.Table(
     "jobs",

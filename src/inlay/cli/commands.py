@@ -22,6 +22,7 @@ from inlay.cli.doctor import doctor
 from inlay.cli.options import SourceFormat
 from inlay.cli.serve import serve
 from inlay.cli.service import datasets, load, query, upload
+from inlay.cli.views import publish, unpublish
 from inlay.constants import LOCK_TIMEOUT, MAX_ROWS_PER_FILE, TARGET_FILE_SIZE
 from inlay.errors import (
     BadRowsError,
@@ -560,6 +561,10 @@ def forget(
     storage = o.storage_options(storage_option)
     report = inlay.forget(dataset, before, storage_options=storage, lock_timeout=lock_timeout)
     output.print_json(report.to_dict()) if json else output.forgotten(report)
+
+
+app.command()(publish)
+app.command()(unpublish)
 
 
 def _require_dataset(dataset: str, storage_options: dict[str, Any] | None, *, missing_ok: bool = False) -> None:

@@ -18,6 +18,7 @@ from inlay.cli.output import plain
 from inlay.commit.snapshot import read_consistently
 from inlay.commit.transaction import open_journal
 from inlay.errors import NotFoundError, SchemaMismatchError, UnreadableFileError
+from inlay.incremental.publish import PublishedView, list_views
 from inlay.incremental.validate import require_columns
 from inlay.parquet.footers import ColumnRange, column_ranges, merge_ranges, open_parquet, python_range
 from inlay.parquet.layout import data_files, parse_hive_partition_path
@@ -68,6 +69,7 @@ class Inspection:
     hints: list[Hint]
     version_count: int = 0
     history_bytes: int = 0  # of the files that only earlier versions have
+    views: list[PublishedView] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,6 +118,7 @@ def inspect(path: str, keys: Sequence[str], storage_options: dict[str, Any] | No
     hints = [*_pending_hints(pending), *_hints(location, views, keys)]
     found = _summary(location, views, keys, hints)
     found.version_count, found.history_bytes = _history(location)
+    found.views = list_views(location)
     return found
 
 
@@ -342,6 +345,10 @@ def show(found: Inspection, limit: int) -> None:
     if found.version_count:
         versions = output.counted(found.version_count, "version")
         out.print(f"{versions} in the history, with {output.size(found.history_bytes)} of replaced files")
+    for view in found.views:
+        newest = "an empty folder" if view.version is None else f"version {view.version}"
+        behind = "" if view.is_current else " (not up to date: run `inlay publish`)"
+        out.print(f"{view.format} view in {plain(view.folder)} shows {newest}{behind}", soft_wrap=True)
     out.print("columns: " + ", ".join(plain(f"{column['name']} {column['type']}") for column in found.columns))
     for hint in found.hints:
         out.print(plain(f"{hint.severity}: {hint.message} {hint.hint}"))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         MergePlan,
         MergeResult,
         Progress,
+        PublishedView,
         RecoveryReport,
         Version,
         WriteResult,
@@ -38,6 +39,8 @@ __all__ = [
     "restored",
     "size",
     "table",
+    "unpublished",
+    "view",
     "write_result",
 ]
 
@@ -274,3 +277,15 @@ def forgotten(report: ForgetReport) -> None:
     out.print(f"Freed {size(report.bytes_freed)}.")
     if report.pinned is not None:
         out.print(f"A running process reads version {report.pinned}, so it and later versions were kept.")
+
+
+def view(found: PublishedView) -> None:
+    console().print(f"Published version {found.version} as {found.format} in {plain(found.folder)}", soft_wrap=True)
+
+
+def unpublished(folders: Sequence[str]) -> None:
+    out = console()
+    for folder in folders:
+        out.print(f"Deleted the view in {plain(folder)}", soft_wrap=True)
+    if not folders:
+        out.print("The dataset has no published views.")

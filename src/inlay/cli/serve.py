@@ -71,6 +71,10 @@ KeepVersions = Annotated[
     int | None, _option("keep-versions", "N", "Keep at least this many versions of a dataset [10].")
 ]
 KeepDays = Annotated[float | None, _option("keep-days", "DAYS", "Keep every version this long [30].")]
+Publish = Annotated[
+    str | None,
+    _option("publish", "FORMATS", "Publish each dataset as a view, a table for other programs: delta, iceberg [none]."),
+]
 QueryTimeout = Annotated[float | None, _option("query-timeout-seconds", "SECONDS", "Maximum run time of a query [30].")]
 QueryMemory = Annotated[int | None, _option("query-memory-bytes", "BYTES", "Maximum memory of a query [512 MiB].")]
 QuerySpill = Annotated[
@@ -115,6 +119,7 @@ def serve(
     query_memory_bytes: QueryMemory = None,
     query_spill_bytes: QuerySpill = None,
     query_max_rows: QueryMaxRows = None,
+    publish: Publish = None,
     concurrent_jobs: ConcurrentJobs = None,
     lease_seconds: LeaseSeconds = None,
     config: Config = None,

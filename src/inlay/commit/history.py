@@ -280,10 +280,19 @@ class History(VersionRecords):
         return Put("", file.path, file.size, None, link, file.mtime_ns, footer)
 
     def _is_kept(self, kept: KeptFile | None, file: FileStat) -> bool:
-        """Return whether a file of the dataset is the kept one. In a copy of a dataset, only the footer can tell."""
+        """Return whether a file of the dataset is the kept one. A copy of a dataset can have other times."""
         if kept is None or kept.size != file.size:
             return False
-        return kept.mtime_ns == file.mtime_ns or read_footer_checksum(self._location.full(file.path)) == kept.footer
+        if kept.mtime_ns == file.mtime_ns:
+            return True
+        path, link = self._location.full(file.path), self._full(file.path, kept.link)
+        if read_footer_checksum(path) != kept.footer:
+            return False
+        status = stat_or_none(link)
+        if status is None or status.st_ino == os.stat(path).st_ino or status.st_mtime_ns != kept.mtime_ns:
+            return True  # The time of the link differs too: this is a copy of the dataset, or a program set the time.
+        crc32 = read_content(link).crc32 if kept.crc32 is None else kept.crc32
+        return read_content(path).crc32 == crc32
 
     def _publish_external(self, record: Record) -> None:
         draft = new_draft(self._sidecar)

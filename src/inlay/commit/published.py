@@ -179,6 +179,9 @@ class LocalFolder:
     model: str  # the dataset, whose access rights new directories get
     links: str
 
+    def full(self, file: DataFile, directory: str) -> str:
+        return f"{self.path}/{directory}/{file.name}"
+
     def names(self, directory: str) -> list[str]:
         try:
             return os.listdir(f"{self.path}/{directory}")

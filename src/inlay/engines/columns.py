@@ -19,7 +19,7 @@ __all__ = [
     "cast_rows",
     "comparable",
     "filter_rows",
-    "filter_used",
+    "filter_values",
     "list_items",
     "replace_rows",
     "take_rows",
@@ -50,17 +50,11 @@ def take_values(array: pa.Array, rows: RowNumbers) -> pa.Array:
 
 def filter_rows(table: pa.Table, mask: Mask) -> pa.Table:
     """Keep the rows that `mask` marks, of a table that may have columns of view types."""
-    columns = [_filter_values(contiguous(column), mask) for column in table.columns]
+    columns = [filter_values(contiguous(column), mask) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def filter_used(array: pa.Array, mask: Mask) -> pa.Array:
-    """Keep the rows that `mask` marks, without the values of a dictionary that no row has."""
-    kept = _filter_values(array, mask)
-    return _without_unused_values(kept) if pa.types.is_dictionary(array.type) else kept
-
-
-def _filter_values(array: pa.Array, mask: Mask) -> pa.Array:
+def filter_values(array: pa.Array, mask: Mask) -> pa.Array:
     if array.type in _TAKEABLE:
         return array.cast(_TAKEABLE[array.type]).filter(from_numpy(mask)).cast(array.type)
     return array.filter(from_numpy(mask))
@@ -75,24 +69,7 @@ def replace_rows(column: pa.ChunkedArray, positions: RowNumbers, values: pa.Chun
         return pc.replace_with_mask(array, from_numpy(mask), fresh)
     rows = np.arange(len(array))
     rows[positions] = np.arange(len(array), len(array) + len(positions))
-    return _take_used(contiguous(pa.chunked_array([array, fresh])), rows)
-
-
-def _take_used(array: pa.Array, rows: RowNumbers) -> pa.Array:
-    """Take rows, without the values of a dictionary that no row has."""
-    taken = take_values(array, rows)
-    return _without_unused_values(taken) if pa.types.is_dictionary(array.type) else taken
-
-
-def _without_unused_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Drop the dictionary's unused values, which would accumulate, and which pyarrow may count in statistics."""
-    used = np.sort(to_numpy(pc.unique(array.indices).drop_null()))
-    if len(used) == len(array.dictionary):
-        return array
-    renumbered = np.zeros(len(array.dictionary), array.type.index_type.to_pandas_dtype())
-    renumbered[used] = np.arange(len(used))
-    indices = from_numpy(renumbered).take(array.indices)
-    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(from_numpy(used)), ordered=array.type.ordered)
+    return take_values(contiguous(pa.chunked_array([array, fresh])), rows)
 
 
 def _has_mask_kernel(type_: pa.DataType) -> bool:

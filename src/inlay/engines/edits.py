@@ -20,7 +20,7 @@ from inlay.engines.columns import (
     bit_equal,
     cast_rows,
     filter_rows,
-    filter_used,
+    filter_values,
     replace_rows,
     take_rows,
     take_values,
@@ -176,7 +176,7 @@ def _edit_group(
     # A column that the source lacks keeps its values.
     names = set(file.schema.names)
     missing = (names if keeps_rows else set()) if new is None else names - set(new.column_names)
-    without = {*missing, *(equal if edit.keep_others else [])} - set(file.widened)
+    without = {*missing, *equal} - set(file.widened)
     texts = file.small_dictionaries(raw, edit.group)
     # Few rows are faster to replace in a dictionary, and many in the text.
     open_group = partial(file.open_group, edit.group, texts, as_text=2 * len(edit.positions) > before)
@@ -321,7 +321,7 @@ def _edit(old: pa.Table, edit: GroupEdit, rows: pa.Table | None) -> _EditedTable
         if len(edit.deleted):
             kept = np.ones(old.num_rows, np.bool_)
             kept[edit.deleted] = False
-            columns = [filter_used(column, kept) for column in columns]
+            columns = [filter_values(column, kept) for column in columns]
     if left < old.num_rows:
         changed = list(old.column_names)
     return _EditedTable(pa.Table.from_arrays(columns, schema=old.schema), changed, same)

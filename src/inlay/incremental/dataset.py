@@ -43,11 +43,11 @@ _SPARK_GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
 class SnapshotDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """A pyarrow Dataset of one version of a dataset, which polars, DuckDB and Spark can also scan.
+    """A snapshot of a dataset, as a pyarrow Dataset that other libraries can scan too.
 
-    `inlay.open_dataset` returns it. In a `with` block, it is readable until the end of the block. Otherwise it is
-    readable until `close`, until it is deleted or, if `scan_polars`, `duckdb` or `spark` was called, until the process
-    ends.
+    `inlay.open_dataset` returns it. It has methods for polars, DuckDB and Spark. In a `with` block, it is readable
+    until the end of the block. Otherwise it is readable until `close`, until Python deletes it or, if `scan_polars`,
+    `duckdb` or `spark` was called, until the process ends.
 
     Example:
         >>> import inlay
@@ -101,7 +101,9 @@ class SnapshotDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow ha
         self._resources.__exit__(kind, error, traceback)
 
     def close(self) -> None:
-        """Release the version, so that a later commit may drop it. The end of a `with` block does the same.
+        """Release the version, so that a later commit may drop it.
+
+        The end of a `with` block does the same.
 
         Raises:
             ConcurrentModificationError: A writer committed meanwhile, and inlay could not keep the replaced files.
@@ -136,7 +138,9 @@ class SnapshotDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow ha
 
     # ------------------------------------------------------------------------------------------------------ readers
     def scan_polars(self) -> pl.LazyFrame:
-        """Scan the dataset with polars, lazily: it reads only the columns, partitions and row groups of a query.
+        """Scan the dataset lazily with polars.
+
+        It reads only the columns, partitions and row groups that a query needs.
 
         Returns:
             A LazyFrame with the columns of the dataset. Collect it before the end of the `with` block.
@@ -175,7 +179,9 @@ class SnapshotDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow ha
         return scan.select(self.schema.names)
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """Scan the dataset with DuckDB, lazily: it reads only the columns, partitions and row groups of a query.
+        """Scan the dataset lazily with DuckDB.
+
+        It reads only the columns, partitions and row groups that a query needs.
 
         Args:
             connection: The connection of the relation. None uses DuckDB's default connection.
@@ -219,7 +225,9 @@ class SnapshotDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow ha
         return connection.sql(f"SELECT {columns} FROM read_parquet([{files}], {options})")  # noqa: S608  (quoted)
 
     def spark(self, session: SparkSession | None = None) -> DataFrame:
-        """Scan the dataset with Spark, lazily: it reads only the columns, partitions and row groups of a query.
+        """Scan the dataset lazily with Spark.
+
+        It reads only the columns, partitions and row groups that a query needs.
 
         Args:
             session: The session of the DataFrame. None uses the active session, or starts a local one.

@@ -242,6 +242,9 @@ def list_views(location: Location) -> list[PublishedView]:
 
 
 def _described(views: PublishedViews, entry: ViewEntry, history: History) -> PublishedView:
-    version = views.open(entry).newest()
+    try:
+        version = views.open(entry).newest()
+    except InvalidArgumentError:  # Another program has written to the view, which only `publish` needs to report.
+        version = None
     is_current = version is not None and version == max(history.numbers(), default=None)
     return PublishedView(entry.format, views.path_of(entry), version, is_current, entry.on_commit)

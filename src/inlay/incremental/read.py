@@ -96,12 +96,12 @@ def open_dataset(
     filesystem: Filesystem | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SnapshotDataset:
-    """Open a snapshot of a dataset, for pyarrow, polars, DuckDB and Spark, which read only what a query needs.
+    """Open a snapshot of a dataset for pyarrow, polars, DuckDB and Spark.
 
-    Use it as a context manager. On a local disk, writers can commit inside the block, and the dataset keeps its old
-    rows: hard links in the sidecar hold the replaced files until the block ends. Nobody waits for a lock. On an object
-    store, this works if `keep` has turned the history on; otherwise, a commit inside the block raises an error at its
-    end.
+    They read only the columns, partitions and row groups that a query needs. Use the snapshot as a context manager. On
+    a local disk, writers can commit inside the block, and the dataset keeps its old rows: hard links in the sidecar
+    hold the replaced files until the block ends. Nobody waits for a lock. On an object store, this works if `keep` has
+    turned the history on; otherwise, a commit inside the block raises an error at its end.
 
     Args:
         path: The directory of the dataset: a local path or a URL that fsspec supports.

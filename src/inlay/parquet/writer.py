@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from inlay.arrays import from_numpy, to_numpy
 from inlay.errors import InvalidArgumentError, SchemaMismatchError, unknown
 from inlay.parquet.splice import ChunkSettings, ParquetBytes, Splicer
 from inlay.pyarrow_features import byte_size, encode_parquet
@@ -244,7 +246,31 @@ def combine_tables(tables: Iterable[pa.Table], rows: int, size: int | None) -> I
 def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
     """Encode a table as a Parquet file in memory with one row group, or none if it has no rows."""
     _require_wide_indices(table)
-    return encode_parquet(settings.with_declared_units(table), settings.for_table)
+    table = _without_unused_values(settings.with_declared_units(table))
+    return encode_parquet(table, settings.for_table)
+
+
+def _without_unused_values(table: pa.Table) -> pa.Table:
+    """Drop the unused values of dictionaries. They would accumulate, and pyarrow counts them in statistics.
+
+    A column in several chunks stays as it is, because pyarrow encodes a column with several dictionaries as plain
+    values.
+    """
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type) and column.num_chunks == 1:
+            used = _used_values(column.chunk(0))
+            table = table.set_column(at, table.schema.field(at), pa.chunked_array([used], column.type))
+    return table
+
+
+def _used_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = np.sort(to_numpy(pc.unique(array.indices).drop_null()))
+    if len(used) == len(array.dictionary):
+        return array
+    renumbered = np.zeros(len(array.dictionary), array.type.index_type.to_pandas_dtype())
+    renumbered[used] = np.arange(len(used))
+    indices = from_numpy(renumbered).take(array.indices)
+    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(from_numpy(used)), ordered=array.type.ordered)
 
 
 class StreamingParquetWriter:

@@ -144,11 +144,14 @@ class QueryEngine:
 
     def compare(self, pair: VersionPair, *, sample: int, cancel: Event | None = None) -> Answer:
         """Compare two versions. Return the first deletions, updates and insertions, up to `sample` of each."""
-        return run_in_thread(self._compare(pair, "arrow", {"sample": sample}, cancel))
+        rows = {"sample": sample, "max_rows": 4 * sample}  # an update has two rows
+        return run_in_thread(self._compare(pair, "arrow", rows, cancel))
 
     async def answer_comparison(self, pair: VersionPair, form: Format, *, offset: int, limit: int | None) -> Answer:
         """Compare two versions from an event loop. Return the rows from position `offset` on."""
-        return await run_in_loop(self._compare(pair, form, {"sample": None, "offset": offset, "limit": limit}))
+        max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
+        rows = {"sample": None, "offset": offset, "max_rows": max_rows}
+        return await run_in_loop(self._compare(pair, form, rows))
 
     def _compare(
         self, pair: VersionPair, form: Format, rows: Mapping[str, Any], cancel: Event | None = None
@@ -156,13 +159,11 @@ class QueryEngine:
         deadline = Deadline(self._timeout, cancel)
         if self._storage_checks is not None and pair.is_remote:
             deadline.check_storage(self._storage_checks())
-        limit = rows.get("limit")
-        max_rows = self._max_rows if limit is None else min(limit, self._max_rows)
-        request = {"compare": pair.description, "format": form, "max_rows": max_rows, "max_bytes": self._max_bytes}
+        request = {"compare": pair.description, "format": form, "max_bytes": self._max_bytes, **rows}
         try:
             worker = yield from self._pool.take(deadline)
             try:
-                reply = yield from worker.exchange({**request, **rows}, deadline)
+                reply = yield from worker.exchange(request, deadline)
                 path = self._keep(worker) if "file" in reply.fields else None
             finally:
                 self._pool.put_back(worker)

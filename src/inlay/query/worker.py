@@ -105,6 +105,7 @@ class Session:
     def compare(self, request: Mapping[str, Any]) -> Message:
         """Compare two versions: return some of the rows that differ, or the first of each kind."""
         output = _Output(request, self._settings, None)
+        self.paths.add([f"{request['compare']['address']}/"])
         try:
             found = Differences(request["compare"])
             if request["sample"] is not None:
@@ -438,7 +439,7 @@ def _serve(parent: Connection) -> None:
         except ResultTooLargeError:
             reply = {"too_large": True}, b""
         except InlayError as error:
-            reply = {"problem": error.to_dict()}, b""
+            reply = {"problem": orjson.loads(session.paths.hide(orjson.dumps(error.to_dict()).decode()))}, b""
         except Exception as error:  # noqa: BLE001  # DataFusion's errors have no common class
             reply = {"error": session.paths.hide(str(error))}, b""
 

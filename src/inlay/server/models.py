@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from inlay import catalog, pipeline, workspace
     from inlay.workspace import Workspace
-    from inlay.workspace.storage import ServiceStorage
 
 
 class ResponseModel(BaseModel):
@@ -97,6 +96,15 @@ class File(ResponseModel):
     bytes: int
 
 
+class View(ResponseModel):
+    """The dataset as a table for other programs."""
+
+    format: Annotated[str, Field(examples=["delta"])]
+    url: Annotated[str, Field(description="Address of the table: a local path or an object store URL.")]
+    version: Annotated[int | None, Field(description="Newest version in the view. None if the view has none yet.")]
+    problem: Annotated[str | None, Field(description="Why the view cannot show the current version.")]
+
+
 class DatasetSummary(ResponseModel):
     id: Annotated[str, Field(examples=["data_k2vq6tz3mwyx4r7n5hab2cde"])]
     label: str
@@ -135,10 +143,13 @@ class Dataset(DatasetSummary):
     source_config: dict[str, Any]
     rejected_count: int
     files: list[File]
+    views: Annotated[list[View], Field(description="Published views (`INLAY_PUBLISH`).")]
 
     @classmethod
-    def of_snapshot(cls, snapshot: catalog.Snapshot, storage: ServiceStorage) -> Self:
-        dataset, version = snapshot.dataset, snapshot.version
+    def of_snapshot(cls, snapshot: catalog.Snapshot, workspace: Workspace) -> Self:
+        dataset, version, storage = snapshot.dataset, snapshot.version, workspace.storage
+        url = workspace.publisher.address(dataset.id)
+        views = workspace.publisher.views(dataset.id)
         names = ("version", "row_count", "size_bytes", "parquet_url", "rejected_count")
         return cls(
             **{name: getattr(version, name) for name in names},
@@ -149,6 +160,7 @@ class Dataset(DatasetSummary):
             schema_=Schema.of(version.schema),
             source_config=dataset.source_config,
             files=[File(url=storage.address(file.path), rows=file.rows, bytes=file.bytes) for file in snapshot.files],
+            views=[View(format=v.format, url=url, version=v.version, problem=v.problem) for v in views],
         )
 
 

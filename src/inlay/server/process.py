@@ -39,8 +39,9 @@ class Control:
         self._sending = threading.Lock()  # several threads send messages, and messages must not mix
         self._lines = self._socket.makefile("rb")
         configuration = json.loads(self._lines.readline())
-        values = configuration["settings"]
-        self.settings = Settings(**values | {"api_keys": tuple(values["api_keys"])})
+        values: dict[str, Any] = configuration["settings"]
+        lists: Any = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        self.settings = Settings(**values | lists)
         self.address: str = configuration["address"]
 
     def warm(self) -> None:

@@ -68,6 +68,9 @@ class Folder(Protocol):
     @property
     def path(self) -> str: ...
 
+    def full(self, file: DataFile, directory: str) -> str:
+        """Return the address of a data file in a directory, for formats that name files by their address."""
+
     def names(self, directory: str) -> list[str]:
         """List the names in a directory. A missing directory has none."""
 

@@ -106,9 +106,9 @@ class IcebergView:
                 self._folder.release(step.version.removed, _DATA)
         if exact:
             first = steps[0].version.number if steps and steps[0].is_start else oldest
-            shown = [number for number in versions.numbers if number >= first]
-            later = (file for number in shown[1:] for file in versions.read(number).added)
-            self._folder.retain(itertools.chain(versions.files(shown[0]), later), _DATA)
+            kept = [number for number in versions.numbers if number >= first]
+            later = (file for number in kept[1:] for file in versions.read(number).added)
+            self._folder.retain(itertools.chain(versions.files(kept[0]), later), _DATA)
 
     def _commit(self, table: dict[str, Any], *, is_new: bool, exact: bool) -> None:
         """Replace the table, which is one file, then delete what only older tables need."""
@@ -280,7 +280,7 @@ def _signature(arrow: pa.DataType, column: str) -> Any:
 
 
 class _Numbering:
-    """Gives each new name the next ID."""
+    """Assigns the next ID to each new name."""
 
     def __init__(self, ids: Ids) -> None:
         self._next = itertools.count(max(_all_ids(ids), default=0) + 1)
@@ -437,7 +437,7 @@ class _Writer:
         return zlib.crc32(file.path.encode("utf-8", "surrogateescape")) % self._state.buckets
 
     def _path(self, file: DataFile) -> str:
-        return f"{self._folder.path}/{_DATA}/{file.name}"
+        return self._folder.full(file, _DATA)
 
     def _iceberg_file(
         self, step: _Step, file: DataFile, statistics: Statistics, schema: Schema, spec: PartitionSpec

@@ -168,6 +168,8 @@ def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
 def _format(name: str, value: Any) -> str:
     if name == "api_keys":
         return count(len(value), "key") if value else "none"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_seconds"):

@@ -44,6 +44,7 @@ from inlay.workspace.services import About, Services, Spark, about
 from inlay.workspace.sources import Sources
 from inlay.workspace.storage import ServiceStorage, UploadWriter, require_size
 from inlay.workspace.storage_faults import DiskReserve, find_fault, storage_faults
+from inlay.workspace.views import Publisher
 
 __all__ = [
     "Deletion",
@@ -135,7 +136,8 @@ class Workspace:
             directory=self.query_engine.directory,
         )
         self.spark = Spark(settings.spark_master, session, settings.spark_idle_seconds)
-        self._services = Services(settings, catalog, storage, self.spark, self.query_engine)
+        self.publisher = Publisher(catalog, storage, settings.publish)
+        self._services = Services(settings, catalog, storage, self.spark, self.query_engine, self.publisher)
         self._sources = Sources(self._services)
         self._conversions = Conversions(self._services, self._sources)
         self._diffs = Diffs(catalog, storage, self.query_engine)
@@ -441,7 +443,10 @@ class Workspace:
             writes_files = kind != "restore"
             watch = self._disk.watch(handle.stop) if writes_files else contextlib.nullcontext()
             with storage_faults(self.storage), watch:
-                return work(handle)
+                result = work(handle)
+            if writes:
+                self.publisher.update(dataset_id)
+            return result
 
         with self._runner.admission():
             submission = self.catalog.jobs.create(

@@ -62,6 +62,7 @@ class Maintenance:
         catalog.uploads.expire(datetime.now(UTC) - timedelta(seconds=settings.upload_expiry_seconds))
         catalog.versions.expire(keep_versions=settings.keep_versions, keep_days=settings.keep_days)
         self.remove_garbage()
+        self._services.publisher.catch_up()
         self._services.query.drop_unused_copies()
         interval = min(_ORPHAN_INTERVAL_SECONDS, max(settings.orphan_grace_seconds, 1.0))
         if time.monotonic() - self._orphans_collected_at >= interval or not self._orphans_collected_at:
@@ -132,7 +133,9 @@ class Maintenance:
         unknown = catalog.datasets.unknown(by_dataset)
         directories = {_directory_of(path) for dataset_id in unknown for path in by_dataset[dataset_id]}
         known = by_dataset.keys() - unknown
-        files = {path for each in known for path in by_dataset[each] - catalog.versions.live_paths(each)}
+        is_view = self._services.publisher.owns
+        dead = (path for each in known for path in by_dataset[each] - catalog.versions.live_paths(each))
+        files = {path for path in dead if not is_view(path)}
         return files, directories
 
     def _long_unknown(self, paths: set[str]) -> set[str]:

@@ -33,6 +33,7 @@ from inlay.settings import Settings
 from inlay.workspace.health import Check
 from inlay.workspace.runner import JobHandle
 from inlay.workspace.storage import ServiceStorage
+from inlay.workspace.views import Publisher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,6 +221,7 @@ class Services:
     storage: ServiceStorage
     spark: Spark
     query: QueryEngine
+    publisher: Publisher
 
 
 # ---------------------------------------------------------------------------------------------------------------- about

@@ -115,7 +115,7 @@ async def get_dataset(dataset_id: str, service: ServiceDep, _: Reader, version: 
 
 
 def _dataset(workspace: Workspace, dataset_id: str, version: int | None = None) -> models.Dataset:
-    return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace.storage)
+    return models.Dataset.of_snapshot(workspace.dataset(dataset_id, version), workspace)
 
 
 @router.get(

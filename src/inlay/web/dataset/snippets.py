@@ -11,6 +11,7 @@ from nicegui import html, ui
 
 from inlay.errors import UnauthorizedError
 from inlay.server.auth import identify
+from inlay.web.dataset.views import show_views
 from inlay.web.shell import CopyButton, Visitor
 
 if TYPE_CHECKING:
@@ -147,6 +148,10 @@ async def show_snippets(visitor: Visitor, snapshot: Snapshot) -> None:
             ui.label(f"Run `inlay keys create NAME` to create one, and set {KEY_VARIABLE} to it.")
     for snippet in snippets(target):
         _show(snippet)
+    dataset_id = snapshot.dataset.id
+    views = await visitor.read(lambda w: w.publisher.views(dataset_id))
+    address = await visitor.read(lambda w: w.publisher.address(dataset_id))
+    show_views(views, address)
 
 
 async def _target_of(visitor: Visitor, snapshot: Snapshot) -> Target:
