@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from inlay.errors import EngineNotInstalledError, InvalidArgumentError
 from inlay.schema import storage_type
-from inlay.views import DataFile, Folder, Version, Versions, inexpressible_error
+from inlay.views import DataFile, Folder, Version, Versions, can_continue, inexpressible_error
 from inlay.views.columns import Shape, Statistics, partition_values, plain_values, read_statistics
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class IcebergView:
                     hint='Run inlay.publish(path, "iceberg") to write the view again.',
                 )
             state = None
-        if state is not None and state.version < oldest - 1:
+        if state is not None and not can_continue(versions, state.version):
             state = None
         steps = list(_steps(versions, state))
         if state is None or (steps and steps[0].is_start):
