@@ -240,6 +240,22 @@ def test_every_strategy_and_its_dry_run(
 
 
 @pytest.mark.spark
+def test_load_takes_the_options_of_change_feeds(cli: Any, service: Api, people: Any, tmp_path: Path) -> None:
+    (tmp_path / "feed.csv").write_text("op,id,price\nu,1,1\nd,2,99\nu,3,0.5\n")
+    options = ("--operation-column", "op", "--missing-columns", "keep", "--newer-by", "price")
+    feed = ("load", "people", "feed.csv", "-s", "upsert", "-k", "id", *options)
+    assert "max_deleted=0 allows 0" in cli(*feed, "--max-deleted", "0", code=3).err
+    done = cli(*feed, "--max-deleted", "0.5", "--json").json
+    assert [done[name] for name in ("inserted", "updated", "deleted", "stale", "row_count")] == [0, 1, 1, 1, 2]
+    assert rows_of(service, "people") == [[1, "ann", 1.5], [3, "cy", 0.5]]
+    (tmp_path / "none.csv").write_text("id,name,price\n")
+    scope = ("load", "people", "none.csv", "-s", "full_merge", "-k", "id", "--scope", "name=ann", "--scope", "name=eve")
+    assert "1 to delete" in cli(*scope, "--dry-run").out
+    assert cli(*scope, "--json").json["deleted"] == 1
+    assert rows_of(service, "people") == [[3, "cy", 0.5]]
+
+
+@pytest.mark.spark
 def test_load_accepts_a_query_and_an_order_and_a_dry_run_prints_the_plan(cli: Any, service: Api, people: Any) -> None:
     doubled = "SELECT id, name, price * 2 AS price FROM datasets.people WHERE id < 3"
     twice = f"{doubled} UNION ALL SELECT id, name, price FROM datasets.people WHERE id < 3"

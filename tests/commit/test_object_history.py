@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import inlay
+from inlay.commit.kept import FileList
 from inlay.commit.snapshot import hold_snapshot
 from inlay.commit.transaction import open_journal, recover
 from inlay.errors import ConcurrentModificationError, DamagedVersionError, HistoryUnavailableError, InlayError
@@ -17,6 +18,7 @@ from inlay.storage import Location
 from tests.faults.flaky import KINDS, Store
 from tests.faults.objects import AFTER, BEFORE, Dataset, change, outcome, plain
 from tests.s3 import S3Server, s3  # noqa: F401  (a fixture)
+from tests.versions import wrong_objects
 
 PATH = "/bucket/ds"
 State = list[tuple[str, bytes]]
@@ -119,6 +121,23 @@ def test_a_user_begins_and_ends_the_history() -> None:
     assert [name for name in dataset.direct.find("/bucket") if "versions" in name] == []
     with pytest.raises(HistoryUnavailableError):
         inlay.read_parquet(PATH, version=1, filesystem=dataset.direct)
+
+
+def test_a_commit_finds_the_files_that_it_replaces_in_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    dataset = Dataset(PATH, store.client(), versions=9)
+    for number in range(70):
+        dataset.direct.pipe_file(f"{PATH}/more/{number}.parquet", b"x")
+    dataset.build()
+    change(dataset.location())
+    assert [
+        name.rpartition("/")[2] for name in dataset.direct.find("/bucket/.ds.versions") if name.endswith(".all")
+    ] == ["00000000.all"]
+    with monkeypatch.context() as patch:
+        patch.setattr(FileList, "all", None)
+        change(dataset.location())
+    assert [entry.files for entry in inlay.history(PATH, filesystem=dataset.direct)] == [73, 73, 73]
+    assert wrong_objects(dataset.location()) == []
 
 
 def test_a_whole_bucket_has_no_history() -> None:

@@ -19,7 +19,9 @@ import pytest
 
 import inlay
 from inlay.commit.files import keep_file
+from inlay.commit.local import LocalJournal
 from inlay.errors import HistoryUnavailableError
+from inlay.storage import locate
 from tests.faults.scenarios import wrong_history
 
 
@@ -179,3 +181,27 @@ def test_a_full_disk_is_no_reason_to_copy(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     assert rows(path) == {1: "a"}
     assert [version.version for version in inlay.history(path)] == [1]
+
+
+def test_a_reader_waits_for_a_pending_commit_whose_record_cannot_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version gets a copy of the record, so a lock on the record of the commit would not keep the version."""
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "ds"
+    path.mkdir()
+    inlay.keep(path, versions=9, copies=True)
+    upsert(path, k1="a")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalJournal, "_put", refuse)
+        with pytest.raises(inlay.DatasetMergeError, match="not all of its files are in place"):
+            upsert(path, k1="b")
+    journal = LocalJournal(locate(path))
+    assert journal.history is not None
+    assert journal.history.pin_pending(journal.staged_path("commit.json")) is None
+    assert rows(path) == {1: "b"}
+    with inlay.open_dataset(path, 2):
+        upsert(path, k1="c")
+        assert inlay.forget(path, before=3).pinned == 2
+    assert inlay.recover(path).completed is None
+    assert wrong_history(tmp_path) == []

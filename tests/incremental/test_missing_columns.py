@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,13 @@ def test_a_batch_without_rows_needs_no_columns(tmp_path: Path, form: Any, strate
     with pytest.raises(UnreadableSourceError, match="has no"):
         inlay.merge(form(tmp_path), tmp_path / "new", strategy, ["id", "day"], **options)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.csv")
+    for source in (tmp_path / "rows.csv", "/dev/null"):
+        with pytest.raises(UnreadableSourceError, match="is a pipe or a device"):
+            inlay.merge(source, partly(tmp_path / "lake"), "upsert", "id")
 
 
 def test_rows_without_fields_are_no_empty_batch(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from pyiceberg.table import StaticTable
 
 import inlay
 from inlay.commit import published
@@ -542,3 +543,19 @@ def test_a_commit_reads_and_writes_only_its_own_entries(tmp_path: Path, monkeypa
     entry = view_of(path) / "_delta_log/00000000000000000002.json"
     assert sum('"add"' in line for line in entry.read_text().splitlines()) == 1
     assert entry.stat().st_size < 4_000
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_a_view_that_waits_begins_again_when_its_version_is_deleted(tmp_path: Path, format_: Any) -> None:
+    path = tmp_path / "ds"
+    inlay.merge({"id": [1, 2]}, path, "upsert", "id")
+    inlay.keep(path, versions=1)
+    inlay.publish(path, format_, on_commit=False)
+    inlay.write_dataset({"id": [10]}, path, mode="overwrite")
+    inlay.keep(path, versions=1)  # deletes the links of version 1, which the view shows
+    assert inlay.publish(path, format_).version == 2
+    if format_ == "delta":
+        found = pl.scan_delta(view_of(path)).collect().to_arrow()
+    else:
+        found = StaticTable.from_metadata(str(tmp_path / "ds.iceberg")).scan().to_arrow()
+    assert found["id"].to_pylist() == [10]

@@ -13,22 +13,25 @@ from inlay.commit.records import VersionRecords
 from inlay.commit.sidecar import stat_or_none
 from inlay.storage import Location
 
-__all__ = ["damaged_files", "damaged_versions"]
+__all__ = ["damaged_files", "damaged_versions", "is_damaged"]
 
 
 def damaged_files(location: Location, files: KeptFiles) -> Iterator[str]:
     """Yield the paths of files whose links are missing, or whose content changed in place."""
-    for path, kept in files.items():
-        link = location.full(path)
-        status = stat_or_none(link)
-        if status is None or status.st_size != kept.size:
-            yield path
-        elif status.st_mtime_ns != kept.mtime_ns:
-            if not _has_kept_content(link, kept):
-                yield path
-                continue
-            with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
-                os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
+    return (path for path, kept in files.items() if is_damaged(location.full(path), kept))
+
+
+def is_damaged(link: str, kept: KeptFile) -> bool:
+    status = stat_or_none(link)
+    if status is None or status.st_size != kept.size:
+        return True
+    if status.st_mtime_ns == kept.mtime_ns:
+        return False
+    if not _has_kept_content(link, kept):
+        return True
+    with contextlib.suppress(OSError):  # The next reader of this copy of the dataset need not check it again.
+        os.utime(link, ns=(status.st_atime_ns, kept.mtime_ns))
+    return False
 
 
 def _has_kept_content(link: str, kept: KeptFile) -> bool:
@@ -42,7 +45,8 @@ def damaged_versions(history: VersionRecords, entries: Sequence[Entry]) -> set[i
     first = history.first_files(entries[0].version) if entries else {}
     links = {link_name(path, kept.link): (path, kept) for path, kept in first.items()}
     for entry in entries[1:]:
-        links |= {link_name(path, values[0]): (path, KeptFile(*values)) for path, *values in entry.puts}
+        for path, *values in entry.puts:
+            links[link_name(path, values[0])] = path, KeptFile(*values)
     broken = history.broken_links(links)
     if not broken:
         return set()

@@ -78,7 +78,8 @@ class EntryCache:
                 lines = file.read().split(b"\n")
         except OSError:
             return {}
-        intact = [line[9:] for line in lines if line and line[:8] == b"%08x" % zlib.crc32(line[9:])]
+        parts = (line.split(b" ", 1) for line in lines if line)
+        intact = [content for checksum, *rest in parts for content in rest if checksum == _checksum(content)]
         try:
             entries = {values[0]: Entry(*values) for values in json.loads(b"[%b]" % b",".join(intact))}
             files = [put for entry in entries.values() for put in entry.puts]
@@ -125,4 +126,8 @@ def _line(entry: Entry) -> bytes:
     if len(entry.puts) + len(entry.removes) > _MAX_PATHS:
         return b""
     content = _encode(entry).encode()
-    return b"%08x %b" % (zlib.crc32(content), content)
+    return b"%b %b" % (_checksum(content), content)
+
+
+def _checksum(content: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(content)

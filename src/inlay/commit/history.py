@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from inlay.commit.access import share_access
-from inlay.commit.damage import damaged_files
+from inlay.commit.damage import damaged_files, is_damaged
 from inlay.commit.entries import Entry, EntryCache
 from inlay.commit.files import (
     is_link_refused,
@@ -122,8 +122,7 @@ class History(VersionRecords):
         return list(damaged_files(self.location_of(files), files))
 
     def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
-        at = replace(self._location, links=self._links, objects={name: name for name in links})
-        return set(damaged_files(at, {name: kept for name, (_, kept) in links.items()}))
+        return {name for name, (_, kept) in links.items() if is_damaged(f"{self._links}/{name}", kept)}
 
     def entries(self) -> list[Entry]:
         cached = self._entries.read()

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from inlay.commit.history import PinnedVersion
 from inlay.commit.kept import LINK_LENGTH, FileList, KeptFile, KeptFiles, is_unchanged, link_name, next_version
-from inlay.commit.records import VersionRecords
+from inlay.commit.records import MIN_CHANGES, VersionRecords
 from inlay.commit.retention import Retention, expired_versions
 from inlay.commit.sidecar import Change, Put, Record
 from inlay.errors import CorruptJournalError, InlayError
@@ -219,6 +219,8 @@ class ObjectHistory(VersionRecords):
         if not record.change.is_external:
             tags = self.placed_tags(puts)
             puts = [put._replace(mtime_ns=_number(tags.get(put.target, ""))) for put in puts]
+        if record.is_first and len(puts) > MIN_CHANGES:  # A list is read faster than such a record.
+            self._write_list(record, {put.target: KeptFile.of(put) for put in puts})
         self._write(self._path(record.version or 0), replace(record, puts=puts).dump())
         with contextlib.suppress(CorruptJournalError):  # A damaged record must not keep the commit from completing.
             self.drop(expired)

@@ -128,6 +128,7 @@ def _list_files(path: str, storage_options: Options, requested: str | None) -> _
         return _of_one_format(path, {file: requested or _format_of(file) or "parquet" for file in files})
     location = locate(path, storage_options=storage_options)
     if not location.store.is_directory(location.path):
+        _reject_stream(path)
         return _Files(requested or _format_of(path) or "parquet", [path])
     formats = {file.path: requested or _format_of(file.path) for file in visible_files(location)}
     if requested is None:
@@ -137,6 +138,14 @@ def _list_files(path: str, storage_options: Options, requested: str | None) -> _
     if found.format != "parquet":
         _reject_partitions(path, list(formats))
     return found
+
+
+def _reject_stream(path: str) -> None:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UnreadableSourceError(
+            f"The source {path!r} is a pipe or a device, which can be read only once.",
+            hint="Write the rows to a file first, or run `inlay merge`, which reads pipes.",
+        )
 
 
 def _reject_partitions(path: str, names: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from inlay.parquet.layout import summary_files
 from inlay.parquet.reshape import Shape, alter_pandas_metadata
 from inlay.schema import family, is_widening, needs_decimal256, without_schema_copies
 from inlay.storage import FileStat, Filesystem, Location
-from inlay.type_grammar import parse_type
+from inlay.type_grammar import parse_type, type_name
 
 __all__ = ["AlterPlan", "AlterResult", "alter", "plan_alter"]
 
@@ -253,9 +253,11 @@ def plan_alter(
         return read_consistently(location, plan)
 
 
+_NUMBERS = (
+    *(pa.int16(), pa.int32(), pa.int64(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float32(), pa.float64()),
+)
 _WIDER = {
-    "integer": "an integer type with more bits",
-    "float": "double",
     "decimal": "a decimal type of up to 38 digits, with at least as many digits before and after the point",
     "date": "a timestamp type without a time zone",
     "naive timestamp": "a timestamp type of a finer unit without a time zone",
@@ -272,8 +274,12 @@ def _hint(old: pa.DataType, new: pa.DataType) -> str:
     """Say which types are wider."""
     if needs_decimal256(old, new):
         return DECIMAL256_HINT
-    wider = _WIDER.get(family(old))
-    return f"It can become {wider}." if wider else f"No type is wider than {old}."
+    wider = _WIDER.get(family(old)) or " or ".join(type_name(each) for each in _NUMBERS if _is_wider(old, each))
+    return f"It can become {wider}." if wider else f"No type is wider than {type_name(old)}."
+
+
+def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+    return not new.equals(old) and is_widening(old, new)
 
 
 # --------------------------------------------------------------------------------------------------------- changes

@@ -105,7 +105,8 @@ def _rows_outside(
     whole = np.flatnonzero(~lacking.any(axis=1))
     outside = NO_ROWS
     if len(whole):
-        table = pa.table({name: column.take(from_numpy(whole)) for name, column in columns.items()})
+        table = pa.table(dict(columns))
+        table = table if len(whole) == len(lacking) else table.take(from_numpy(whole))
         outside = np.delete(whole, selection.rows(table))
     for pattern in np.unique(lacking[lacking.any(axis=1)], axis=0):
         rows = np.flatnonzero((lacking == pattern).all(axis=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -214,14 +215,26 @@ def history(
         1 append 2
     """
     location = locate_dataset(path, filesystem, storage_options)
-    with wrap_errors("read of the history"):
+    with wrap_errors("read of the history"), _paused_collection():
         kept = open_journal(location).require_history()
         entries = kept.entries()
         damaged = damaged_versions(kept, entries)
         if damaged:  # The links of versions that a writer drops at the same time are missing.
             numbers = set(kept.numbers())
             entries = [entry for entry in entries if entry.version in numbers]
-    return VersionHistory(version_of(entry, entry.version in damaged) for entry in reversed(entries))
+        return VersionHistory(version_of(entry, entry.version in damaged) for entry in reversed(entries))
+
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would traverse the entries of thousands of versions several times."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def version_of(entry: Entry, damaged: bool = False) -> Version:

@@ -253,8 +253,7 @@ def encode_row_group(table: pa.Table, settings: WriterSettings) -> pa.Buffer:
 def _without_unused_values(table: pa.Table) -> pa.Table:
     """Drop the unused values of dictionaries. They would accumulate, and pyarrow counts them in statistics.
 
-    A column in several chunks stays as it is, because pyarrow encodes a column with several dictionaries as plain
-    values.
+    A column in several chunks keeps them, because pyarrow encodes a column with several dictionaries as plain values.
     """
     for at, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type) and column.num_chunks == 1:

@@ -21,6 +21,7 @@ __all__ = [
     "Version",
     "Versions",
     "View",
+    "can_continue",
     "inexpressible_error",
     "open_view",
     "unknown_format_error",
@@ -60,6 +61,18 @@ class Versions(Protocol):
     def read(self, number: int) -> Version: ...
     def files(self, number: int) -> Sequence[DataFile]:
         """Return all files of a version."""
+
+
+def can_continue(versions: Versions, published: int) -> bool:
+    """Return whether a view of version `published` can add the versions after it.
+
+    A view subtracts what a version removes. After that of the oldest version has been deleted, the view begins again.
+    """
+    oldest = versions.numbers[0]
+    if published != oldest - 1:
+        return published >= oldest
+    location = versions.location
+    return all(location.store.stat(location.full(file.name)) for file in versions.read(oldest).removed)
 
 
 class Folder(Protocol):

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from inlay.errors import InvalidArgumentError
 from inlay.schema import storage_type
-from inlay.views import DataFile, Folder, Version, Versions, inexpressible_error
+from inlay.views import DataFile, Folder, Version, Versions, can_continue, inexpressible_error
 from inlay.views.columns import Shape, Statistics, Value, partition_values, read_statistics
 
 __all__ = ["DeltaView"]
@@ -67,7 +67,7 @@ class DeltaView:
                 hint='Run inlay.publish(path, "delta") to write the view again.',
             )
         entries = []  # All columns are checked before the first write.
-        before = None if is_other or head is None or head.version < oldest - 1 else head
+        before = head if head is not None and not is_other and can_continue(versions, head.version) else None
         for number in range(oldest if before is None else before.version + 1, last + 1):
             entries.append(_Entry.of(versions, number, before, head))
             before = entries[-1].head

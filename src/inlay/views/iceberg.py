@@ -18,23 +18,24 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
 from inlay.errors import EngineNotInstalledError, InvalidArgumentError
 from inlay.schema import storage_type
-from inlay.views import DataFile, Folder, Version, Versions, inexpressible_error
+from inlay.views import DataFile, Folder, Version, Versions, can_continue, inexpressible_error
 from inlay.views.columns import Shape, Statistics, partition_values, plain_values, read_statistics
+from inlay.views.iceberg_types import Ids, Numbering, all_ids, iceberg_type, is_promotion, name_mapping, signature_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
-    from pyiceberg.types import IcebergType, PrimitiveType
+    from pyiceberg.types import PrimitiveType
 
 __all__ = ["IcebergView"]
 
@@ -45,9 +46,6 @@ _FILES_PER_BUCKET = 500
 _FIRST_PARTITION_ID = 1000
 _ID_OF_0 = 1 << 62
 _STATE = "inlay"  # the property of the table with the state of the view
-
-#: The IDs of fields by name, each with those of its nested fields. A name keeps its ID for ever.
-Ids: TypeAlias = dict[str, tuple[int, "Ids"]]
 
 
 class IcebergView:
@@ -91,7 +89,7 @@ class IcebergView:
                     hint='Run inlay.publish(path, "iceberg") to write the view again.',
                 )
             state = None
-        if state is not None and state.version < oldest - 1:
+        if state is not None and not can_continue(versions, state.version):
             state = None
         steps = list(_steps(versions, state))
         if state is None or (steps and steps[0].is_start):
@@ -195,10 +193,10 @@ def _checked(shape: Shape) -> tuple[pa.Schema, list[str]]:
     for each in schema:
         _require_no_ids(each, each.name)
         type_ = storage_type(each.type)
-        _signature(type_, each.name)
+        signature_of(type_, each.name)
         if each.name in partitions and pa.types.is_nested(type_):
             raise inexpressible_error("iceberg", each.name, "a partition column cannot be nested")
-    shape.require_one_type(schema, lambda type_: _signature(type_, ""), "iceberg")
+    shape.require_one_type(schema, lambda type_: signature_of(type_, ""), "iceberg")
     return schema, partitions
 
 
@@ -214,147 +212,8 @@ def _can_follow(before: tuple[pa.Schema, list[str]], after: tuple[pa.Schema, lis
     if old_partitions != new_partitions or any(old.field(n).type != new.field(n).type for n in old_partitions):
         return False
     shared = set(old.names) & set(new.names)
-    pairs = ((_signature(old.field(n).type, n), _signature(new.field(n).type, n)) for n in shared)
-    return all(_is_promotion(*pair) for pair in pairs)
-
-
-_PROMOTIONS = {("int", "long"), ("float", "double")}
-
-
-def _is_promotion(old: Any, new: Any) -> bool:
-    if old == new or (isinstance(old, str) and (old, new) in _PROMOTIONS):
-        return True
-    if not isinstance(old, tuple) or not isinstance(new, tuple) or old[0] != new[0]:
-        return False
-    if old[0] == "decimal":
-        return bool(old[2] == new[2] and old[1] <= new[1])
-    if old[0] != "struct":
-        return len(old) == len(new) and all(map(_is_promotion, old[1:], new[1:]))
-    fields = dict(new[1:])
-    return all(_is_promotion(type_, fields[name]) for name, type_ in old[1:] if name in fields)
-
-
-# --------------------------------------------------------------------------------------------------------------- types
-_TYPES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "int",
-    pa.int16(): "int",
-    pa.int32(): "int",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-    pa.time64("us"): "time",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.string_view(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
-}
-
-
-def _signature(arrow: pa.DataType, column: str) -> Any:
-    """Return the type of Iceberg for an Arrow type, or raise an error that names the column.
-
-    Nested types are tuples with the signatures of their parts.
-    """
-    type_, types = storage_type(arrow), pa.types
-    found: Any = _TYPES.get(type_)
-    if types.is_timestamp(type_) and type_.unit != "ns" and type_.tz in (None, "UTC"):
-        found = "timestamptz" if type_.tz else "timestamp"
-    elif types.is_fixed_size_binary(type_):
-        found = ("fixed", type_.byte_width)
-    elif types.is_decimal(type_) and type_.precision <= 38 and 0 <= type_.scale <= type_.precision:
-        found = ("decimal", type_.precision, type_.scale)
-    elif types.is_struct(type_) and type_.num_fields:
-        fields = [type_.field(at) for at in range(type_.num_fields)]
-        found = ("struct", *((each.name, _signature(each.type, column)) for each in fields))
-    elif types.is_map(type_):
-        found = ("map", _signature(type_.key_type, column), _signature(type_.item_type, column))
-    elif types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
-        found = ("list", _signature(type_.value_type, column))
-    if found is None:
-        raise inexpressible_error("iceberg", column, f"it has no type for {arrow}")
-    return found
-
-
-class _Numbering:
-    """Assigns the next ID to each new name."""
-
-    def __init__(self, ids: Ids) -> None:
-        self._next = itertools.count(max(_all_ids(ids), default=0) + 1)
-
-    def add(self, ids: Ids, fields: Iterable[tuple[str, Any]]) -> Ids:
-        """Return the IDs of old and new fields."""
-        result = {name: (number, dict(nested)) for name, (number, nested) in ids.items()}
-        for name, signature in fields:
-            number, nested = result[name] if name in result else (next(self._next), {})
-            result[name] = number, self.add(nested, _parts(signature))
-        return result
-
-
-def _parts(signature: Any) -> list[tuple[str, Any]]:
-    if not isinstance(signature, tuple) or signature[0] in ("fixed", "decimal"):
-        return []
-    kind, *parts = signature
-    if kind == "struct":
-        return parts
-    return list(zip(("element",) if kind == "list" else ("key", "value"), parts, strict=True))
-
-
-def _all_ids(ids: Ids) -> Iterator[int]:
-    for number, nested in ids.values():
-        yield number
-        yield from _all_ids(nested)
-
-
-def _name_mapping(ids: Ids) -> list[dict[str, Any]]:
-    return [
-        {"field-id": number, "names": [name]} | ({"fields": _name_mapping(nested)} if nested else {})
-        for name, (number, nested) in ids.items()
-    ]
-
-
-def _iceberg_type(signature: Any, ids: Ids) -> IcebergType:
-    from pyiceberg import types
-
-    if isinstance(signature, str):
-        simple: IcebergType = getattr(types, _CLASSES[signature])()
-        return simple
-    kind, *parts = signature
-    if kind == "fixed":
-        return types.FixedType(*parts)
-    if kind == "decimal":
-        return types.DecimalType(*parts)
-    of = {name: _iceberg_type(part, ids[name][1]) for name, part in _parts(signature)}
-    number = {name: ids[name][0] for name in of}
-    if kind == "list":
-        return types.ListType(element_id=number["element"], element=of["element"], element_required=False)
-    if kind == "map":
-        return types.MapType(
-            key_id=number["key"],
-            key_type=of["key"],
-            value_id=number["value"],
-            value_type=of["value"],
-            value_required=False,
-        )
-    return types.StructType(*(types.NestedField(number[name], name, of[name], required=False) for name in of))
-
-
-_CLASSES = {
-    "boolean": "BooleanType",
-    "int": "IntegerType",
-    "long": "LongType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "date": "DateType",
-    "time": "TimeType",
-    "timestamp": "TimestampType",
-    "timestamptz": "TimestamptzType",
-    "string": "StringType",
-    "binary": "BinaryType",
-}
+    pairs = ((signature_of(old.field(n).type, n), signature_of(new.field(n).type, n)) for n in shared)
+    return all(is_promotion(*pair) for pair in pairs)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -372,8 +231,8 @@ class _Writer:
 
     def add(self, step: _Step) -> None:
         """Write the manifests of a version, and add its snapshot."""
-        fields = [(each.name, _signature(each.type, each.name)) for each in step.columns]
-        ids = _Numbering(self._state.ids).add(self._state.ids, fields)
+        fields = [(each.name, signature_of(each.type, each.name)) for each in step.columns]
+        ids = Numbering(self._state.ids).add(self._state.ids, fields)
         number, last = step.version.number, self._snapshots[-1] if self._snapshots else None
         files = self._versions.files(number) if step.is_start else step.version.added
         removed = [] if step.is_start else step.version.removed
@@ -399,7 +258,7 @@ class _Writer:
         from pyiceberg.types import NestedField
 
         ids = self._state.ids
-        nested = [NestedField(ids[n][0], n, _iceberg_type(s, ids[n][1]), required=False) for n, s in fields]
+        nested = [NestedField(ids[n][0], n, iceberg_type(s, ids[n][1]), required=False) for n, s in fields]
         known = [Schema.model_validate(each) for each in self._schemas]
         same = next((each for each in known if list(each.fields) == nested), None)
         if same is not None:
@@ -503,10 +362,10 @@ class _Writer:
         """Return the metadata of the table with the snapshots from a version on."""
         snapshots = [each for each in self._snapshots if int(each["summary"]["inlay.version"]) >= oldest]
         last = snapshots[-1]
-        ids = list(_all_ids(self._state.ids))
+        ids = list(all_ids(self._state.ids))
         properties = {
             _STATE: self._state.dump(),
-            "schema.name-mapping.default": json.dumps(_name_mapping(self._state.ids)),
+            "schema.name-mapping.default": json.dumps(name_mapping(self._state.ids)),
         }
         tags = {
             f"v{each['summary']['inlay.version']}": {"snapshot-id": each["snapshot-id"], "type": "tag"}
