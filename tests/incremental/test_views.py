@@ -23,6 +23,7 @@ from pyiceberg.table import StaticTable
 import inlay
 from inlay.commit import published
 from inlay.errors import InvalidArgumentError, NotFoundError, SchemaMismatchError
+from inlay.views.delta import DeltaView
 from tests.faults.scenarios import wrong_history
 
 Rows = list[dict[str, Any]]
@@ -559,3 +560,20 @@ def test_a_view_that_waits_begins_again_when_its_version_is_deleted(tmp_path: Pa
     else:
         found = StaticTable.from_metadata(str(tmp_path / "ds.iceberg")).scan().to_arrow()
     assert found["id"].to_pylist() == [10]
+
+
+def test_a_commit_reads_few_entries_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ds"
+    inlay.write_dataset({"id": [0]}, path)
+    inlay.publish(path, "delta")
+    inlay.keep(path, versions=2)
+    for number in range(1, 40):
+        inlay.write_dataset({"id": [number]}, path, mode="overwrite")
+    read: list[int] = []
+    read_head = DeltaView._read_head
+    monkeypatch.setattr(DeltaView, "_read_head", lambda view, number: read.append(number) or read_head(view, number))
+    inlay.publish(path, "delta")
+    assert len(read) < 12
+    assert pl.scan_delta(view_of(path)).collect()["id"].to_list() == [39]
+    with pytest.raises(Exception, match="this-version-is-dropped"):
+        pl.scan_delta(view_of(path), version=20).collect()

@@ -11,6 +11,7 @@ from writing to the table.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import datetime as dt
 import decimal
@@ -66,6 +67,7 @@ class DeltaView:
                 f"{self._folder.path!r} shows versions of another history.",
                 hint='Run inlay.publish(path, "delta") to write the view again.',
             )
+        start = None if is_other or head is None else self._first_entry(head)
         entries = []  # All columns are checked before the first write.
         before = head if head is not None and not is_other and can_continue(versions, head.version) else None
         for number in range(oldest if before is None else before.version + 1, last + 1):
@@ -75,7 +77,8 @@ class DeltaView:
             self._folder.delete(f"{_LOG}/{name}" for name in sorted(self._folder.names(_LOG), reverse=True))
         for entry in entries:
             self._write_entry(versions, entry)
-        self._trim(oldest, exact=exact or any(entry.is_start for entry in entries))
+        start = entries[0].version.number if start is None else start
+        self._trim(start, oldest, exact=exact or any(entry.is_start for entry in entries))
         if exact:
             files = (file for number in versions.numbers for file in _new_files(versions, number))
             self._folder.retain(files, beside=_LOG)
@@ -84,6 +87,11 @@ class DeltaView:
         """Return what the newest entry says about its version. An interrupted call may have added empty entries."""
         heads = (self._read_head(number) for number in reversed(self._numbers()))
         return next((head for head in heads if head is not None), None)
+
+    def _first_entry(self, head: _Head) -> int:
+        """Return the first version that the log shows. The entries of dropped versions before it are empty."""
+        numbers = [number for number in self._numbers() if number <= head.version]
+        return numbers[bisect.bisect_left(numbers, True, key=lambda number: self._read_head(number) is not None)]
 
     def _read_head(self, number: int) -> _Head | None:
         """Return what an entry says about its version, or None if it is empty."""
@@ -125,10 +133,9 @@ class DeltaView:
         self._write(_entry(number), [_encode({"commitInfo": info}), *actions], at)
 
     # --------------------------------------------------------------------------------------------------- trimming
-    def _trim(self, oldest: int, *, exact: bool) -> None:
+    def _trim(self, start: int, oldest: int, *, exact: bool) -> None:
         """Begin the log with the oldest version, unless so few versions are dropped that it is not worth it."""
         numbers = self._numbers()
-        start = next(number for number in numbers if self._read_head(number) is not None)
         dropped = oldest - start
         if dropped > 0 and (exact or dropped > _FEW_DROPPED):
             state = self._replay(start, oldest)
