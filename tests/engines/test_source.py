@@ -241,12 +241,21 @@ WRONG: dict[str, tuple[Callable[[Path], str], type[Exception], int, str]] = {
     ),
     "broken JSON": (lambda f: text(f / "x.json", '{"id":'), BadRowsError, 3, r"x\.json', line 1: invalid JSON"),
     "broken JSON array": (lambda f: text(f / "x.json", '[{"id": 1}'), UnreadableSourceError, 3, "never closed"),
-    "empty JSON": (lambda f: text(f / "x.json", ""), UnreadableSourceError, 3, r"x\.json"),
     "unknown store": (lambda _: "nope://bucket/x", InvalidArgumentError, 2, "nope"),
     "column missing in CSV": (lambda f: text(f / "x.csv", "id\n1\n"), SchemaMismatchError, 3, "lacks 'v'"),
     "column missing in JSON": (lambda f: text(f / "x.json", '{"id": 1}\n'), SchemaMismatchError, 3, "lacks 'v'"),
     "column too many": (lambda f: text(f / "x.csv", "id,v,w\n1,a,b\n"), SchemaMismatchError, 3, "does not have 'w'"),
 }
+
+
+def test_an_empty_file_deletes_nothing(tmp_path: Path) -> None:
+    """It may be a failed export. An empty table or list that a program passes is meant."""
+    path = lake.write(tmp_path / "d", {"a.parquet": lake.table([1])})
+    empty = text(tmp_path / "x.json", "")
+    assert inlay.merge(empty, path, "upsert", ["id"]).source_count == 0
+    with pytest.raises(UnreadableSourceError, match=r"x\.json"):
+        inlay.merge(empty, path, "full_merge", ["id"])
+    assert inlay.merge([], path, "full_merge", ["id"]).deleted == 1
 
 
 def truncated(path: Path) -> str:

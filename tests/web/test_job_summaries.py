@@ -18,7 +18,7 @@ def job(kind: str = "load", state: str = "succeeded", **more: Any) -> Job:
     defaults: dict[str, Any] = {
         "id": "job_x", "kind": kind, "state": state, "dataset_id": "data_x", "upload_id": None, "writes": True,
         "request": {}, "progress": None, "result": None, "error": None, "owner": "o", "lease_until": T0,
-        "cancel_requested": False, "created_at": T0, "started_at": T0 + timedelta(seconds=1),
+        "cancel_requested": False, "idempotency_key": None, "created_at": T0, "started_at": T0 + timedelta(seconds=1),
         "finished_at": T0 + timedelta(seconds=4),
     }  # fmt: skip
     return Job(**defaults | more)

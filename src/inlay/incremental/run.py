@@ -32,6 +32,7 @@ from inlay.engines.base import (
     StageResult,
 )
 from inlay.engines.keys import canonical_type
+from inlay.engines.streams import PATH_TYPES
 from inlay.errors import ConcurrentModificationError, SchemaMismatchError, UnreadableSourceError
 from inlay.incremental.conditions import RowCondition, reject_rows_outside
 from inlay.incremental.conformer import Conformer, KeyConformer, fit_field
@@ -233,7 +234,9 @@ class MergeRun:
                 rows = self.engine.open(self._data, self._like(), self._storage_options, self._read_options)
                 opened = stack.enter_context(rows)
             except UnreadableSourceError as error:
-                if not error.is_empty or self.target.schema is None:
+                # An empty file may be a failed export, which must not delete all rows.
+                would_delete = self.options.strategy.deletes and isinstance(self._data, PATH_TYPES)
+                if not error.is_empty or self.target.schema is None or would_delete:
                     raise
                 opened = self._no_rows()
             yield opened
