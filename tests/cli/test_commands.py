@@ -33,7 +33,7 @@ from inlay.storage import locate
 COMMANDS = (
     "serve", "upload", "datasets", "load", "query", "doctor", "keys create", "keys list", "keys revoke",
     "merge", "plan", "write", "delete", "alter", "compact", "recover", "inspect", "history", "undo", "restore", "diff",
-    "keep", "forget",
+    "keep", "forget", "publish", "unpublish",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -301,7 +302,7 @@ def test_undo_without_hard_links_is_an_error_that_changes_nothing(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> None:
-        raise PermissionError("no links")
+        raise PermissionError(errno.EPERM, "no links")
 
     monkeypatch.setattr(os, "link", refused)
     path = write(tmp_path / "sales", engine)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import inlay
+from inlay.commit.entries import Entry
 from inlay.commit.sidecar import Record
 from inlay.incremental.versions import version_of
 from tests.service import Api, expect, expect_problem
@@ -230,7 +231,7 @@ def test_a_version_has_the_facts_of_the_library(api: Api) -> None:
         path = str(snapshot.version.manifest_path)
         assert path.endswith(f"/v{version['version']}/manifest.json")
         manifest = storage.root.store.read_bytes(storage.root.full(path))
-        found = version_of(Record.load(manifest, path))
+        found = version_of(Entry.of(Record.load(manifest, path)))
         expected = found.to_dict() | {"at": found.at.replace("+00:00", "Z")}
         assert {name: version[name] for name in facts} == expected
         assert (version["at"], version["rows"]) == (version["created_at"], version["row_count"])
