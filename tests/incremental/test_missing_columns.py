@@ -318,6 +318,10 @@ def test_a_batch_without_rows_needs_no_columns(tmp_path: Path, form: Any, strate
     stored = pa.Table.from_pylist([{"id": 1, "a": "a1", "b": 10}, {"id": 2, "a": "a2", "b": 20}])
     path = lake.write(tmp_path / "d", {"day=1/f.parquet": stored})
     deleted = int(strategy == "full_merge")
+    if deleted and form in (no_records, no_lines):
+        with pytest.raises(UnreadableSourceError, match="has no data rows"):  # The file may be a failed export.
+            inlay.merge(form(tmp_path), path, strategy, ["id", "day"], **options)
+        return
     for call in (inlay.plan_merge, inlay.merge):
         assert call(form(tmp_path), path, strategy, ["id", "day"], **options).deleted == deleted
     assert len(lake.all_rows(path)) == 2 - deleted

@@ -35,6 +35,7 @@ from inlay.errors import (
 __all__ = ["app"]
 
 
+_START_BYTES = 1 << 10  # of a file, which tell whether it has content
 SourceArguments: TypeAlias = contextlib.AbstractContextManager[dict[str, Any]]
 
 
@@ -77,7 +78,7 @@ def _stream_source(
         path = os.path.join(directory, "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(stream, file)
-        if source_format in (SourceFormat.csv, SourceFormat.json) and not os.path.getsize(path):
+        if source_format in (SourceFormat.csv, SourceFormat.json) and _is_empty(path, source_format):
             yield {"data": []}
             return
         try:
@@ -85,6 +86,15 @@ def _stream_source(
         except RejectedDataError as error:
             _name_standard_input(error, path)
             raise
+
+
+def _is_empty(path: str, source_format: SourceFormat) -> bool:
+    """Return whether a file of text has no content, or the JSON text of no records."""
+    with open(path, "rb") as file:
+        start = file.read(_START_BYTES)
+    if len(start) == _START_BYTES:
+        return False
+    return start.strip() in ((b"", b"[]") if source_format is SourceFormat.json else (b"",))
 
 
 def _name_standard_input(error: RejectedDataError, path: str) -> None:
