@@ -16,8 +16,8 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PYTEST := $(BIN)/python -m pytest
 # Options for parallel runs and for all runs: make test PYTEST_ARGS='-x -k splice'
-# Three workers on two cores, because many tests wait for other processes. tests/conftest.py groups the tests.
-PYTEST_PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Four workers on two cores, because many tests wait for other processes. tests/conftest.py groups the tests.
+PYTEST_PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 # $(call create,DIRECTORY): create an empty virtual environment

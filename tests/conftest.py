@@ -142,10 +142,17 @@ def connect() -> str:
 
 # One worker runs all tests of these folders, which share a browser or a service.
 _SHARED_FOLDERS = ("tests/web", "tests/server")
+# The tests of these files start services of their own, and mostly wait for them. Any worker can run them.
+_OWN_SERVICES = tuple(
+    f"tests/server/test_{name}.py"
+    for name in ("outages", "processes", "process", "attack_files", "full_disk", "documentation")
+)
 # These start first, because they take long or wait for other processes: none of them should run alone at the end.
 _STARTED_FIRST = (
     *_SHARED_FOLDERS,
+    *_OWN_SERVICES,
     "tests/faults/test_service_kills.py",
+    "tests/faults/test_power_cut.py",
     "tests/faults/test_merge_crash.py",
     "tests/spark/test_engine_cluster.py",
 )
@@ -156,7 +163,8 @@ _SPLIT_FILES = ("tests/faults/test_merge_crash.py",)
 def _unit(nodeid: str) -> str:
     """Return the shared folder of a test, or its file."""
     file = nodeid.partition("::")[0]
-    return next((folder for folder in _SHARED_FOLDERS if file.startswith(f"{folder}/")), file)
+    shared = (folder for folder in _SHARED_FOLDERS if file.startswith(f"{folder}/") and file not in _OWN_SERVICES)
+    return next(shared, file)
 
 
 def _group(nodeid: str) -> str:

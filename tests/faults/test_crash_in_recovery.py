@@ -24,14 +24,14 @@ from tests.faults.scenarios import FILES, State, apply_after_recovery, is_pendin
 pytestmark = pytest.mark.faults
 Tally = Callable[[str, int, list[str]], None]
 
-# stage -> the call (and its number) at which a kill leaves the commit pending, in the order of a commit. The first
-# call of unlink tests for hard links, and the next five remove the checksum files of Hadoop, one for each file.
+# stage -> the call (and its number) at which a kill leaves the commit pending, in the order of a commit. The first two
+# calls of unlink test for hard links, and the next five remove the checksum files of Hadoop, one for each file.
 STAGES = {
-    "nothing moved": ("unlink", 2),
+    "nothing moved": ("unlink", 3),
     "first file moved": ("rename", 2),
     "all but one moved": ("rename", -1),
-    "not yet removed": ("unlink", 7),
-    "only the record left": ("unlink", 8),
+    "not yet removed": ("unlink", 8),
+    "only the record left": ("unlink", 9),
 }
 
 

@@ -117,8 +117,11 @@ def _without(recording: Recording, kinds: tuple[type, ...]) -> list[Operation]:
 
 @pytest.mark.parametrize(
     "omitted",
-    [(bytes, type(None)), (bytes,), (type(None),)],
-    ids=["all syncs", "syncs of files", "syncs of directories"],
+    [
+        pytest.param((bytes, type(None)), id="all syncs", marks=pytest.mark.long),  # short runs omit each kind of sync
+        pytest.param((bytes,), id="syncs of files"),
+        pytest.param((type(None),), id="syncs of directories"),
+    ],
 )
 def test_the_model_detects_missing_syncs(zygote: Zygote, omitted: tuple[type, ...], tmp_path: Path, fast: Path) -> None:
     """Check that the model finds violations if a program omits syncs."""
@@ -137,7 +140,7 @@ def test_a_power_cut_after_a_crash_leaves_the_state_before_or_after(
     FILES["files"].build(counting)
     kills = [f for f in all_faults(count_calls(zygote, "files", counting), ("kill",)) if f.call in TRACED]
     tried, violations = 0, []
-    for number, kill in enumerate(kills if thorough else kills[::25]):
+    for number, kill in enumerate(kills if thorough else kills[::50]):
         recording = Recording(zygote, "files", tmp_path / str(number), killed_at=kill)
         states, found = recording.violations(fast)
         tried += states
