@@ -18,8 +18,8 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-# The number of faults of each kind that short runs try, if not 6.
-SAMPLES = {"files": 12, "token": 12, "versions": 12, "token-initial": 3, "token-only": 3, "restore": 3, "keep": 3}
+# The number of faults of each kind that short runs try, if not 4.
+SAMPLES = {"files": 8, "token": 8, "versions": 8, "token-initial": 3, "token-only": 3, "restore": 3, "keep": 3}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_fault_at_any_call_leaves_the_state_before_or_after(
     case = expected(scenario)
     faults = all_faults(case.counts, (kind,))
     if not thorough:
-        faults = sample(faults, 40 if (scenario, kind) == ("files", "kill") else SAMPLES.get(scenario, 6))
+        faults = sample(faults, 40 if (scenario, kind) == ("files", "kill") else SAMPLES.get(scenario, 4))
     found = try_faults(zygote, faults, tmp_path, case)
     tally(f"{scenario}, {kind}", found.tried, found.violations)
 

@@ -94,7 +94,7 @@ def test_recovery_succeeds_after_a_fault_in_an_earlier_recovery(
     expected = pending.expectation("recovery", stage)
     assert expected.after == pending.after
     faults = all_faults(expected.counts, (kind,))
-    found = try_faults(zygote, faults if thorough else sample(faults, 6), tmp_path, expected)
+    found = try_faults(zygote, faults if thorough else sample(faults, 4), tmp_path, expected)
     tally(f"recovery with {stage}, {kind}", found.tried, found.violations)
 
 
@@ -106,7 +106,7 @@ def test_a_fault_in_a_write_that_first_recovers_another_commit(
     expected = pending.expectation("after-recovery", "first file moved")
     assert expected.after != pending.after
     faults = all_faults(expected.counts, (kind,))
-    found = try_faults(zygote, faults if thorough else sample(faults, 12), tmp_path, expected)
+    found = try_faults(zygote, faults if thorough else sample(faults, 6), tmp_path, expected)
     tally(f"change after a crash, {kind}", found.tried, found.violations)
 
 

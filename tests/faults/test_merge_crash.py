@@ -19,12 +19,12 @@ def test_a_sampled_fault_in_a_call_leaves_the_state_before_or_after(
     zygote: Zygote, scenario: str, tmp_path: Path, tally: Tally
 ) -> None:
     expected = expectation(zygote, scenario, tmp_path)
-    faults = sample(all_faults(expected.counts, tuple(KINDS)), 8)
+    faults = sample(all_faults(expected.counts, tuple(KINDS)), 6)
     found = try_faults(zygote, faults, tmp_path, expected)
     tally(f"{scenario}, sample", found.tried, found.violations)
 
 
-@pytest.mark.long  # short runs try 8 faults of each scenario above
+@pytest.mark.long  # short runs try 6 faults of each scenario above
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", MERGES)

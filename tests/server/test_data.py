@@ -43,7 +43,6 @@ def table_of(content: bytes, kind: str) -> pa.Table:
     return pq.read_table(io.BytesIO(content)) if kind == "parquet" else pa.ipc.open_stream(content).read_all()
 
 
-@pytest.mark.on_servers
 def test_csv(api: Api, dataset: dict[str, Any]) -> None:
     answer = download(api, dataset, format="csv")
     assert answer.headers["content-type"].startswith("text/csv")

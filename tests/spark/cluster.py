@@ -48,10 +48,14 @@ DRIVER_CONF = {
 }
 
 
+PROJECT = Path(__file__).parents[2]
+
+
 def local_session() -> Any:
     """Return the session of this test process."""
     os.environ.setdefault("INLAY_SPARK_CONF", json.dumps(DRIVER_CONF))
-    return current_session() or get_session("local[2]")
+    with contextlib.chdir(PROJECT):  # Workers import functions of tests from here, wherever the first test runs.
+        return current_session() or get_session("local[2]")
 
 
 def local_connect_url() -> str:
