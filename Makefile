@@ -93,7 +93,7 @@ quick-tests: setup
 	$(PYTEST) -q -p no:schemathesis --engines pyarrow -m "not spark and not faults" $(QUICK_TESTS) $(PYTEST_ARGS)
 
 .PHONY: test
-test: setup setup-test lint ## Set up, lint and run the tests with short profiles (8 to 10 minutes on 2 cores)
+test: setup setup-test lint ## Set up, lint and run the tests with short profiles (about 12 minutes on 2 cores)
 	$(MAKE) --no-print-directory pytest HYPOTHESIS_PROFILE=quick
 
 # Checks that pyproject.toml allows these releases. The project is installed in the same environment.
