@@ -124,10 +124,8 @@ class History(VersionRecords):
     def broken_links(self, links: Mapping[str, tuple[str, KeptFile]]) -> set[str]:
         return {name for name, (_, kept) in links.items() if is_damaged(f"{self._links}/{name}", kept)}
 
-    def entries(self) -> list[Entry]:
-        cached = self._entries.read()
-        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
-        return [entry for entry in found if entry is not None]
+    def _cached_entries(self) -> Mapping[int, Entry]:
+        return self._entries.read()
 
     def has_lost(self, record: Record) -> bool:
         """Return whether a file of a version has been deleted or changed in place."""

@@ -105,8 +105,13 @@ class VersionRecords(ABC):
 
     def entries(self) -> list[Entry]:
         """Return the entries of the kept versions, oldest first."""
-        found = map(self._read_entry, self.numbers())
+        cached = self._cached_entries()
+        found = (cached.get(number) or self._read_entry(number) for number in self.numbers())
         return [entry for entry in found if entry is not None]
+
+    def _cached_entries(self) -> Mapping[int, Entry]:
+        """Return entries by version that need no read of their records. Versions may lack, and there may be others."""
+        return {}
 
     def _read_entry(self, number: int) -> Entry | None:
         """Return the entry of a version, or None if a writer drops it at the same time."""
